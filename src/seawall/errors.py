@@ -1,0 +1,120 @@
+"""Every error Seawall raises, as one tree.
+
+Catch a branch, not a leaf: the branch says what to do next.
+
+    SeawallError
+    ├── CallerError              the request is wrong; sending it again changes nothing
+    │   ├── ConfigError          a setting is unknown, mistyped or out of range
+    │   ├── InvalidInputError    a value, name or argument breaks a stated rule (also a ValueError)
+    │   │   └── LimitError       it is larger than its bound in `limits.py`
+    │   ├── UnsupportedError     this platform or build cannot do it
+    │   └── ProtocolError        bytes from a peer break the wire protocol; carries the wire code
+    ├── RetryableError           nothing happened; the same request may succeed later
+    │   └── FullError            a bounded queue, ring or table has no room now
+    ├── CorruptionError          stored or received bytes are not what was written
+    │   └── ChecksumError        a checksum does not match
+    ├── FatalError               this process must stop using the thing that failed
+    │   ├── SyncError            a sync failed: what was written before it is in an unknown state
+    │   └── InvariantError       a named invariant does not hold: a bug in Seawall
+    └── OutcomeUnknownError      the request may or may not have taken effect
+
+A message names the thing, the value and the way out.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CallerError",
+    "ChecksumError",
+    "ConfigError",
+    "CorruptionError",
+    "FatalError",
+    "FullError",
+    "InvalidInputError",
+    "InvariantError",
+    "LimitError",
+    "OutcomeUnknownError",
+    "ProtocolError",
+    "RetryableError",
+    "SeawallError",
+    "SyncError",
+    "UnsupportedError",
+]
+
+
+class SeawallError(Exception):
+    """The root: `except SeawallError` catches everything Seawall raises on purpose."""
+
+
+class CallerError(SeawallError):
+    """The request is wrong; sending it again changes nothing."""
+
+
+class ConfigError(CallerError):
+    """A setting is unknown, has the wrong type, or is out of range."""
+
+
+class InvalidInputError(CallerError, ValueError):
+    """A value, name or argument breaks a stated rule."""
+
+
+class LimitError(InvalidInputError):
+    """Something is larger than its bound in `limits.py`."""
+
+
+class UnsupportedError(CallerError):
+    """This platform or build cannot do what was asked."""
+
+
+class ProtocolError(CallerError):
+    """Bytes from a peer break the wire protocol.
+
+    `code` is the wire error code, `closes` whether the connection cannot go on, and `answered` whether the peer is
+    told: after bad magic or a bad checksum nothing is sent back, since nothing the peer said can be trusted.
+    """
+
+    def __init__(self, message: str, *, code: int, closes: bool, answered: bool = True) -> None:
+        super().__init__(message)
+        self.code = code
+        self.closes = closes
+        self.answered = answered
+
+
+class RetryableError(SeawallError):
+    """Nothing happened; the same request may succeed later."""
+
+
+class FullError(RetryableError):
+    """A bounded queue, ring or table has no room now."""
+
+
+class CorruptionError(SeawallError):
+    """Stored or received bytes are not what was written."""
+
+
+class ChecksumError(CorruptionError):
+    """A checksum does not match its bytes."""
+
+
+class FatalError(SeawallError):
+    """This process must stop using the thing that failed."""
+
+
+class SyncError(FatalError):
+    """A sync failed, so the state of everything written before it is unknown.
+
+    The kernel may have marked the pages clean: a second sync that succeeds proves nothing. The only safe way on
+    is to stop, start again and recover from what the disk really holds.
+    """
+
+
+class InvariantError(FatalError):
+    """A named invariant does not hold: a bug in Seawall, never the caller's fault."""
+
+    def __init__(self, name: str, detail: str = "") -> None:
+        super().__init__(f"{name} violated" + (f": {detail}" if detail else ""))
+        self.name = name
+
+
+class OutcomeUnknownError(SeawallError):
+    """The request may or may not have taken effect; ask again by its identity to find out."""

@@ -1,0 +1,205 @@
+"""What Seawall asks of a machine: the seam between the engine and the operating system.
+
+Two things stand behind these protocols: the real machine (`seawall.io.host`) and the simulators
+(`seawall.testing`). Both raise the same errors: `OSError` with its errno where the operating system refuses an
+operation, `SyncError` where a sync fails.
+
+Rules every implementation keeps
+- Positions are explicit: no call moves a file cursor.
+- `write` may be short, as `pwritev` may; `write_all` in `files.py` finishes it.
+- INV-SYNC-FATAL: after a failed sync every later write or sync of that file raises `SyncError`. The kernel may have
+  dropped the dirty pages, so a later success would prove nothing.
+- A name (create, rename, unlink) is durable only after `sync_directory` of its directory.
+- Time is read from the clock of the host, never from `time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+#: Anything with the buffer protocol that one vectored call can take.
+ReadableBuffer: TypeAlias = bytes | bytearray | memoryview
+WritableBuffer: TypeAlias = bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Wall time for people and stamps, monotonic time for waiting and measuring."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; may step back."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since some fixed point; never steps back."""
+        ...
+
+
+class File(Protocol):
+    """One open file, addressed by position."""
+
+    @property
+    def path(self) -> str:
+        """Path it was opened by; used in messages only."""
+        ...
+
+    def fileno(self) -> int:
+        """Descriptor that a disk ring of the same host understands."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes now."""
+        ...
+
+    def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
+        """Fill the buffers from position `at`; return the bytes read, fewer only at the end of the file."""
+        ...
+
+    def read(self, length: int, at: int) -> bytes:
+        """Up to `length` bytes from position `at`, fewer only at the end of the file."""
+        ...
+
+    def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write the buffers at position `at`; return the bytes written, which may be fewer than asked."""
+        ...
+
+    def sync(self) -> None:
+        """Make data and length durable; `SyncError` if that fails, once and for ever."""
+        ...
+
+    def allocate(self, length: int) -> None:
+        """Reserve disk space for the first `length` bytes, so that ENOSPC is found here and not at a write."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend the file to `length` bytes."""
+        ...
+
+    def try_lock(self) -> bool:
+        """Take the exclusive advisory lock of this file; false if another holder has it."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. Closing syncs nothing."""
+        ...
+
+
+class Files(Protocol):
+    """Directories and names."""
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
+        """Open a file; `create` makes it where missing, `exclusive` fails where it is there already."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+        ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its missing parents; fine if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing what had it, atomically."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        ...
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; `SyncError` if that fails."""
+        ...
+
+    def copy_range(self, source: File, source_at: int, target: File, target_at: int, length: int) -> int:
+        """Copy bytes between files inside the kernel; return the bytes copied, which may be fewer than asked."""
+        ...
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes an unprivileged writer may still add to the file system of `path`."""
+        ...
+
+
+class Mapping(Protocol):
+    """A stretch of memory several processes share."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        ...
+
+    def close(self) -> None:
+        """Unmap. Whoever holds an array or view over it must let go first (`BufferError` otherwise)."""
+        ...
+
+
+class SharedMemory(Protocol):
+    """File-backed shared mappings, fully backed by memory before they are handed out."""
+
+    def create(self, path: str, length: int) -> Mapping:
+        """Create a file of `length` bytes, reserve every page (a later SIGBUS must be impossible), and map it."""
+        ...
+
+    def attach(self, path: str, length: int) -> Mapping:
+        """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
+        ...
+
+
+class Stream(Protocol):
+    """One connection, non-blocking."""
+
+    def send(self, data: ReadableBuffer) -> int:
+        """Hand over bytes; return how many were taken, 0 if the peer or the network cannot take more now."""
+        ...
+
+    def receive_into(self, buffer: WritableBuffer) -> int | None:
+        """Take bytes; None if there are none now, 0 once the peer has finished sending."""
+        ...
+
+    def close(self) -> None:
+        """End the connection in both directions."""
+        ...
+
+
+class Listener(Protocol):
+    """A port that accepts connections, non-blocking."""
+
+    @property
+    def address(self) -> str:
+        """`host:port` really bound, also when port 0 was asked for."""
+        ...
+
+    def accept(self) -> Stream | None:
+        """The next connection, or None if there is none now."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening; accepted connections go on."""
+        ...
+
+
+class Network(Protocol):
+    """Connections between hosts; addresses are `host:port`."""
+
+    def listen(self, address: str) -> Listener:
+        """Bind and listen; port 0 picks a free one."""
+        ...
+
+    def connect(self, address: str) -> Stream:
+        """Start a connection; a refused or lost one shows as `ConnectionError` from `send` or `receive_into`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One machine, real or simulated, as the engine sees it."""
+
+    files: Files
+    memory: SharedMemory
+    clock: Clock
+    network: Network

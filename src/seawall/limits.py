@@ -1,0 +1,97 @@
+"""Every bound in Seawall, each with its reason.
+
+A queue, buffer, table, frame, name or wait that is not bounded here is a defect. Sizes are in bytes unless the
+name says otherwise; units come last.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+# --- records and batches -------------------------------------------------------------------------------------
+
+#: Smallest and extended record headers: [type u8][length u32] and [0xFF][type u16][length u32].
+RECORD_HEADER_SIZE = 5
+EXTENDED_HEADER_SIZE = 7
+
+#: One value. The same as one payload: a record must fit a batch, a batch must fit a frame.
+RECORD_VALUE_SIZE_MAX = 16 * MIB
+
+#: Records in a version 2 batch. Keeps the per-batch offset table of a reader (8 bytes a record) at 512 KiB.
+BATCH_RECORDS_MAX = 65_536
+
+#: Frame header and batch header: the wire frame is the stored batch.
+FRAME_HEADER_SIZE = 44
+BATCH_PROLOGUE_SIZE = 52
+BATCH_HEADER_SIZE = FRAME_HEADER_SIZE + BATCH_PROLOGUE_SIZE
+
+#: A block when decompressed. Bounds what a compressed batch may grow to, whatever its bytes claim.
+BLOCK_SIZE_MAX = 16 * MIB
+
+#: Headers of one envelope: the count is a u16 on the wire, but no honest record has more than this.
+ENVELOPE_HEADERS_MAX = 1_024
+
+# --- wire protocol ---------------------------------------------------------------------------------------------
+
+#: Payload of one frame: the floor every peer must accept, and the most two peers may agree on.
+PAYLOAD_SIZE_MIN = 16 * MIB
+PAYLOAD_SIZE_MAX = 64 * MIB
+
+#: Version 1 has no negotiation: published clients stop at this payload, and at this whole reply frame.
+V1_PAYLOAD_SIZE_MAX = 16 * MIB
+V1_FETCH_DATA_SIZE_MAX = V1_PAYLOAD_SIZE_MAX - FRAME_HEADER_SIZE - 16
+
+#: Fixed part of FETCH_DATA and DATA ahead of the first chunk.
+FETCH_DATA_HEADER_SIZE = 48
+
+#: FETCH_DATA and DATA carry whole stored batches, so they may exceed the payload bound by these two headers.
+FETCH_DATA_EXTRA_SIZE = FETCH_DATA_HEADER_SIZE + BATCH_HEADER_SIZE
+
+#: Strings inside control frames: what a person types, not data.
+TOPIC_NAME_SIZE_MAX = 255
+CLIENT_NAME_SIZE_MAX = 255
+TOKEN_SIZE_MAX = 4 * KIB
+ERROR_TEXT_SIZE_MAX = 4 * KIB
+
+#: A long poll may not outlive the patience of proxies and of people.
+FETCH_WAIT_MS_MAX = 30_000
+
+#: Session window: client seqs from highest seen − 255 up to next expected + 255 are told apart exactly.
+SESSION_WINDOW_BATCHES = 256
+SESSION_WINDOW_SIZE = 32 * MIB
+
+#: Keepalive answers per connection on version 1, where a published client answers every answer.
+V1_KEEPALIVE_BURST = 64
+V1_KEEPALIVE_PER_SECOND = 10
+
+#: Frames one split call reports. One megabyte of the smallest frames holds more: the caller calls again.
+SPLIT_FRAMES_MAX = 4_096
+
+# --- clocks ----------------------------------------------------------------------------------------------------
+
+#: Events one hybrid-clock millisecond can tell apart: the counter fills the nanoseconds below the millisecond.
+HLC_COUNTER_LIMIT = 1_000_000
+
+#: Clock drift at which a node is degraded, and at which it is critical.
+HLC_DRIFT_DEGRADED_MS = 100
+HLC_DRIFT_CRITICAL_MS = 1_000
+
+#: A remote clock further ahead than this is refused, so that one bad clock cannot drag all others with it.
+HLC_AHEAD_MS_MAX = 60_000
+
+# --- memory and disk -------------------------------------------------------------------------------------------
+
+#: Unit of cache coherence on the machines Seawall runs on; single-writer fields of different writers never share one.
+CACHE_LINE_SIZE = 64
+
+#: Units in which a disk may tear a write.
+SECTOR_SIZE = 512
+PAGE_SIZE = 4_096
+
+#: Operations in flight in a disk ring: far more than a committer has, few enough to drain in a shutdown.
+DISK_RING_ENTRIES = 256
+
+#: Buffers one vectored call may take (IOV_MAX on Linux and macOS).
+IOVEC_COUNT_MAX = 1_024
