@@ -1,0 +1,304 @@
+"""A disk ring in Python's hands: queue reads, writes and syncs, wait for their results without holding the GIL.
+
+    ring = open_disk_ring()                                     # a resident kernel serves it from a thread
+    ring.write(file, [header, block], at, tag=1, link=True)     # order holds only along a chain
+    ring.sync(file, tag=2)
+    ring.submit()
+    for completion in ring.reap(wait_ms=1_000): ...
+
+`kernels/disk_ring.py` has the layout and the invariants; kernels submit into the same array (`words`) directly.
+Whoever serves the ring is a `RingServer`: `ResidentServer` here, `UringServer` in `uring.py`, or a Python function that
+executes operations (`serve_with`), which is how a simulated disk stands in.
+
+INV-RING-HELD: buffers and iovecs of an operation are referenced by the ring until its completion has been taken.
+A ring belongs to the process that opened it: after a fork the child has no server, and every call says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.errors import FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.io.interfaces import ReadableBuffer, WritableBuffer
+from seawall.kernels import disk_ring
+from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.rings import CONTENT_WORDS
+
+Backend: TypeAlias = Literal["auto", "resident", "uring"]
+Words = npt.NDArray[np.int64]
+
+#: (operation, descriptor, buffers, position) → bytes done or minus errno.
+Executor: TypeAlias = Callable[[str, int, Sequence[memoryview], int], int]
+
+_NAMES = {
+    disk_ring.WRITE: "write",
+    disk_ring.SYNC: "sync",
+    disk_ring.WRITE_SYNC: "write_sync",
+    disk_ring.READ: "read",
+}
+
+
+class HasDescriptor(Protocol):
+    """An open file of the host that serves the ring."""
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        ...
+
+
+class RingServer(Protocol):
+    """What executes the operations of a ring."""
+
+    @property
+    def name(self) -> str:
+        """Word for messages and metrics."""
+        ...
+
+    def stop(self) -> None:
+        """Finish what was submitted, then stop serving. Nothing may be unmapped before this returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Result of one operation: bytes done, or minus errno."""
+
+    tag: int
+    result: int
+
+
+class Event:
+    """A thing one thread sleeps on and another signals: an eventfd, or a pipe where there is none."""
+
+    def __init__(self) -> None:
+        if hasattr(os, "eventfd"):
+            self.wait_fd = self.signal_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        else:
+            self.wait_fd, self.signal_fd = os.pipe()
+
+    def signal(self) -> None:
+        """Wake who waits."""
+        os.write(self.signal_fd, (1).to_bytes(8, "little"))
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for descriptor in {self.wait_fd, self.signal_fd}:
+            os.close(descriptor)
+
+
+class DiskRing:
+    """One submitter's ring. Not for several threads at once: each committer has its own."""
+
+    def __init__(self, entries: int = limits.DISK_RING_ENTRIES) -> None:
+        if entries < 2 or entries > limits.DISK_RING_ENTRIES_MAX or entries & (entries - 1):
+            raise InvalidInputError(
+                f"a disk ring of {entries} entries: a power of two from 2 to {limits.DISK_RING_ENTRIES_MAX} is needed"
+            )
+        self.entries = entries
+        self.words: Words = np.zeros(disk_ring.ring_words(entries), np.int64)
+        self.doorbell = Event()
+        self.completed = Event()
+        self.server: RingServer | None = None
+        self._under_way: dict[int, object] = {}
+        self._operation = np.zeros(CONTENT_WORDS, np.int64)
+        self._content = np.zeros(CONTENT_WORDS, np.int64)
+        self._pid = os.getpid()
+
+    def write(
+        self,
+        file: HasDescriptor,
+        buffers: Sequence[ReadableBuffer],
+        at: int,
+        *,
+        tag: int,
+        link: bool = False,
+        sync: bool = False,
+    ) -> None:
+        """Queue one vectored write; with `sync` it is durable when it completes."""
+        operation = disk_ring.WRITE_SYNC if sync else disk_ring.WRITE
+        self._queue(operation, file, [np.frombuffer(buffer, np.uint8) for buffer in buffers], at, tag, link)
+
+    def read(
+        self, file: HasDescriptor, buffers: Sequence[WritableBuffer], at: int, *, tag: int, link: bool = False
+    ) -> None:
+        """Queue one vectored read into the buffers."""
+        arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        if not all(array.flags.writeable for array in arrays):
+            raise InvalidInputError("a read needs writable buffers")
+        self._queue(disk_ring.READ, file, arrays, at, tag, link)
+
+    def sync(self, file: HasDescriptor, *, tag: int, link: bool = False) -> None:
+        """Queue a sync of the file's data."""
+        self._queue(disk_ring.SYNC, file, [], 0, tag, link)
+
+    def submit(self) -> None:
+        """Wake the server if it sleeps. Operations queued before may have started already."""
+        self._check_alive()
+        disk_ring.ring_bell(self.words, self.doorbell.signal_fd)
+
+    def reap(self, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
+        """Take completions: all there are, waiting up to `wait_ms` in all for the first `count`."""
+        self._check_alive()
+        taken: list[Completion] = []
+        while self._under_way:
+            wait = wait_ms if len(taken) < count else 0
+            if not disk_ring.take_completion(self.words, self.completed.wait_fd, self._content, wait):
+                break
+            tag = int(self._content[disk_ring.COMPLETE_TAG])
+            del self._under_way[tag]
+            taken.append(Completion(tag, int(self._content[disk_ring.COMPLETE_RESULT])))
+        return taken
+
+    @property
+    def under_way(self) -> int:
+        """Operations queued and not yet reaped."""
+        return len(self._under_way)
+
+    @property
+    def poison(self) -> int:
+        """0, or minus errno of the sync that failed: the ring then refuses every write and sync."""
+        return int(self.words[disk_ring.CONTROL_POISON])
+
+    def close(self) -> None:
+        """Stop the server and give the descriptors back; operations under way are finished first."""
+        if self._pid != os.getpid():
+            return
+        if self.server is not None:
+            self.server.stop()
+            self.server = None
+        if self._pid > 0:
+            self._pid = -1
+            self.doorbell.close()
+            self.completed.close()
+
+    def _queue(
+        self,
+        operation: int,
+        file: HasDescriptor,
+        arrays: list[npt.NDArray[np.uint8]],
+        at: int,
+        tag: int,
+        link: bool,
+    ) -> None:
+        self._check_alive()
+        if tag in self._under_way:
+            raise InvalidInputError(f"tag {tag} is under way already in this disk ring")
+        if len(self._under_way) >= self.entries:
+            raise FullError(f"the disk ring has {self.entries} operations under way: reap completions first")
+        if len(arrays) > limits.IOVEC_COUNT_MAX:
+            raise LimitError(f"{len(arrays)} buffers in one disk operation: at most {limits.IOVEC_COUNT_MAX}")
+        iovec = np.array([(array.ctypes.data, array.nbytes) for array in arrays], np.int64)
+        words = self._operation
+        words[disk_ring.SUBMIT_TAG] = tag
+        words[disk_ring.SUBMIT_OPERATION] = operation | (disk_ring.LINK if link else 0)
+        words[disk_ring.SUBMIT_FD] = file.fileno()
+        words[disk_ring.SUBMIT_IOVEC] = iovec.ctypes.data
+        words[disk_ring.SUBMIT_COUNT] = len(arrays)
+        words[disk_ring.SUBMIT_AT] = at
+        words[disk_ring.SUBMIT_BYTES] = sum(array.nbytes for array in arrays)
+        self._under_way[tag] = (iovec, arrays)
+        disk_ring.submit(self.words, words)
+
+    def _check_alive(self) -> None:
+        if self._pid == os.getpid():
+            return
+        if self._pid < 0:
+            raise InvalidInputError("this disk ring is closed")
+        raise UnsupportedError("a disk ring cannot be used in a forked child: open a new one there")
+
+
+class ServerThread:
+    """A resident kernel on a thread of its own; common to all servers that are kernels."""
+
+    def __init__(self, ring: DiskRing, name: str, serve: Callable[[], int]) -> None:
+        self.name = name
+        self._words = ring.words
+        self._doorbell = ring.doorbell
+        self._outcome = 0
+        self._thread = threading.Thread(target=self._run, args=(serve,), name=f"seawall-disk-{name}", daemon=True)
+        self._thread.start()
+        # A daemon thread may not outlive the arrays it works on: stop it when the ring or the interpreter goes.
+        self._finalizer = weakref.finalize(ring, _stop_thread, self._thread, self._words, self._doorbell, os.getpid())
+
+    @property
+    def outcome(self) -> int:
+        """What the kernel returned: operations served, or minus errno if it could not go on."""
+        return self._outcome
+
+    def stop(self) -> None:
+        """Let the kernel finish what was submitted, and wait for its thread."""
+        self._finalizer()
+
+    def _run(self, serve: Callable[[], int]) -> None:
+        self._outcome = serve()
+
+
+class ResidentServer(ServerThread):
+    """`pwritev`, `preadv` and `fdatasync` from one resident kernel, in the order of submission."""
+
+    def __init__(self, ring: DiskRing) -> None:
+        words, doorbell, completed = ring.words, ring.doorbell.wait_fd, ring.completed.signal_fd
+        super().__init__(ring, "resident", lambda: disk_ring.serve_resident(words, doorbell, completed))
+
+
+def open_disk_ring(backend: Backend = "auto", entries: int = limits.DISK_RING_ENTRIES) -> DiskRing:
+    """A ring with its server running. `auto` is the resident kernel: a lone sync is quicker there (see the records)."""
+    ring = DiskRing(entries)
+    try:
+        if backend == "uring":
+            from seawall.io.uring import UringServer
+
+            ring.server = UringServer(ring)
+        else:
+            ring.server = ResidentServer(ring)
+    except BaseException:
+        ring.close()
+        raise
+    return ring
+
+
+def serve_inline(ring: DiskRing) -> int:
+    """Execute all that waits on the calling thread, without the GIL: how a lone writer commits with no thread."""
+    return disk_ring.serve_pending(ring.words)
+
+
+def serve_with(ring: DiskRing, execute: Executor) -> int:
+    """Execute all that waits through a Python function; return how many. This is the door for a simulated disk."""
+    operation = np.zeros(CONTENT_WORDS, np.int64)
+    served = 0
+    while disk_ring.next_operation(ring.words, operation):
+        result = disk_ring.refusal(ring.words, operation)
+        if result == 0:
+            name = _NAMES[int(operation[disk_ring.SUBMIT_OPERATION]) & disk_ring.OPERATION_MASK]
+            buffers = _buffers_at(int(operation[disk_ring.SUBMIT_IOVEC]), int(operation[disk_ring.SUBMIT_COUNT]))
+            result = execute(name, int(operation[disk_ring.SUBMIT_FD]), buffers, int(operation[disk_ring.SUBMIT_AT]))
+        disk_ring.settle(ring.words, operation, result)
+        served += 1
+    if served:
+        disk_ring.wake_submitter(ring.words, ring.completed.signal_fd)
+    return served
+
+
+def _buffers_at(address: int, count: int) -> list[memoryview]:
+    views = []
+    for index in range(count):
+        start, length = (ctypes.c_int64 * 2).from_address(address + 16 * index)
+        views.append(memoryview((ctypes.c_ubyte * length).from_address(start)).cast("B"))
+    return views
+
+
+def _stop_thread(thread: threading.Thread, words: Words, doorbell: Event, pid: int) -> None:
+    if pid == os.getpid() and thread.is_alive():
+        store_release_u64(words.view(np.uint64), disk_ring.CONTROL_STOP, 1)
+        doorbell.signal()
+        thread.join()

@@ -1,0 +1,148 @@
+"""Primitives on byte arrays: unaligned little-endian loads and stores, raw copy, addresses.
+
+Each is one or two machine instructions inside a kernel. numba's own slice assignment copies at a fraction of the
+speed of `memcpy`, and has no unaligned load at all; hence these. In checked mode they verify the first and last byte
+they touch, since numba's bounds check does not see inside a primitive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from seawall.kernels.jit import CHECKED_MODE, bytes_in, bytes_out, int64, kernel, primitive, void
+
+Bytes = npt.NDArray[np.uint8]
+Array = npt.NDArray[Any]
+
+#: Conversion to the integer that kernels compute with.
+as_int64 = cast("Callable[[Any], int]", np.int64)
+
+_BYTE = ir.IntType(8)
+
+
+def _require(array: Array, at: int, length: int) -> None:
+    if length > 0 and not (at >= 0 and at + length <= array.nbytes):
+        raise IndexError(f"bytes {at}..{at + length} of an array of {array.nbytes}")
+
+
+def _load(size: int, *, signed: bool = False) -> Callable[[Bytes, int], int]:
+    def load(array: Bytes, at: int) -> int:
+        _require(array, at, size)
+        return int.from_bytes(array[at : at + size].tobytes(), "little", signed=signed)
+
+    return load
+
+
+def _store(size: int) -> Callable[[Bytes, int, int], None]:
+    def store(array: Bytes, at: int, value: int) -> None:
+        _require(array, at, size)
+        masked = int(value) & ((1 << (8 * size)) - 1)
+        array[at : at + size] = np.frombuffer(masked.to_bytes(size, "little"), np.uint8)
+
+    return store
+
+
+def _copy(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
+    _require(target, target_at, length)
+    _require(source, source_at, length)
+    target[target_at : target_at + length] = source[source_at : source_at + length]
+
+
+def _address(array: Array, at: int) -> int:
+    _require(array, at, 0)
+    return int(array.ctypes.data) + at
+
+
+def byte_pointer(context: Any, builder: Any, array_type: Any, array: Any, at: Any, length: Any) -> Any:
+    """Pointer to byte `at` of an array; in checked mode the bytes up to `at + length` must be inside it."""
+    made = context.make_array(array_type)(context, builder, array)
+    if CHECKED_MODE:
+        size = builder.mul(made.nitems, made.itemsize)
+        with builder.if_then(builder.icmp_signed(">", length, ir.Constant(length.type, 0))):
+            cgutils.do_boundscheck(context, builder, at, size)
+            last = builder.sub(builder.add(at, length), ir.Constant(at.type, 1))
+            cgutils.do_boundscheck(context, builder, last, size)
+    return builder.gep(builder.bitcast(made.data, _BYTE.as_pointer()), [at])
+
+
+def _build_load(bits: int, *, signed: bool) -> Callable[..., Any]:
+    def build(typing_context: Any, array: Any, at: Any) -> Any:
+        result = types.int64 if signed or bits < 64 else types.uint64
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            length = ir.Constant(ir.IntType(64), bits // 8)
+            pointer = byte_pointer(context, builder, signature.args[0], arguments[0], arguments[1], length)
+            value = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return result(array, types.int64), generate
+
+    return build
+
+
+def _build_store(bits: int) -> Callable[..., Any]:
+    def build(typing_context: Any, array: Any, at: Any, value: Any) -> Any:
+        given = types.uint64 if value == types.uint64 else types.int64
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            length = ir.Constant(ir.IntType(64), bits // 8)
+            pointer = byte_pointer(context, builder, signature.args[0], arguments[0], arguments[1], length)
+            narrow = arguments[2] if bits == 64 else builder.trunc(arguments[2], ir.IntType(bits))
+            builder.store(narrow, builder.bitcast(pointer, ir.IntType(bits).as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, given), generate
+
+    return build
+
+
+#: Little-endian loads from any byte; 16 and 32 bits arrive as int64, so arithmetic stays in int64.
+load_u16 = primitive(_load(2))(_build_load(16, signed=False))
+load_u32 = primitive(_load(4))(_build_load(32, signed=False))
+#: A u64 as such, to be compared or stored; never to be added to a loop index.
+load_u64 = primitive(_load(8))(_build_load(64, signed=False))
+#: A u64 known to be below 2^63, ready for arithmetic.
+load_i64 = primitive(_load(8, signed=True))(_build_load(64, signed=True))
+
+#: Little-endian stores to any byte; higher bits of the value are dropped.
+store_u16 = primitive(_store(2))(_build_store(16))
+store_u32 = primitive(_store(4))(_build_store(32))
+store_u64 = primitive(_store(8))(_build_store(64))
+
+
+@primitive(_copy)
+def copy_bytes(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, length: Any) -> Any:
+    """`memcpy` between two arrays that do not overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, target_at, source, source_at, length = arguments
+        to = byte_pointer(context, builder, signature.args[0], target, target_at, length)
+        origin = byte_pointer(context, builder, signature.args[2], source, source_at, length)
+        cgutils.raw_memcpy(builder, to, origin, length, 1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@primitive(_address)
+def address_of(typing_context: Any, array: Any, at: Any) -> Any:
+    """Memory address of byte `at`, for system calls made from kernels."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zero = ir.Constant(ir.IntType(64), 0)
+        pointer = byte_pointer(context, builder, signature.args[0], arguments[0], arguments[1], zero)
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(array, types.int64), generate
+
+
+@kernel(void(bytes_out, int64, bytes_in, int64, int64))
+def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
+    """Copy `length` bytes without holding the GIL."""
+    copy_bytes(target, target_at, source, source_at, length)

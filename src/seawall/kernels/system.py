@@ -1,0 +1,240 @@
+"""System calls from inside kernels, so that a resident kernel can write, sync, sleep and wake without the GIL.
+
+Each primitive calls the C library by symbol (nothing of an address is baked into cached code) and returns the result,
+or minus errno. They are as raw as the calls themselves: addresses must stay valid until the call returns.
+
+On macOS `sync_data` asks for F_FULLFSYNC, since plain `fsync` there does not reach the platter, and `write_sync`
+(one write that returns when it is durable) is a write followed by that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from seawall.kernels.jit import primitive
+
+IS_LINUX = sys.platform.startswith("linux")
+IS_MACOS = sys.platform == "darwin"
+
+RWF_DSYNC = 0x2
+_F_FULLFSYNC = 51
+_CLOCK_MONOTONIC = 6 if IS_MACOS else 1
+_ERRNO_SYMBOL = "__error" if IS_MACOS else "__errno_location"
+_POLLIN = 0x1
+SYS_IO_URING_SETUP = 425
+SYS_IO_URING_ENTER = 426
+SYS_IO_URING_REGISTER = 427
+
+_int32 = ir.IntType(32)
+_int64 = ir.IntType(64)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def libc_call(name: str, *arguments: int) -> int:
+    """Call a C library function with integer arguments; return its result or minus errno."""
+    function = getattr(_libc, name)
+    function.restype = ctypes.c_long
+    result = function(*(ctypes.c_long(argument) for argument in arguments))
+    return int(result) if result != -1 else -ctypes.get_errno()
+
+
+def _result(builder: Any, value: Any) -> Any:
+    """The value as i64, or minus errno where it is −1."""
+    wide = value if value.type == _int64 else builder.sext(value, _int64)
+    out = cgutils.alloca_once_value(builder, wide)
+    failed = builder.icmp_signed("==", wide, ir.Constant(_int64, -1))
+    with builder.if_then(failed, likely=False):
+        location_type = ir.FunctionType(_int32.as_pointer(), [])
+        location = cgutils.get_or_insert_function(builder.module, location_type, _ERRNO_SYMBOL)
+        code = builder.load(builder.call(location, []))
+        builder.store(builder.neg(builder.sext(code, _int64)), out)
+    return builder.load(out)
+
+
+def _call(builder: Any, name: str, returns: Any, *arguments: Any, fixed: int | None = None) -> Any:
+    """Call a C function; `fixed` is the number of named parameters of a variadic one."""
+    parameters = [argument.type for argument in arguments]
+    function_type = ir.FunctionType(returns, parameters if fixed is None else parameters[:fixed], fixed is not None)
+    return builder.call(cgutils.get_or_insert_function(builder.module, function_type, name), arguments)
+
+
+def _vectored(name: str) -> Callable[..., Any]:
+    def build(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            fd, iovec, count, at = arguments
+            narrow = [builder.trunc(fd, _int32), iovec, builder.trunc(count, _int32), at]
+            return _result(builder, _call(builder, name, _int64, *narrow))
+
+        return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+    return build
+
+
+def _stand_in(name: str) -> Callable[[int, int, int, int], int]:
+    def call(fd: int, iovec: int, count: int, at: int) -> int:
+        return libc_call(name, fd, iovec, count, at)
+
+    return call
+
+
+#: `pwritev(fd, iovec, count, at)` and `preadv(fd, iovec, count, at)`.
+write_vector = primitive(_stand_in("pwritev"))(_vectored("pwritev"))
+read_vector = primitive(_stand_in("preadv"))(_vectored("preadv"))
+
+
+def _sync_data(fd: int) -> int:
+    return libc_call("fcntl", fd, _F_FULLFSYNC, 0) if IS_MACOS else libc_call("fdatasync", fd)
+
+
+@primitive(_sync_data)
+def sync_data(typing_context: Any, fd: Any) -> Any:
+    """Make the data of a file durable."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        fd = builder.trunc(arguments[0], _int32)
+        if IS_MACOS:
+            command, zero = ir.Constant(_int32, _F_FULLFSYNC), ir.Constant(_int32, 0)
+            return _result(builder, _call(builder, "fcntl", _int32, fd, command, zero, fixed=2))
+        return _result(builder, _call(builder, "fdatasync", _int32, fd))
+
+    return types.int64(types.int64), generate
+
+
+def _write_sync(fd: int, iovec: int, count: int, at: int) -> int:
+    if IS_LINUX:
+        return libc_call("pwritev2", fd, iovec, count, at, RWF_DSYNC)
+    written = libc_call("pwritev", fd, iovec, count, at)
+    synced = _sync_data(fd) if written >= 0 else 0
+    return synced if synced < 0 else written
+
+
+@primitive(_write_sync)
+def write_sync(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any) -> Any:
+    """Write and make that write durable in one call, where the kernel has one (RWF_DSYNC)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        fd, iovec, count, at = arguments
+        narrow = [builder.trunc(fd, _int32), iovec, builder.trunc(count, _int32), at]
+        if IS_LINUX:
+            flags = ir.Constant(_int32, RWF_DSYNC)
+            return _result(builder, _call(builder, "pwritev2", _int64, *narrow, flags))
+        written = _result(builder, _call(builder, "pwritev", _int64, *narrow))
+        out = cgutils.alloca_once_value(builder, written)
+        with builder.if_then(builder.icmp_signed(">=", written, ir.Constant(_int64, 0))):
+            command, zero = ir.Constant(_int32, _F_FULLFSYNC), ir.Constant(_int32, 0)
+            synced = _result(builder, _call(builder, "fcntl", _int32, narrow[0], command, zero, fixed=2))
+            with builder.if_then(builder.icmp_signed("<", synced, ir.Constant(_int64, 0))):
+                builder.store(synced, out)
+        return builder.load(out)
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+
+def _signal_event(fd: int) -> int:
+    try:
+        return os.write(fd, (1).to_bytes(8, "little"))
+    except BlockingIOError:
+        return -errno.EAGAIN
+
+
+@primitive(_signal_event)
+def signal_event(typing_context: Any, fd: Any) -> Any:
+    """Add one to an eventfd (or write a byte count of eight to a pipe), waking who waits on it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = cgutils.alloca_once_value(builder, ir.Constant(_int64, 1))
+        size = ir.Constant(_int64, 8)
+        return _result(builder, _call(builder, "write", _int64, builder.trunc(arguments[0], _int32), word, size))
+
+    return types.int64(types.int64), generate
+
+
+def _take_event(fd: int) -> int:
+    return len(os.read(fd, 8))
+
+
+@primitive(_take_event)
+def take_event(typing_context: Any, fd: Any) -> Any:
+    """Sleep until an eventfd is signalled and take the signal; returns 8 or minus errno."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = cgutils.alloca_once(builder, _int64)
+        size = ir.Constant(_int64, 8)
+        return _result(builder, _call(builder, "read", _int64, builder.trunc(arguments[0], _int32), word, size))
+
+    return types.int64(types.int64), generate
+
+
+def _poll_readable(fd: int, timeout_ms: int) -> int:
+    ready, _, _ = select.select([fd], [], [], timeout_ms / 1000)
+    return len(ready)
+
+
+@primitive(_poll_readable)
+def poll_readable(typing_context: Any, fd: Any, timeout_ms: Any) -> Any:
+    """Sleep until a descriptor is readable: 1, or 0 after `timeout_ms`, or minus errno."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        poll = cgutils.alloca_once(builder, ir.LiteralStructType([_int32, ir.IntType(16), ir.IntType(16)]))
+        builder.store(builder.trunc(arguments[0], _int32), cgutils.gep_inbounds(builder, poll, 0, 0))
+        builder.store(ir.Constant(ir.IntType(16), _POLLIN), cgutils.gep_inbounds(builder, poll, 0, 1))
+        one = ir.Constant(_int32 if IS_MACOS else _int64, 1)
+        timeout = builder.trunc(arguments[1], _int32)
+        return _result(builder, _call(builder, "poll", _int32, poll, one, timeout))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _yield_core() -> int:
+    return libc_call("sched_yield")
+
+
+@primitive(_yield_core)
+def yield_core(typing_context: Any) -> Any:
+    """Let another thread have this core."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _result(builder, _call(builder, "sched_yield", _int32))
+
+    return types.int64(), generate
+
+
+@primitive(time.monotonic_ns)
+def monotonic_ns(typing_context: Any) -> Any:
+    """Monotonic time in nanoseconds, for latencies measured inside kernels."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        spec = cgutils.alloca_once(builder, ir.LiteralStructType([_int64, _int64]))
+        _call(builder, "clock_gettime", _int32, ir.Constant(_int32, _CLOCK_MONOTONIC), spec)
+        seconds = builder.load(cgutils.gep_inbounds(builder, spec, 0, 0))
+        rest = builder.load(cgutils.gep_inbounds(builder, spec, 0, 1))
+        return builder.add(builder.mul(seconds, ir.Constant(_int64, 1_000_000_000)), rest)
+
+    return types.int64(), generate
+
+
+def _uring_enter(fd: int, submit: int, complete: int, flags: int) -> int:
+    return libc_call("syscall", SYS_IO_URING_ENTER, fd, submit, complete, flags, 0, 0)
+
+
+@primitive(_uring_enter)
+def uring_enter(typing_context: Any, fd: Any, submit: Any, complete: Any, flags: Any) -> Any:
+    """`io_uring_enter`: hand over `submit` entries and wait for `complete` completions. Linux only."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number = ir.Constant(_int64, SYS_IO_URING_ENTER)
+        zero = ir.Constant(_int64, 0)
+        return _result(builder, _call(builder, "syscall", _int64, number, *arguments, zero, zero, fixed=1))
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
