@@ -10,6 +10,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── UnsupportedError     this platform or build cannot do it
     │   └── ProtocolError        bytes from a peer break the wire protocol; carries the wire code
     ├── RetryableError           nothing happened; the same request may succeed later
+    │   ├── ClockSkewError       a remote clock is too far ahead of ours to be followed
     │   └── FullError            a bounded queue, ring or table has no room now
     ├── CorruptionError          stored or received bytes are not what was written
     │   └── ChecksumError        a checksum does not match
@@ -26,6 +27,7 @@ from __future__ import annotations
 __all__ = [
     "CallerError",
     "ChecksumError",
+    "ClockSkewError",
     "ConfigError",
     "CorruptionError",
     "FatalError",
@@ -82,6 +84,10 @@ class ProtocolError(CallerError):
 
 class RetryableError(SeawallError):
     """Nothing happened; the same request may succeed later."""
+
+
+class ClockSkewError(RetryableError):
+    """A remote clock is too far ahead of ours to be followed; it passes when the clocks agree again."""
 
 
 class FullError(RetryableError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+TIB = 1024 * GIB
 
 # --- records and batches -------------------------------------------------------------------------------------
 
@@ -29,6 +30,9 @@ BATCH_HEADER_SIZE = FRAME_HEADER_SIZE + BATCH_PROLOGUE_SIZE
 
 #: A block when decompressed. Bounds what a compressed batch may grow to, whatever its bytes claim.
 BLOCK_SIZE_MAX = 16 * MIB
+
+#: Window of a zstd frame that does not state its size: what the format asks every decoder to accept, and no more.
+ZSTD_WINDOW_SIZE_MAX = 8 * MIB
 
 #: Headers of one envelope: the count is a u16 on the wire, but no honest record has more than this.
 ENVELOPE_HEADERS_MAX = 1_024
@@ -66,8 +70,11 @@ SESSION_WINDOW_SIZE = 32 * MIB
 V1_KEEPALIVE_BURST = 64
 V1_KEEPALIVE_PER_SECOND = 10
 
-#: Frames one split call reports. One megabyte of the smallest frames holds more: the caller calls again.
-SPLIT_FRAMES_MAX = 4_096
+#: One receive of a decoder: large enough to amortise the call, small enough to have one for each connection.
+RECEIVE_SIZE = 64 * KIB
+
+#: Frames a decoder takes from one kernel call; it calls again while there are more. 56 bytes each, for each connection.
+DECODER_ROWS = 128
 
 # --- clocks ----------------------------------------------------------------------------------------------------
 
@@ -92,6 +99,38 @@ PAGE_SIZE = 4_096
 
 #: Operations in flight in a disk ring: far more than a committer has, few enough to drain in a shutdown.
 DISK_RING_ENTRIES = 256
+DISK_RING_ENTRIES_MAX = 4_096
 
 #: Buffers one vectored call may take (IOV_MAX on Linux and macOS).
 IOVEC_COUNT_MAX = 1_024
+
+# --- measuring -------------------------------------------------------------------------------------------------
+
+#: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.
+BENCH_ROUNDS_MIN = 5
+
+#: Latencies kept for one median. More samples would cost memory and not change it.
+BENCH_SAMPLES_MAX = 1_000_000
+
+#: Buffer of the memory copy every suite compares itself with: larger than the caches of most machines.
+BENCH_COPY_SIZE = 64 * MIB
+
+#: Bytes one round of a copy through user space moves, where the kernel cannot copy between two files itself.
+COPY_BUFFER_SIZE = 1 * MIB
+
+#: Connections the kernel holds that nobody has accepted yet; Linux cuts it to `net.core.somaxconn` (4,096).
+LISTEN_BACKLOG = 1_024
+
+# --- simulators ------------------------------------------------------------------------------------------------
+
+#: Events a simulator remembers for `history()`: enough for a failing test, not enough to fill the memory of a sweep.
+SIM_HISTORY_EVENTS_MAX = 20_000
+
+#: Versions of one unsynced sector that a simulated crash may choose from, beside the synced one.
+SIM_SECTOR_VERSIONS_MAX = 8
+
+#: Bytes a simulated stream holds in one direction, in flight and unread together, before `send` takes no more.
+SIM_STREAM_BUFFER_SIZE = 64 * KIB
+
+#: Messages in flight on one simulated link; what comes on top is dropped, as a full queue in a switch would.
+SIM_LINK_MESSAGES_MAX = 1_024

@@ -1,0 +1,80 @@
+"""The other process of a measurement between two processes, and how it is started and always ended.
+
+`peer(…)` starts `python -m seawall.bench.peers` with one of the parts in `PARTS`:
+
+    send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
+    echo READ WRITE           answer every count read from one eventfd with one written to the other
+
+INV-NO-ORPHAN: a peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the
+parent die without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session
+of its own, so Ctrl-C reaches the parent alone, which then closes the context manager.
+
+Loads nothing but the standard library, since the start of a peer is time nobody measures.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+#: Bytes per send: large enough that the calls do not matter, small enough to stay in the second-level cache.
+SEND_SIZE = 1 << 20
+
+#: Longest wait for a killed peer; the kernel needs microseconds, so more means something is badly wrong.
+EXIT_SECONDS_MAX = 30.0
+
+
+@contextmanager
+def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a peer with the given part and arguments, inheriting the descriptors; kill it on the way out."""
+    command = [sys.executable, "-m", "seawall.bench.peers", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=descriptors, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait(EXIT_SECONDS_MAX)
+
+
+def send(address: str, port: str, file: str | None = None) -> None:
+    """Send random bytes, or those of a file, to a listener again and again until it hangs up."""
+    # Zeros would all come from one page of the kernel, faster than real data ever is.
+    block = os.urandom(SEND_SIZE) if file is None else Path(file).read_bytes()
+    with socket.create_connection((address, int(port))) as connection, suppress(ConnectionError):
+        while True:
+            connection.sendall(block)
+
+
+def echo(read_descriptor: str, write_descriptor: str) -> None:
+    """Answer every wake-up with a wake-up. Ends only with its process: an eventfd has no end of file."""
+    reading, writing = int(read_descriptor), int(write_descriptor)
+    while True:
+        os.eventfd_read(reading)
+        os.eventfd_write(writing, 1)
+
+
+PARTS: dict[str, Callable[..., None]] = {"send": send, "echo": echo}
+
+
+def leave_with_parent(stream: BinaryIO, leave: Callable[[int], object] = os._exit) -> None:
+    """Wait until the parent's end of the pipe is gone, then end this process at once."""
+    stream.read()
+    leave(0)
+
+
+def main(arguments: Sequence[str], stream: BinaryIO) -> None:
+    """Play one part until it is over or the parent is gone."""
+    part, *rest = arguments
+    threading.Thread(target=leave_with_parent, args=(stream,), daemon=True).start()
+    PARTS[part](*rest)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:], sys.stdin.buffer)

@@ -1,0 +1,325 @@
+"""Every number with a meaning in LWP version 1 and version 2, by name.
+
+This module knows names, not bytes: which field holds a code, and what to do about it, is said where it is parsed.
+
+Rules
+- A code keeps its number for ever; a number is never given a second meaning.
+- INV-ERROR-CLASS: every error code has exactly one class, and the class alone says what a peer may do next.
+- Version 1 numbers are those the published clients speak; version 2 shares them wherever both have the thing.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag, unique
+from typing import Final
+
+MAGIC: Final = b"LANC"
+VERSION_1: Final = 1
+VERSION_2: Final = 2
+
+#: Largest u64: "position unknown" in an ACK, "where is the end" as the start of a version 1 fetch.
+U64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+POSITION_UNKNOWN: Final = U64_MAX
+
+#: Version 1 start offsets from here up mean "the end"; a published client sends the largest signed number.
+V1_OFFSET_END: Final = 0x7FFF_FFFF_FFFF_FFFF
+
+#: Topic id in FETCH and SUBSCRIBE for "every topic this peer may read", in position order.
+ALL_TOPICS: Final = 0xFFFF_FFFF
+
+#: In the order and ack level of a batch: whatever the topic has.
+AS_TOPIC: Final = 0xFF
+
+
+class ErrorClass(IntEnum):
+    """What the receiver of an error may do; the branches of `seawall.errors`."""
+
+    CALLER = 0
+    RETRYABLE = 1
+    CORRUPTION = 2
+    FATAL = 3
+    OUTCOME_UNKNOWN = 4
+
+
+@unique
+class ErrorCode(IntEnum):
+    """Error codes of both versions; those without a published meaning go to version 2 peers only."""
+
+    UNKNOWN = 0x01
+    BAD_MAGIC = 0x02
+    PAYLOAD_TOO_LARGE = 0x03
+    INVALID_PAYLOAD = 0x04
+    CRC_MISMATCH = 0x05
+    UNSUPPORTED_VERSION = 0x06
+    UNKNOWN_COMMAND = 0x07
+    WRONG_STATE = 0x08
+    LIMIT = 0x09
+    TOO_SLOW = 0x0A
+    TOPIC_NOT_FOUND = 0x10
+    TOPIC_EXISTS = 0x11
+    TOPIC_NAME = 0x12
+    TOPIC_DELETED = 0x13
+    CATCHING_UP = 0x14
+    NOT_LEADER = 0x20
+    NO_QUORUM = 0x21
+    LEADER_UNKNOWN = 0x22
+    CLUSTER_NOT_READY = 0x23
+    FENCED = 0x24
+    OUTSIDE_SESSION_WINDOW = 0x25
+    CLIENT_SEQ_SKIPPED = 0x26
+    NOT_ALLOWED_BY_TOPIC = 0x27
+    PAYLOAD_MISMATCH = 0x28
+    RATE_LIMITED = 0x30
+    BACKPRESSURE = 0x31
+    CONNECTION_LIMIT = 0x32
+    AUTHENTICATION_REQUIRED = 0x40
+    AUTHENTICATION_FAILED = 0x41
+    ACCESS_DENIED = 0x42
+    INVALID_OFFSET = 0x50
+    OFFSET_OUT_OF_RANGE = 0x51
+    CONSUMER = 0x52
+    INTERNAL = 0x60
+    STORAGE = 0x61
+    TIMEOUT = 0x62
+    READ_ONLY = 0x63
+    OUTCOME_UNKNOWN = 0x64
+    SHUTTING_DOWN = 0x70
+
+    @property
+    def error_class(self) -> ErrorClass:
+        """The one class of this code; a code named in no set below is the caller's to correct."""
+        if self in _RETRYABLE:
+            return ErrorClass.RETRYABLE
+        return _OTHER_CLASSES.get(self, ErrorClass.CALLER)
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether the same request may succeed later, nothing having happened now."""
+        return self in _RETRYABLE
+
+
+_RETRYABLE: Final = frozenset(
+    {
+        ErrorCode.CATCHING_UP,
+        ErrorCode.NOT_LEADER,
+        ErrorCode.NO_QUORUM,
+        ErrorCode.LEADER_UNKNOWN,
+        ErrorCode.CLUSTER_NOT_READY,
+        ErrorCode.RATE_LIMITED,
+        ErrorCode.BACKPRESSURE,
+        ErrorCode.TIMEOUT,
+        # Nothing of a refused request took effect, and the next process or node answers it.
+        ErrorCode.SHUTTING_DOWN,
+    }
+)
+
+_OTHER_CLASSES: Final = {
+    ErrorCode.CRC_MISMATCH: ErrorClass.CORRUPTION,
+    ErrorCode.UNKNOWN: ErrorClass.FATAL,
+    ErrorCode.INTERNAL: ErrorClass.FATAL,
+    ErrorCode.STORAGE: ErrorClass.FATAL,
+    # After a failed sync only a restart helps; a full disk needs a person. Neither is cured by sending again.
+    ErrorCode.READ_ONLY: ErrorClass.FATAL,
+    ErrorCode.OUTCOME_UNKNOWN: ErrorClass.OUTCOME_UNKNOWN,
+}
+
+
+class V1Flags(IntFlag):
+    """Byte 5 of a version 1 header."""
+
+    LZ4 = 0x01
+    ENCRYPTED = 0x02
+    BATCH = 0x04
+    ACK = 0x08
+    BACKPRESSURE = 0x10
+    KEEPALIVE = 0x20
+    CONTROL = 0x40
+    RESERVED = 0x80
+
+
+class V1Kind(IntEnum):
+    """What a version 1 frame is, once the precedence of its flags is applied (`lwp1.frame_kind`)."""
+
+    IGNORED = 0
+    INGEST = 1
+    ACK = 2
+    BACKPRESSURE = 3
+    KEEPALIVE = 4
+    CONTROL = 5
+
+
+@unique
+class V1Command(IntEnum):
+    """Command codes of version 1; version 2 keeps 01 to 09 with their payloads, and the two replies 80 and 81."""
+
+    CREATE_TOPIC = 0x01
+    DELETE_TOPIC = 0x02
+    LIST_TOPICS = 0x03
+    GET_TOPIC = 0x04
+    SET_RETENTION = 0x05
+    CREATE_TOPIC_WITH_RETENTION = 0x06
+    GET_CLUSTER_STATUS = 0x07
+    AUTHENTICATE = 0x08
+    AUTHENTICATE_REPLY = 0x09
+    FETCH = 0x10
+    FETCH_REPLY = 0x11
+    CATCHING_UP = 0x12
+    SUBSCRIBE = 0x20
+    UNSUBSCRIBE = 0x21
+    COMMIT_OFFSET = 0x22
+    SUBSCRIBE_REPLY = 0x23
+    COMMIT_REPLY = 0x24
+    TOPIC_REPLY = 0x80
+    CLUSTER_STATUS_REPLY = 0x81
+    ERROR_REPLY = 0xFF
+
+
+class Kind(IntEnum):
+    """Byte 5 of a version 2 header: exactly one of these, no other bit."""
+
+    BATCH = 0x04
+    ACK = 0x08
+    KEEPALIVE = 0x20
+    CONTROL = 0x40
+
+
+@unique
+class Command(IntEnum):
+    """Control commands that only version 2 has, and ERROR."""
+
+    HELLO = 0x40
+    WELCOME = 0x41
+    GOODBYE = 0x42
+    FETCH = 0x50
+    FETCH_DATA = 0x51
+    SUBSCRIBE = 0x52
+    SUBSCRIBED = 0x53
+    DATA = 0x54
+    CREDIT = 0x55
+    UNSUBSCRIBE = 0x56
+    UNSUBSCRIBED = 0x57
+    GAP = 0x58
+    CAUGHT_UP = 0x59
+    COMMIT = 0x5A
+    COMMITTED = 0x5B
+    BOUNDS = 0x5C
+    BOUNDS_REPLY = 0x5D
+    ERROR = 0xFF
+
+
+class KeepaliveCommand(IntEnum):
+    """The command field of a version 2 keepalive frame."""
+
+    PING = 0
+    PONG = 1
+
+
+class Features(IntFlag):
+    """What a client offers in HELLO and a server grants in WELCOME. Unknown bits are dropped by the `and`."""
+
+    LZ4 = 0x01
+    ZSTD = 0x02
+    ACK_RUNS = 0x08
+    PUSH = 0x10
+    READ_BY_POSITION = 0x20
+    LONG_POLL = 0x40
+    STORED_BLOCKS = 0x80
+
+
+class HelloFlags(IntFlag):
+    """What a client wants of its session."""
+
+    NONE = 0x00
+    OPEN = 0x01
+    ABANDON = 0x02
+    JOIN = 0x04
+
+
+class SessionStatus(IntEnum):
+    """What became of the session asked for in HELLO."""
+
+    NONE = 0
+    NEW = 1
+    RESUMED = 2
+    REFUSED_GAP = 3
+    REFUSED_SUPERSEDED = 4
+    JOINED = 5
+
+
+class AckStatus(IntEnum):
+    """Fate of a batch. From REJECTED up an ACK entry carries a reason."""
+
+    OK = 0
+    DUPLICATE = 1
+    REJECTED = 2
+    UNKNOWN = 3
+    RETRY = 4
+
+
+class AckLevel(IntEnum):
+    """What an ack promises: nothing but failures, ordered, durable. In a batch AS_TOPIC stands for the topic's."""
+
+    FAILURES = 0
+    ORDERED = 1
+    DURABLE = 2
+
+
+class Codec(IntEnum):
+    """How the block of a batch is compressed."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+class BatchFlags(IntFlag):
+    """The flags byte of a batch header."""
+
+    OPAQUE = 0x02
+
+
+class ReadBy(IntEnum):
+    """What the start of a read counts."""
+
+    SEQ = 0
+    POSITION = 1
+    TIME = 2
+    OFFSET = 3
+    EARLIEST = 4
+    LATEST = 5
+    COMMITTED = 6
+
+
+class ReadFlags(IntFlag):
+    """What a reader takes besides plain durable blocks."""
+
+    NONE = 0x00
+    STORED_CODEC = 0x02
+    NOT_YET_DURABLE = 0x04
+
+
+class DataFlags(IntFlag):
+    """What the server says about the batches after these."""
+
+    CAUGHT_UP = 0x01
+    MORE = 0x02
+
+
+class GapReason(IntEnum):
+    """Why a range is lost."""
+
+    CAP = 1
+    TTL = 2
+    CRASH = 3
+    RECREATED = 4
+    SKIPPED = 5
+    CORRUPTION = 6
+    SOURCE_TRIM = 7
+
+
+class GapUnit(IntEnum):
+    """What the range of a gap counts."""
+
+    TOPIC_SEQ = 0
+    CLIENT_SEQ = 1
+    POSITION = 2

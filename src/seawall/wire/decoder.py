@@ -1,0 +1,178 @@
+"""From received bytes, in any chunking, to whole and checked frames of either protocol version.
+
+    decoder = FrameDecoder()
+    decoder.feed(chunk)                 # or: n = socket.recv_into(decoder.buffer()); decoder.received(n)
+    for frame in decoder.frames(): ...  # raises ProtocolError once a bad frame is reached
+
+One kernel call splits and checks everything that is complete (`kernels/frames.py` has the rules and their order).
+The version of the first frame fixes the version of the connection. Complete frames ahead of a bad one are returned
+first; after the error the decoder stays failed.
+
+INV-DECODER-BOUND: the buffer holds at most twice what has arrived plus one receive, never more than one frame of the
+agreed size plus one receive. A header that claims more is refused before any byte of its payload is awaited.
+INV-DECODER-VIEWS: a frame's bytes stay as they are for as long as someone holds the frame: a buffer that has handed
+out frames is never written again, the unconsumed rest moves to a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import TimestampNs, TopicId
+from seawall.errors import InvalidInputError, ProtocolError
+from seawall.kernels import frames as kernel
+from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
+from seawall.wire.fields import Buffer
+from seawall.wire.frames import FrameHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One checked frame: its header, its payload, and the whole of it (a version 2 batch is stored as this)."""
+
+    header: FrameHeader
+    payload: memoryview
+    whole: memoryview
+
+
+class FrameDecoder:
+    """The receiving side of one connection."""
+
+    def __init__(self, payload_max: int = limits.PAYLOAD_SIZE_MIN) -> None:
+        self._buffer = bytearray(limits.RECEIVE_SIZE)
+        self._end = 0
+        self._rows = np.zeros(limits.DECODER_ROWS, kernel.FRAME_ROW)
+        self._state = np.zeros(kernel.STATE_SIZE, np.int64)
+        self._failure: ProtocolError | None = None
+        self.agree(payload_max)
+
+    @property
+    def version(self) -> int:
+        """Protocol version of the connection: 0 before its first whole frame."""
+        return int(self._state[kernel.STATE_VERSION])
+
+    @property
+    def pending_size(self) -> int:
+        """Bytes of an incomplete frame; what is lost if the peer is gone now."""
+        return self._end
+
+    def agree(self, payload_max: int) -> None:
+        """Set the payload bound that both peers of version 2 accept; version 1 keeps its own."""
+        if not limits.PAYLOAD_SIZE_MIN <= payload_max <= limits.PAYLOAD_SIZE_MAX:
+            allowed = f"{limits.PAYLOAD_SIZE_MIN} to {limits.PAYLOAD_SIZE_MAX}"
+            raise InvalidInputError(f"payload bound of {payload_max} bytes: {allowed} is allowed")
+        self._payload_max = payload_max
+
+    def buffer(self) -> memoryview:
+        """Room to receive into, at least one byte; report what arrived with `received`."""
+        self._make_room(1)
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, count: int) -> None:
+        """Take the first `count` bytes of the last `buffer` as arrived."""
+        if not 0 <= count <= len(self._buffer) - self._end:
+            raise InvalidInputError(f"{count} bytes received into a buffer of {len(self._buffer) - self._end}")
+        self._end += count
+
+    def feed(self, data: Buffer) -> None:
+        """Copy bytes in: for callers that have them already."""
+        self._make_room(len(data))
+        self._buffer[self._end : self._end + len(data)] = data
+        self._end += len(data)
+
+    def frames(self) -> list[Frame]:
+        """Every frame that is complete now, in order. Raises when the next one can never be."""
+        if self._failure is not None:
+            raise self._failure
+        found: list[Frame] = []
+        at = 0
+        code = kernel.SPLIT_FULL
+        array = np.frombuffer(self._buffer, np.uint8)
+        view = memoryview(self._buffer).toreadonly()
+        while code == kernel.SPLIT_FULL:
+            code = kernel.split_frames(array, at, self._end, self._bound(), self._rows, self._state)
+            count = int(self._state[kernel.STATE_FRAMES])
+            found.extend(_frame(view, *row) for row in self._rows[:count].tolist())
+            at = int(self._state[kernel.STATE_CONSUMED])
+        if code != kernel.SPLIT_MORE:
+            self._failure = _failure(code, self.version)
+            if not found:
+                raise self._failure
+        if found:
+            self._move_rest(at)
+        return found
+
+    def _bound(self) -> int:
+        return limits.V1_PAYLOAD_SIZE_MAX if self.version == VERSION_1 else self._payload_max
+
+    def _move_rest(self, at: int) -> None:
+        rest = self._buffer[at : self._end]
+        self._buffer = bytearray(max(limits.RECEIVE_SIZE, len(rest)))
+        self._buffer[: len(rest)] = rest
+        self._end = len(rest)
+
+    def _make_room(self, count: int) -> None:
+        """Grow by doubling, so that a header cannot make us allocate what its sender never sends."""
+        if len(self._buffer) - self._end < count:
+            size = max(2 * len(self._buffer), self._end + count)
+            grown = bytearray(min(size, max(self._size_max(), self._end + count)))
+            grown[: self._end] = memoryview(self._buffer)[: self._end]
+            self._buffer = grown
+
+    def _size_max(self) -> int:
+        return limits.FRAME_HEADER_SIZE + self._payload_max + limits.FETCH_DATA_EXTRA_SIZE + limits.RECEIVE_SIZE
+
+
+def _frame(
+    view: memoryview,
+    at: int,
+    size: int,
+    identity: int,
+    timestamp_ns: int,
+    record_count: int,
+    payload_length: int,
+    payload_crc: int,
+    topic_id: int,
+    version: int,
+    kind: int,
+    command: int,
+    _header_crc: int,
+) -> Frame:
+    header = FrameHeader(
+        version,
+        kind,
+        command if version == VERSION_2 else 0,
+        identity,
+        TimestampNs(timestamp_ns),
+        record_count,
+        payload_length,
+        payload_crc,
+        TopicId(topic_id),
+    )
+    return Frame(header, view[at + limits.FRAME_HEADER_SIZE : at + size], view[at : at + size])
+
+
+#: What a peer did wrong, its wire code, and whether it is told: nothing is sent to one whose header cannot be trusted.
+_FAILURES = {
+    kernel.SPLIT_MAGIC: ("these bytes are not this protocol: the magic is wrong", ErrorCode.BAD_MAGIC, False),
+    kernel.SPLIT_VERSION: (
+        "protocol version not supported, or changed on the connection",
+        ErrorCode.UNSUPPORTED_VERSION,
+        True,
+    ),
+    kernel.SPLIT_HEADER_CRC: ("checksum of a frame header does not match", ErrorCode.CRC_MISMATCH, False),
+    kernel.SPLIT_KIND: ("a frame has no known kind, or several", ErrorCode.INVALID_PAYLOAD, True),
+    kernel.SPLIT_TOO_LARGE: ("a frame is larger than agreed", ErrorCode.PAYLOAD_TOO_LARGE, True),
+    kernel.SPLIT_SHORT_BATCH: ("a batch is shorter than its own header", ErrorCode.INVALID_PAYLOAD, False),
+    kernel.SPLIT_PAYLOAD_CRC: ("checksum of a frame's payload does not match", ErrorCode.CRC_MISMATCH, True),
+}
+
+
+def _failure(code: int, version: int) -> ProtocolError:
+    message, wire_code, answered = _FAILURES[code]
+    # Published version 1 clients reconnect and resend on a close, and take an error for the answer to their batch.
+    silent = code == kernel.SPLIT_PAYLOAD_CRC and version == VERSION_1
+    return ProtocolError(message, code=wire_code, closes=True, answered=answered and not silent)

@@ -1,0 +1,149 @@
+"""The second process of a measurement: it plays its part and never outlives its parent."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from seawall.bench import peers, processes
+from seawall.errors import UnsupportedError
+
+needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="eventfd is a thing of Linux")
+
+#: A parent that opens a peer, says its id, and then waits to be killed.
+PARENT = """
+import sys
+from seawall.bench.peers import peer
+with peer("send", "127.0.0.1", sys.argv[1]) as process:
+    print(process.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        listening.settimeout(60)
+        yield listening
+
+
+def receive_until_end(connection: socket.socket) -> None:
+    connection.settimeout(60)
+    try:
+        while connection.recv(1 << 20):
+            pass
+    except ConnectionResetError:
+        pass
+
+
+def test_the_sender_sends_until_the_listener_hangs_up(listener: socket.socket) -> None:
+    address, port = listener.getsockname()
+    pipe = io.BytesIO()
+    sender = threading.Thread(target=peers.main, args=(["send", address, str(port)], pipe), daemon=True)
+    watched: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "leave_with_parent", watched.append)
+        sender.start()
+        connection, _ = listener.accept()
+        with closing(connection):
+            received = connection.recv(3 * peers.SEND_SIZE, socket.MSG_WAITALL)
+        sender.join(60)
+    assert not sender.is_alive()
+    assert watched == [pipe]
+    assert len(received) == 3 * peers.SEND_SIZE
+    assert received[: peers.SEND_SIZE] == received[peers.SEND_SIZE : 2 * peers.SEND_SIZE] != bytes(peers.SEND_SIZE)
+
+
+def test_a_peer_leaves_when_its_parents_pipe_ends() -> None:
+    left: list[int] = []
+    peers.leave_with_parent(io.BytesIO(b"still here"), left.append)
+    assert left == [0]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_a_peer_is_gone_when_its_context_is_left(listener: socket.socket, error: type[BaseException]) -> None:
+    address, port = listener.getsockname()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted() -> None:
+        with peers.peer("send", address, str(port)) as process:
+            started.append(process)
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    [process] = started
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_peer_ends_when_its_parent_is_killed(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    command = [sys.executable, "-c", PARENT, str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        connection, _ = listener.accept()
+        parent.kill()
+    with closing(connection):
+        receive_until_end(connection)  # ends only when the peer has closed its side, that is, when it is gone
+
+
+def test_loopback_receives_from_another_process() -> None:
+    with processes.loopback_bandwidth() as run:
+        assert run(0.0) > 0
+        assert run(0.01) > 0
+
+
+def test_a_sender_that_hangs_up_is_an_error_and_no_figure(listener: socket.socket) -> None:
+    with closing(socket.create_connection(listener.getsockname())) as sender:
+        connection, _ = listener.accept()
+        with closing(connection):
+            sender.sendall(b"short")
+            sender.shutdown(socket.SHUT_WR)
+            with pytest.raises(ConnectionError, match="hung up"):
+                processes.receiving(connection)(0.0)
+
+
+@needs_eventfd
+def test_eventfd_goes_there_and_back() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with processes.eventfd_round_trip() as run:
+        assert run(0.0) > 0
+        assert run(0.01) > 0
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+@needs_eventfd
+def test_the_echo_answers_every_wake_up() -> None:
+    # A counting descriptor that does not wait: three wake-ups are there, the fourth read has nothing to wait for.
+    there, back = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK), os.eventfd(0)
+    try:
+        with pytest.raises(BlockingIOError):
+            peers.echo(str(there), str(back))
+        assert os.eventfd_read(back) == 3
+    finally:
+        os.close(there)
+        os.close(back)
+
+
+def test_without_eventfd_the_figure_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    with pytest.raises(UnsupportedError, match="no eventfd"), processes.eventfd_round_trip():
+        pass
+
+
+def test_a_command_is_timed_and_its_failure_is_an_error() -> None:
+    with processes.command_time("-c", "pass")() as run:
+        assert run(0.0) > 0
+    with (
+        processes.command_time("-c", "raise SystemExit('it broke')")() as run,
+        pytest.raises(ChildProcessError, match="ended with 1: it broke"),
+    ):
+        run(0.0)

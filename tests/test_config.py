@@ -1,0 +1,278 @@
+"""The configuration: every source, every rule, every message."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall import config, limits
+from seawall.config import Config, DiskBackend, DiskConfig, Toggle, load
+from seawall.errors import CallerError, ConfigError
+
+KEYS = [
+    "kernels.cache_dir",
+    "disk.backend",
+    "disk.ring_entries",
+    "disk.direct_sync",
+    "topology.pin",
+    "bench.directory",
+    "bench.seconds",
+    "bench.rounds",
+]
+
+paths = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
+valid = {
+    "kernels.cache_dir": paths,
+    "disk.backend": st.sampled_from(["auto", "resident", "uring"]),
+    "disk.ring_entries": st.integers(1, 12).map(lambda exponent: 2**exponent),
+    "disk.direct_sync": st.sampled_from(["auto", "on", "off"]),
+    "topology.pin": st.booleans(),
+    "bench.directory": paths.filter(bool),
+    "bench.seconds": st.floats(0.01, 3600),
+    "bench.rounds": st.integers(5, 1000),
+}
+some_values = st.fixed_dictionaries({}, optional=valid)
+
+
+def as_toml(values: dict[str, object]) -> str:
+    lines = []
+    for section in dict.fromkeys(key.split(".")[0] for key in values):
+        lines.append(f"[{section}]")
+        for key, value in values.items():
+            if key.startswith(section + "."):
+                # A JSON string is a TOML string but for DEL, which TOML wants escaped too.
+                text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+                lines.append(f"{key.split('.')[1]} = {text}")
+    return "\n".join(lines)
+
+
+def variable(key: str) -> str:
+    return "SEAWALL_" + key.replace(".", "_").upper()
+
+
+def as_text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+@pytest.fixture(scope="module")
+def toml_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("config") / "seawall.toml"
+
+
+def refused(match: str, **sources: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(**sources)  # type and meaning of the sources are what is tested
+    assert match in str(caught.value)
+
+
+def test_the_defaults() -> None:
+    loaded = load()
+    assert loaded.config == Config()
+    assert dict(loaded.origins) == dict.fromkeys(KEYS, "default")
+    assert loaded.config.disk == DiskConfig(DiskBackend.AUTO, limits.DISK_RING_ENTRIES, Toggle.AUTO)
+    assert [loaded.config.value(key) for key in KEYS] == ["", "auto", 256, "auto", False, ".", 2.0, 5]
+
+
+def test_every_setting_is_declared_once_with_a_help_text() -> None:
+    assert list(config.SETTINGS) == KEYS
+    for key, setting in config.SETTINGS.items():
+        assert setting.help
+        assert setting.rule.allowed
+        assert setting.rule.read(setting.default) == setting.default
+        assert setting.variable == variable(key)
+
+
+@given(values=some_values)
+def test_any_valid_configuration_written_as_toml_loads_back(toml_file: Path, values: dict[str, object]) -> None:
+    toml_file.write_bytes(as_toml(values).encode())
+    loaded = load(str(toml_file))
+    for key in KEYS:
+        assert loaded.config.value(key) == values.get(key, config.SETTINGS[key].default)
+        assert loaded.origins[key] == (f"file {toml_file}" if key in values else "default")
+
+
+@given(in_file=some_values, in_environment=some_values, in_flags=some_values)
+def test_later_sources_win(
+    toml_file: Path, in_file: dict[str, object], in_environment: dict[str, object], in_flags: dict[str, object]
+) -> None:
+    toml_file.write_bytes(as_toml(in_file).encode())
+    environ = {variable(key): as_text(value) for key, value in in_environment.items()}
+    loaded = load(str(toml_file), {**environ, "HOME": "/nowhere"}, in_flags)
+    for key in KEYS:
+        expected, origin = config.SETTINGS[key].default, "default"
+        for values, name in (
+            (in_file, f"file {toml_file}"),
+            (in_environment, f"environment {variable(key)}"),
+            (in_flags, "flag --set"),
+        ):
+            if key in values:
+                expected, origin = values[key], name
+        assert (loaded.config.value(key), loaded.origins[key]) == (expected, origin)
+
+
+def test_the_file_is_named_by_the_caller_or_else_by_the_environment(tmp_path: Path) -> None:
+    for name, rounds in (("first", 6), ("second", 7)):
+        (tmp_path / name).write_text(f"bench.rounds = {rounds}\n")
+    environ = {"SEAWALL_CONFIG": str(tmp_path / "first")}
+    assert load(environ=environ).config.bench.rounds == 6
+    assert load(str(tmp_path / "second"), environ).config.bench.rounds == 7
+
+
+def test_no_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seawall.toml").write_text("[bench]\nrounds = 9\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SEAWALL_BENCH_ROUNDS", "8")
+    assert load().config.bench.rounds == 5
+
+
+def test_a_configuration_is_frozen() -> None:
+    loaded = load()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loaded.config.bench.rounds = 7
+    with pytest.raises(TypeError):
+        loaded.origins["bench.rounds"] = "nobody"
+
+
+# --- rules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "raw", "value"),
+    [
+        (config.switch(), True, True),
+        (config.switch(), " ON ", True),
+        (config.switch(), "false", False),
+        (config.switch(), 1, None),
+        (config.switch(), "maybe", None),
+        (config.integer(0, 10), "10", 10),
+        (config.integer(0, 10), 11, None),
+        (config.integer(0, 10), "-1", None),
+        (config.integer(-5, 10), "-1", -1),
+        (config.integer(0, 10), 5.0, None),
+        (config.integer(0, 10), "5.0", None),
+        (config.integer(0, 10), True, None),
+        (config.integer(0, 10), "", None),
+        (config.integer(0, 10), "٣", None),
+        (config.integer(0, 10), [1], None),
+        (config.integer(0, 10), "9" * 5000, None),
+        (config.integer(0, 10**6), "1_000", 1000),
+        (config.integer(0, 16, power_of_two=True), 8, 8),
+        (config.integer(0, 16, power_of_two=True), 12, None),
+        (config.size(0, limits.GIB), "64MiB", 64 * limits.MIB),
+        (config.size(0, limits.GIB), " 4 KiB ", 4096),
+        (config.size(0, limits.GIB), "17B", 17),
+        (config.size(0, limits.GIB), 65536, 65536),
+        (config.size(0, limits.GIB), "1GiB", limits.GIB),
+        (config.size(0, limits.GIB), "2GiB", None),
+        (config.size(0, limits.GIB), "64MB", None),
+        (config.size(0, limits.GIB), 1.5, None),
+        (config.duration(0, 7200), "250ms", 0.25),
+        (config.duration(0, 7200), "0.5", 0.5),
+        (config.duration(0, 7200), "100us", 1e-4),
+        (config.duration(0, 7200), "1.5m", 90.0),
+        (config.duration(0, 7200), "2h", 7200.0),
+        (config.duration(0, 7200), "3h", None),
+        (config.duration(0, 7200), 2, 2.0),
+        (config.duration(0, 7200), "-1s", None),
+        (config.duration(0, 7200), "1e3", None),
+        (config.duration(0, 7200), float("nan"), None),
+        (config.duration(0, 7200), float("inf"), None),
+        (config.duration(0, 7200), 10**400, None),
+        (config.duration(0, 7200), "2 days", None),
+        (config.path_text(), "data/one", "data/one"),
+        (config.path_text(), "", None),
+        (config.path_text(), "a\0b", None),
+        (config.path_text(), 7, None),
+        (config.path_text(may_be_empty=True), "", ""),
+        (config.choice(Toggle), "on", Toggle.ON),
+        (config.choice(Toggle), "ON", None),
+        (config.choice(Toggle), True, None),
+    ],
+)
+def test_rules(rule: config.Rule, raw: object, value: object) -> None:
+    read = rule.read(raw)
+    assert read == value
+    assert type(read) is type(value)
+
+
+# --- messages ----------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_the_callers() -> None:
+    assert issubclass(ConfigError, CallerError)
+
+
+def test_a_value_out_of_range_names_key_value_source_and_range() -> None:
+    refused(
+        "disk.ring_entries is '3' (environment SEAWALL_DISK_RING_ENTRIES): it must be a power of two from 2 to 4096",
+        environ={"SEAWALL_DISK_RING_ENTRIES": "3"},
+    )
+    refused("bench.rounds is 4 (flag --set): it must be a whole number from 5 to 1000", flags={"bench.rounds": 4})
+    refused(
+        "disk.backend is 'fast' (flag --set): it must be one of auto, resident, uring", flags={"disk.backend": "fast"}
+    )
+
+
+def test_a_wrong_value_is_reported_even_if_a_later_source_replaces_it() -> None:
+    refused("environment", environ={"SEAWALL_BENCH_ROUNDS": "four"}, flags={"bench.rounds": 7})
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(flags={"bench.rounds": "x" * 10_000})
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("sources", "match"),
+    [
+        ({"flags": {"disk.backed": 1}}, "unknown setting disk.backed (flag --set): did you mean disk.backend?"),
+        ({"flags": {"x": 1}}, "unknown setting x (flag --set): `seawall config show` lists every setting"),
+        (
+            {"environ": {"SEAWALL_DISC_BACKEND": ""}},
+            "(environment SEAWALL_DISC_BACKEND): did you mean SEAWALL_DISK_BACKEND?",
+        ),
+        ({"environ": {"SEAWALL_CONFG": ""}}, "did you mean SEAWALL_CONFIG?"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(sources: dict[str, object], match: str) -> None:
+    refused(match, **sources)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("\n[disk]\nbackend = 'fast'\n", "disk.backend is 'fast' (file {path}, line 3): it must be one of"),
+        (
+            "[bench]\nrounds=7\n[disk]\n backed = 1\n",
+            "unknown setting disk.backed (file {path}, line 4): did you mean disk.ba",
+        ),
+        ("disk.backend = 'fast'\n", "(file {path}, line 1)"),
+        ("[disc]\nbackend = 'auto'\n", "unknown section disc (file {path}, line 1): did you mean disk?"),
+        ("disk = 3\n", "disk is 3 (file {path}, line 1): it must be a table of settings"),
+        ("'disk'.backend = 'fast'\n", "disk.backend is 'fast' (file {path}): it must be"),
+        ("[disk.backend]\nx = 1\n", "disk.backend is {{'x': 1}} (file {path}, line 1)"),
+        ("[bench]\nrounds = 1979-05-27\n", "bench.rounds is datetime.date(1979, 5, 27) (file {path}, line 2)"),
+        ("[disk\n", "the configuration file {path} is not valid TOML:"),
+        ("[disk]\nbackend = 'auto'\nbackend = 'auto'\n", "{path} is not valid TOML:"),
+        ("\udcff", "{path} is not valid TOML:"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_line(tmp_path: Path, text: str, match: str) -> None:
+    path = tmp_path / "seawall.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    refused(match.format(path=path), path=str(path))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    refused(f"cannot read the configuration file {tmp_path / 'none'}: No such file", path=str(tmp_path / "none"))
+    refused(f"cannot read the configuration file {tmp_path}: Is a directory", environ={"SEAWALL_CONFIG": str(tmp_path)})
+
+
+def test_a_section_made_by_hand_is_checked_and_read_by_the_same_rules() -> None:
+    assert DiskConfig(backend="uring").backend is DiskBackend.URING
+    with pytest.raises(ConfigError, match=r"DiskConfig\.ring_entries is 3: it must be a power of two"):
+        DiskConfig(ring_entries=3)

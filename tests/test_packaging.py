@@ -1,0 +1,183 @@
+"""The wheel: what is in it, and that it works where nothing may be written beside it.
+
+The wheel goes into an empty environment without a network; its dependencies come from the environment of this run. A
+system-wide install is read-only for its users, but permissions do not bind root, who runs many a test machine. So a
+plain file named `__pycache__` takes the place of that folder in every package: nobody can create a folder there. In the
+same way a path below a plain file is a home nobody can write to, and a file size limit of zero stands for a disk that
+is full everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import seawall
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+
+#: Copies three bytes with a kernel and tells where its machine code went and which installation it came from.
+KERNEL_CALL = """
+import json
+import numpy as np
+import seawall
+from seawall.kernels import jit, memory
+
+target = np.zeros(5, np.uint8)
+memory.copy_block(target, 1, np.frombuffer(b"abcd", np.uint8), 1, 3)
+status = jit.cache_status()
+print(json.dumps([seawall.__file__, target.tolist(), status.directory, status.files]))
+"""
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A virtual environment with the wheel in it."""
+
+    directory: Path
+
+    @property
+    def python(self) -> Path:
+        return self.directory / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        [found] = self.directory.glob("lib/python*/site-packages")
+        return found
+
+    def run(self, *command: str, environ: Mapping[str, str], full_disk: bool = False) -> str:
+        """The output of a command that must succeed without a warning; `full_disk` lets no file grow."""
+        limited = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", *command] if full_disk else list(command)
+        done = subprocess.run(limited, env=dict(environ), check=False, capture_output=True, text=True, timeout=250)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    def files(self) -> dict[str, tuple[int, int]]:
+        """Every file of the installed package with its size and time of change."""
+        found = {str(path): path.stat() for path in (self.packages / "seawall").rglob("*")}
+        return {name: (status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(directory), str(ROOT)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [built] = directory.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def installation(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    installed = Installation(tmp_path_factory.mktemp("installation"))
+    subprocess.run([sys.executable, "-m", "venv", str(installed.directory)], check=True, capture_output=True)
+    pip = (str(installed.python), "-m", "pip", "--isolated", "--disable-pip-version-check")
+    options = ("--quiet", "--no-index", "--no-deps", "--no-compile")
+    installed.run(*pip, "install", *options, str(wheel), environ=environment())
+    (installed.packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
+    package = installed.packages / "seawall"
+    for directory in (package, *(path for path in package.rglob("*") if path.is_dir())):
+        (directory / "__pycache__").write_bytes(b"")
+    return installed
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Path:
+    """A path that nobody, not even root, can create."""
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    return file / "below"
+
+
+def environment(**variables: str | Path) -> dict[str, str]:
+    """Nothing from this process but the search path and the language."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    return kept | {name: str(value) for name, value in variables.items()}
+
+
+def call_kernel(
+    installation: Installation, environ: Mapping[str, str], *, full_disk: bool = False
+) -> tuple[str | None, int]:
+    """Run the kernel in the installation; the folder of its cache and how many files that holds."""
+    output = installation.run(str(installation.python), "-c", KERNEL_CALL, environ=environ, full_disk=full_disk)
+    origin, copied, directory, files = json.loads(output)
+    assert Path(origin).is_relative_to(installation.packages)
+    assert bytes(copied) == b"\0bcd\0"
+    return directory, files
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        metadata = f"seawall-{seawall.__version__}.dist-info"
+        entry_points = archive.read(f"{metadata}/entry_points.txt").decode()
+    sources = {path.relative_to(SOURCE) for path in SOURCE.rglob("*") if path.is_file()}
+    expected = {path.as_posix() for path in sources if "__pycache__" not in path.parts}
+    assert {name for name in names if not name.startswith(metadata)} == expected
+    assert {"seawall/py.typed", "seawall/cli/main.py"} <= names
+    assert f"{metadata}/licenses/LICENSE" in names
+    assert "seawall = seawall.cli.main:main" in entry_points
+
+
+def test_the_version_is_that_of_the_package(wheel: Path) -> None:
+    assert wheel.name == f"seawall-{seawall.__version__}-py3-none-any.whl"
+
+
+def test_small_commands_need_no_place_to_write(installation: Installation, blocked: Path) -> None:
+    environ = environment(HOME=blocked, TMPDIR=blocked)
+    command = str(installation.directory / "bin" / "seawall")
+    version = installation.run(command, "--version", environ=environ, full_disk=True)
+    assert seawall.__version__ in version
+    assert "bench.directory" in installation.run(command, "config", "show", environ=environ, full_disk=True)
+
+
+@pytest.mark.parametrize("place", ["chosen", "user", "xdg", "temporary", "none"])
+def test_kernels_find_a_place_for_their_cache(
+    installation: Installation, blocked: Path, tmp_path: Path, place: str
+) -> None:
+    open_place = tmp_path / "open"
+    open_place.mkdir()
+    shut = {"HOME": blocked, "TMPDIR": blocked}
+    environ, expected = {
+        "chosen": (shut | {"SEAWALL_KERNELS_CACHE_DIR": open_place}, open_place),
+        "user": (shut | {"HOME": open_place}, open_place / ".cache" / "seawall"),
+        "xdg": (shut | {"XDG_CACHE_HOME": open_place}, open_place / "seawall"),
+        "temporary": (shut | {"TMPDIR": open_place}, open_place / f"seawall-{os.getuid()}"),
+        "none": (shut, None),
+    }[place]
+    before = installation.files()
+    directory, files = call_kernel(installation, environment(**environ), full_disk=expected is None)
+    if expected is None:
+        assert (directory, files) == (None, 0)
+    else:
+        assert directory is not None
+        assert Path(directory).parent == expected
+        assert files >= 1
+    assert installation.files() == before
+
+
+def test_a_cache_that_cannot_be_chosen_gives_way_to_the_next(
+    installation: Installation, blocked: Path, tmp_path: Path
+) -> None:
+    environ = environment(HOME=tmp_path, TMPDIR=blocked, SEAWALL_KERNELS_CACHE_DIR=blocked)
+    directory, _ = call_kernel(installation, environ)
+    assert directory is not None
+    assert Path(directory).parent == tmp_path / ".cache" / "seawall"
+
+
+def test_a_disk_that_fills_up_costs_the_cache_and_not_the_result(installation: Installation, tmp_path: Path) -> None:
+    _, files = call_kernel(installation, environment(HOME=tmp_path), full_disk=True)
+    assert files == 0

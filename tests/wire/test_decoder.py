@@ -1,0 +1,246 @@
+"""The decoder: any chunking, every row of the bad-input table that splitting decides, bounded memory, stable views."""
+
+import zlib
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall import limits
+from seawall.errors import InvalidInputError, ProtocolError
+from seawall.wire.codes import ErrorCode
+from seawall.wire.decoder import FrameDecoder
+
+V1_INGEST = bytes.fromhex(
+    "4C414E4301040000 3AF0D86C 0100000000000000 00002A36FE9C9717 01000000 0A000000 9C17EDB6 01000000"
+    "010500000068656C6C6F"
+)
+V1_KEEPALIVE = bytes.fromhex(
+    "4C414E4301200000 061E9C53 0000000000000000 0000000000000000 00000000 00000000 00000000 00000000"
+)
+V2_PING = bytes.fromhex(
+    "4C414E4302200000 C80AA7DB 0900000000000000 0000000000000000 00000000 00000000 00000000 00000000"
+)
+V2_BATCH = bytes.fromhex(
+    "4C414E4302040000 22997B0D 0100000000000000 00002A36FE9C9717 01000000 3E000000 CC5279DD 01000000"
+    "00000000 0700000000000000 0000000000000000 0000000000000000 0000000000000000 0A000000 00000000 03000000 05020000"
+    "010500000068656C6C6F"
+)
+
+
+def v2_frame(kind: int, payload: bytes = b"", *, command: int = 0, length: int | None = None) -> bytes:
+    """A version 2 frame with right checksums, whatever its kind and claimed length."""
+    start = b"LANC" + bytes([2, kind]) + command.to_bytes(2, "little")
+    claimed = len(payload) if length is None else length
+    rest = bytes(20) + claimed.to_bytes(4, "little") + crc32c.crc32c(payload).to_bytes(4, "little") + bytes(4)
+    crc = crc32c.crc32c(rest, crc32c.crc32c(start))
+    return start + crc.to_bytes(4, "little") + rest + payload
+
+
+def v1_frame(flags: int, payload: bytes = b"", *, length: int | None = None, payload_crc: int | None = None) -> bytes:
+    start = b"LANC" + bytes([1, flags, 0, 0])
+    claimed = len(payload) if length is None else length
+    crc = zlib.crc32(payload) if payload_crc is None else payload_crc
+    rest = bytes(20) + claimed.to_bytes(4, "little") + crc.to_bytes(4, "little") + bytes(4)
+    return start + zlib.crc32(start).to_bytes(4, "little") + rest + payload
+
+
+def decode(data: bytes, sizes: list[int]) -> list[bytes]:
+    """Feed `data` in chunks of the given sizes, over and over, and return the whole frames seen."""
+    decoder = FrameDecoder()
+    seen: list[bytes] = []
+    at = turn = 0
+    while at < len(data):
+        size = sizes[turn % len(sizes)]
+        decoder.feed(data[at : at + size])
+        seen.extend(bytes(frame.whole) for frame in decoder.frames())
+        at, turn = at + size, turn + 1
+    assert decoder.pending_size == 0
+    return seen
+
+
+@given(
+    st.lists(st.sampled_from([V2_PING, V2_BATCH, v2_frame(0x40, b"payload" * 40, command=0x40)]), max_size=12),
+    st.lists(st.integers(1, 500), min_size=1, max_size=8),
+)
+def test_any_chunking_gives_the_same_frames(frames: list[bytes], sizes: list[int]) -> None:
+    assert decode(b"".join(frames), sizes) == frames
+
+
+@given(
+    st.lists(st.sampled_from([V1_INGEST, V1_KEEPALIVE]), max_size=12),
+    st.lists(st.integers(1, 120), min_size=1, max_size=8),
+)
+def test_version_1_any_chunking(frames: list[bytes], sizes: list[int]) -> None:
+    assert decode(b"".join(frames), sizes) == frames
+
+
+def test_header_fields_and_views() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(V2_BATCH + V2_PING)
+    batch, ping = decoder.frames()
+    assert decoder.version == 2
+    assert (batch.header.kind, batch.header.id, batch.header.record_count, batch.header.topic_id) == (0x04, 1, 1, 1)
+    assert batch.header.timestamp_ns == 1_700_000_000_000_000_000
+    assert bytes(batch.payload) == V2_BATCH[44:]
+    assert ping.header.id == 9
+    assert ping.payload.nbytes == 0
+    assert batch.payload.readonly
+
+
+def test_version_1_command_is_not_read_from_the_reserved_bytes() -> None:
+    start = b"LANC" + bytes([1, 0x40, 7, 0])
+    decoder = FrameDecoder()
+    decoder.feed(start + zlib.crc32(start).to_bytes(4, "little") + bytes(32))
+    assert decoder.frames()[0].header.command == 0
+
+
+def test_frames_keep_their_bytes_while_more_arrives() -> None:
+    """INV-DECODER-VIEWS."""
+    decoder = FrameDecoder()
+    held = []
+    for number in range(50):
+        decoder.feed(v2_frame(0x40, bytes([number]) * 3_000, command=0x40))
+        held.extend(decoder.frames())
+    assert [bytes(frame.payload) for frame in held] == [bytes([number]) * 3_000 for number in range(50)]
+
+
+def test_more_frames_than_one_kernel_call_reports() -> None:
+    count = 2 * limits.DECODER_ROWS + 3
+    decoder = FrameDecoder()
+    decoder.feed(V2_PING * count)
+    assert len(decoder.frames()) == count
+    assert decoder.frames() == []
+
+
+def test_receiving_into_the_decoders_own_buffer() -> None:
+    decoder = FrameDecoder()
+    for byte in V2_BATCH:
+        decoder.buffer()[:1] = bytes([byte])
+        decoder.received(1)
+    assert bytes(decoder.frames()[0].whole) == V2_BATCH
+    with pytest.raises(InvalidInputError, match="bytes received"):
+        decoder.received(1 << 30)
+
+
+REFUSED = {
+    "bad magic": (b"GET / HTTP/1.1\r\n", ErrorCode.BAD_MAGIC, False),
+    "bad magic, one byte": (b"\x16", ErrorCode.BAD_MAGIC, False),
+    "unknown version": (b"LANC\x03", ErrorCode.UNSUPPORTED_VERSION, True),
+    "version 0": (b"LANC\x00", ErrorCode.UNSUPPORTED_VERSION, True),
+    "header CRC mismatch, version 1": (
+        V1_KEEPALIVE[:8] + b"\0\0\0\0" + V1_KEEPALIVE[12:],
+        ErrorCode.CRC_MISMATCH,
+        False,
+    ),
+    "header CRC mismatch, version 2": (V2_PING[:12] + b"\x0a" + V2_PING[13:], ErrorCode.CRC_MISMATCH, False),
+    "header CRC mismatch, batch prologue": (V2_BATCH[:60] + b"\x01" + V2_BATCH[61:], ErrorCode.CRC_MISMATCH, False),
+    "payload CRC mismatch, version 1": (V1_INGEST[:-1] + b"x", ErrorCode.CRC_MISMATCH, False),
+    "payload CRC mismatch, version 2": (V2_BATCH[:-1] + b"x", ErrorCode.CRC_MISMATCH, True),
+    "payload_length over limit, version 1": (
+        v1_frame(0x04, length=limits.V1_PAYLOAD_SIZE_MAX + 1),
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        True,
+    ),
+    "payload_length over limit, version 2": (
+        v2_frame(0x40, length=limits.PAYLOAD_SIZE_MIN + 1),
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        True,
+    ),
+    "no kind": (v2_frame(0x00), ErrorCode.INVALID_PAYLOAD, True),
+    "two kinds": (v2_frame(0x60), ErrorCode.INVALID_PAYLOAD, True),
+    "flags 02": (v2_frame(0x02), ErrorCode.INVALID_PAYLOAD, True),
+    "flags 80": (v2_frame(0x80), ErrorCode.INVALID_PAYLOAD, True),
+    "batch shorter than its prologue": (v2_frame(0x04, bytes(51)), ErrorCode.INVALID_PAYLOAD, False),
+}
+
+
+@pytest.mark.parametrize("row", REFUSED)
+def test_bad_input_is_refused_as_the_table_says(row: str) -> None:
+    data, code, answered = REFUSED[row]
+    decoder = FrameDecoder()
+    decoder.feed(data)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.frames()
+    assert (caught.value.code, caught.value.closes, caught.value.answered) == (code, True, answered)
+    with pytest.raises(ProtocolError):  # a failed decoder stays failed
+        decoder.frames()
+
+
+@pytest.mark.parametrize("row", [row for row in REFUSED if "version" not in row.split(",")[0]])
+def test_complete_frames_ahead_of_a_bad_one_are_delivered_first(row: str) -> None:
+    data, code, _ = REFUSED[row]
+    good = V1_KEEPALIVE if data[4:5] == b"\x01" else V2_PING
+    decoder = FrameDecoder()
+    decoder.feed(good * 3 + data)
+    assert len(decoder.frames()) == 3
+    with pytest.raises(ProtocolError) as caught:
+        decoder.frames()
+    assert caught.value.code == code
+
+
+def test_version_changed_on_a_connection() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(V1_KEEPALIVE)
+    assert len(decoder.frames()) == 1
+    decoder.feed(V2_PING)
+    with pytest.raises(ProtocolError) as caught:
+        decoder.frames()
+    assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_truncated_frame_is_counted_and_dropped() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(V2_PING + V2_BATCH[:50])
+    assert len(decoder.frames()) == 1
+    assert decoder.pending_size == 50
+
+
+def test_limits_follow_what_was_agreed() -> None:
+    decoder = FrameDecoder()
+    decoder.agree(limits.PAYLOAD_SIZE_MAX)
+    decoder.feed(v2_frame(0x40, length=limits.PAYLOAD_SIZE_MAX))
+    assert decoder.frames() == []
+    for wrong in (limits.PAYLOAD_SIZE_MIN - 1, limits.PAYLOAD_SIZE_MAX + 1):
+        with pytest.raises(InvalidInputError, match="payload bound"):
+            decoder.agree(wrong)
+    # Version 1 has no agreement: its own bound holds.
+    decoder = FrameDecoder(limits.PAYLOAD_SIZE_MAX)
+    decoder.feed(V1_KEEPALIVE + v1_frame(0x04, length=limits.V1_PAYLOAD_SIZE_MAX + 1))
+    assert len(decoder.frames()) == 1
+    with pytest.raises(ProtocolError):
+        decoder.frames()
+
+
+def test_data_frames_may_exceed_the_payload_bound_by_one_batch_header() -> None:
+    for command in (0x51, 0x54):
+        decoder = FrameDecoder()
+        decoder.feed(v2_frame(0x40, command=command, length=limits.PAYLOAD_SIZE_MIN + limits.FETCH_DATA_EXTRA_SIZE))
+        assert decoder.frames() == []
+        decoder = FrameDecoder()
+        decoder.feed(v2_frame(0x40, command=command, length=limits.PAYLOAD_SIZE_MIN + limits.FETCH_DATA_EXTRA_SIZE + 1))
+        with pytest.raises(ProtocolError):
+            decoder.frames()
+
+
+def test_claimed_length_alone_allocates_nothing() -> None:
+    """INV-DECODER-BOUND: a header that claims 16 MiB gets room for what arrives, not for what it claims."""
+    decoder = FrameDecoder()
+    decoder.feed(v2_frame(0x40, length=limits.PAYLOAD_SIZE_MIN))
+    assert decoder.frames() == []
+    assert len(decoder.buffer()) <= limits.RECEIVE_SIZE
+    arrived = 44
+    while arrived < 1_000_000:
+        room = len(decoder.buffer())
+        assert arrived + room <= 2 * arrived + limits.RECEIVE_SIZE
+        step = min(room, 9_999)
+        decoder.received(step)
+        arrived += step
+        assert decoder.frames() == []
+
+
+def test_a_large_frame_arrives_whole() -> None:
+    payload = bytes(range(256)) * 4_096 * 16
+    assert len(payload) == limits.PAYLOAD_SIZE_MIN
+    assert decode(v2_frame(0x40, payload, command=0x40), [100_000]) == [v2_frame(0x40, payload, command=0x40)]
