@@ -1,0 +1,67 @@
+"""`seawall config`: every setting, its value now, and where that value came from."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from seawall.config import SETTINGS, LoadedConfig, Setting, Value
+
+
+@click.group()
+def config() -> None:
+    """Show the settings and where their values come from."""
+
+
+@config.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--describe", is_flag=True, help="Add what each setting means, allows and is by default.")
+@click.pass_obj
+def show(loaded: LoadedConfig, as_json: bool, describe: bool) -> None:
+    """Print every key with its value and its origin: default, file, environment or flag."""
+    click.echo(_as_json(loaded, describe) if as_json else _as_text(loaded, describe))
+
+
+def _as_json(loaded: LoadedConfig, describe: bool) -> str:
+    rows = {}
+    for key, setting in SETTINGS.items():
+        row: dict[str, Value] = {"value": loaded.config.value(key), "origin": loaded.origins[key]}
+        if describe:
+            row |= _description(setting)
+        rows[key] = row
+    return json.dumps(rows, indent=2, ensure_ascii=False)
+
+
+def _as_text(loaded: LoadedConfig, describe: bool) -> str:
+    values = {key: _value_text(loaded.config.value(key)) for key in SETTINGS}
+    key_width = max(map(len, values))
+    value_width = max(map(len, values.values()))
+    lines = []
+    for key, setting in SETTINGS.items():
+        lines.append(f"{key:{key_width}}  {values[key]:{value_width}}  {loaded.origins[key]}")
+        if describe:
+            about = _description(setting)
+            default = _value_text(about["default"])
+            lines += [
+                f"    {about['help']}",
+                f"    {about['allowed']}; default {default}; environment {about['variable']}",
+                "",
+            ]
+    return "\n".join(lines).rstrip("\n")
+
+
+def _description(setting: Setting) -> dict[str, Value]:
+    return {
+        "help": setting.help,
+        "allowed": setting.rule.allowed,
+        "default": setting.default,
+        "variable": setting.variable,
+    }
+
+
+def _value_text(value: Value) -> str:
+    """The value as it would be written in the file, but words without quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) or '""'

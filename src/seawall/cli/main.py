@@ -1,0 +1,119 @@
+"""The `seawall` command: global options, commands that are loaded when they are used, and how errors end.
+
+    seawall [--config FILE] [--set section.field=value]… [--debug] COMMAND …
+
+Commands are declared here by name and loaded by the first use: help and small commands start without numba, numpy,
+pyarrow and rich. The configuration is loaded before a command runs; commands find it as the object of their context.
+
+Exit codes: 0 done · 1 failed · 2 the caller's mistake (options, settings, input) · 130 interrupted. A `SeawallError`
+becomes one line on standard error; its traceback is shown with `--debug`. A reader that closes the pipe ends the
+command quietly.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+from importlib import import_module
+
+import click
+
+from seawall import __version__
+from seawall.config import SETTINGS, load
+from seawall.errors import CallerError, SeawallError
+
+EXIT_FAILED = 1
+EXIT_CALLER = 2
+EXIT_INTERRUPTED = 130
+
+CACHE_DIR_KEY = "kernels.cache_dir"
+#: Name of the `--debug` flag in the shared part of the contexts.
+DEBUG_KEY = "seawall.debug"
+
+
+class LazyCommand(click.Command):
+    """A command by the place it lives in: its line in the help is known here, the rest once it is used."""
+
+    def __init__(self, name: str, module: str, help_line: str) -> None:
+        super().__init__(name, short_help=help_line)
+        self._module = module
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
+    ) -> click.Context:
+        """Load the command and let it take over."""
+        command = getattr(import_module(self._module), str(self.name))
+        assert isinstance(command, click.Command)
+        return command.make_context(info_name, args, parent, **extra)
+
+
+class Shell(click.Group):
+    """The commands, with one way to end on an error."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; turn what it raises into a line and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except SeawallError as error:
+            _explain(error, debug=ctx.meta[DEBUG_KEY])
+            ctx.exit(EXIT_CALLER if isinstance(error, CallerError) else EXIT_FAILED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # click ends quietly
+            _explain(error, debug=ctx.meta[DEBUG_KEY])
+            ctx.exit(EXIT_FAILED)
+        except KeyboardInterrupt:
+            click.echo("seawall: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
+
+
+def _explain(error: Exception, *, debug: bool) -> None:
+    if debug:
+        traceback.print_exception(error)
+    click.echo(f"seawall: {error}", err=True)
+
+
+def _read_flags(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    flags = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise click.BadParameter(f"{text!r} has no value; write section.field=value")
+        flags[key.strip()] = value
+    return flags
+
+
+COMMANDS = (
+    LazyCommand("bench", "seawall.cli.bench", "Measure this machine and Seawall on it."),
+    LazyCommand("config", "seawall.cli.config", "Show the settings and where their values come from."),
+    LazyCommand("doctor", "seawall.cli.doctor", "Look at this machine: what is there, what is missing."),
+)
+
+
+@click.group(cls=Shell, commands=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="seawall")
+@click.option("--config", "path", metavar="FILE", help="Read this TOML file; SEAWALL_CONFIG may name it too.")
+@click.option(
+    "--set",
+    "flags",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_read_flags,
+    help="Give a setting a value; may be repeated. `seawall config show --describe` explains every key.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def seawall(context: click.Context, path: str | None, flags: dict[str, str], debug: bool) -> None:
+    """Seawall: an ordered, durable shared log for Python and Spark."""
+    context.meta[DEBUG_KEY] = debug
+    loaded = load(path, os.environ, flags)
+    if loaded.origins[CACHE_DIR_KEY] != "default":
+        # The kernels read their folder from the environment when they are imported, here and in child processes.
+        os.environ[SETTINGS[CACHE_DIR_KEY].variable] = loaded.config.kernels.cache_dir
+    context.obj = loaded
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    seawall.main(prog_name="seawall")

@@ -1,0 +1,62 @@
+"""`seawall config show`: aligned text, JSON, and the description of every key."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from seawall.cli.config import config
+from seawall.config import SETTINGS, load
+
+TEXT = """\
+kernels.cache_dir  ""     default
+disk.backend       uring  environment SEAWALL_DISK_BACKEND
+disk.ring_entries  256    default
+disk.direct_sync   auto   default
+topology.pin       true   flag --set
+bench.directory    .      default
+bench.seconds      0.25   flag --set
+bench.rounds       5      default
+"""
+
+
+def show(*options: str) -> str:
+    loaded = load(environ={"SEAWALL_DISK_BACKEND": "uring"}, flags={"topology.pin": "on", "bench.seconds": "250ms"})
+    result = CliRunner().invoke(config, ["show", *options], obj=loaded)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_text_is_aligned() -> None:
+    assert show() == TEXT
+
+
+def test_json_has_values_of_their_own_type() -> None:
+    shown = json.loads(show("--json"))
+    assert list(shown) == list(SETTINGS)
+    assert shown["topology.pin"] == {"value": True, "origin": "flag --set"}
+    assert shown["bench.seconds"]["value"] == 0.25
+    assert shown["disk.backend"]["value"] == "uring"
+
+
+def test_every_key_is_described() -> None:
+    text = show("--describe")
+    rows = json.loads(show("--describe", "--json"))
+    for key, setting in SETTINGS.items():
+        assert f"    {setting.help}\n    {setting.rule.allowed}; default " in text
+        assert setting.variable in text
+        assert (
+            rows[key]
+            | {
+                "help": setting.help,
+                "allowed": setting.rule.allowed,
+                "default": setting.default,
+                "variable": setting.variable,
+            }
+            == rows[key]
+        )
+
+
+@pytest.mark.parametrize("line", TEXT.splitlines())
+def test_a_description_keeps_the_row(line: str) -> None:
+    assert line in show("--describe").splitlines()
