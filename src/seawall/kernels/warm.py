@@ -1,4 +1,7 @@
-"""Fill the kernel cache ahead of use: import every kernel module, which compiles what the cache does not hold."""
+"""Fill the kernel cache ahead of use: import every kernel module, which compiles what the cache does not hold.
+
+`python -m seawall.kernels.warm` does it quietly; `seawall doctor --warm` shows progress.
+"""
 
 from __future__ import annotations
 
@@ -26,3 +29,7 @@ def warm(progress: Callable[[str, int, int], None] | None = None) -> float:
         if progress is not None:
             progress(name, done, len(names))
     return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    warm()

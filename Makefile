@@ -1,0 +1,94 @@
+# Everything runs in .venv, made from the hashed lock in requirements/. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTEST := $(BIN)/pytest
+FUZZ_EXECUTIONS ?= 100000
+SUITE ?= kernels
+ARGS ?=
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Seawall needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: setup
+setup: $(READY) ## Create .venv with the pinned dependencies and compile the kernels
+	@$(BIN)/python -m seawall.kernels.warm
+
+.PHONY: demo
+demo: setup ## Look at this machine and measure the kernels
+	$(BIN)/seawall doctor
+	$(BIN)/seawall bench kernels --seconds 2
+
+.PHONY: test
+test: setup test-compiled test-checked test-python ## Run all tests, the kernels in all three modes
+
+.PHONY: test-compiled
+test-compiled: setup ## Run the tests with compiled kernels
+	$(PYTEST) -q -n 2 --dist loadgroup $(ARGS) tests
+
+.PHONY: test-checked
+test-checked: setup ## Run the kernel tests with bounds checks
+	NUMBA_BOUNDSCHECK=1 $(PYTEST) -q -n 2 --dist loadgroup tests/kernels
+
+.PHONY: test-python
+test-python: setup ## Run the inner rooms' tests with kernels as plain Python; branch coverage must reach 95 %
+	@rm -f .coverage .coverage.*
+	SEAWALL_KERNELS_CACHE_DIR=$$(mktemp -d) $(PYTEST) -q --cov=seawall --cov-report= tests/kernels/test_primitives.py
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --dist loadgroup --cov=seawall --cov-append --cov-report= \
+		tests/core tests/wire tests/kernels tests/testing tests/io/test_ring.py
+	$(BIN)/coverage report --fail-under=95 \
+		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/kernels/*,src/seawall/testing/*'
+
+.PHONY: lint
+lint: $(READY) ## Check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: type
+type: $(READY) ## Check types
+	$(BIN)/mypy
+
+.PHONY: tidy
+tidy: $(READY) ## Check sizes, docstrings, import direction and leftovers
+	$(PYTEST) -q tests/test_tidy.py tests/test_imports.py
+
+.PHONY: fuzz
+fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (default 100,000)
+	$(BIN)/python tests/fuzz/run.py --executions $(FUZZ_EXECUTIONS) $(ARGS)
+
+.PHONY: bench
+bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
+	$(BIN)/seawall bench $(SUITE) $(ARGS)
+
+.PHONY: wheel
+wheel: $(READY) ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+.PHONY: lock
+lock: $(READY) ## Renew the hashed locks in requirements/
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --extra server --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--no-emit-index-url --extra spark -c requirements/dev.txt pyproject.toml -o requirements/spark.txt
+
+.PHONY: ci
+ci: ## What a clean checkout must pass
+	bash .ci/run
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) dist build .coverage .coverage.* .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
