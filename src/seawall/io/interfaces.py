@@ -7,9 +7,10 @@ operation, `SyncError` where a sync fails.
 Rules every implementation keeps
 - Positions are explicit: no call moves a file cursor.
 - `write` may be short, as `pwritev` may; `write_all` in `files.py` finishes it.
-- INV-SYNC-FATAL: after a failed sync every later write or sync of that file raises `SyncError`. The kernel may have
-  dropped the dirty pages, so a later success would prove nothing.
+- INV-SYNC-FATAL: after a failed sync every later change or sync through that handle raises `SyncError`. The kernel may
+  have dropped the dirty pages, so a later success would prove nothing.
 - A name (create, rename, unlink) is durable only after `sync_directory` of its directory.
+- A file is made by `open` with `create` or `exclusive`; a read-only handle cannot make one (`InvalidInputError`).
 - Time is read from the clock of the host, never from `time`.
 """
 
@@ -69,19 +70,22 @@ class File(Protocol):
         ...
 
     def allocate(self, length: int) -> None:
-        """Reserve disk space for the first `length` bytes, so that ENOSPC is found here and not at a write."""
+        """Reserve disk space for the first `length` bytes, so that ENOSPC is found here and not at a write.
+
+        A shorter file grows to `length` with zeros; a longer one keeps its length. After a failure it is as before.
+        """
         ...
 
     def truncate(self, length: int) -> None:
-        """Cut or extend the file to `length` bytes."""
+        """Cut or extend the file to `length` bytes; an extension reads as zeros and reserves no space."""
         ...
 
     def try_lock(self) -> bool:
-        """Take the exclusive advisory lock of this file; false if another holder has it."""
+        """Take the exclusive advisory lock of this file; false if another handle has it. Closing gives it back."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back. Closing syncs nothing."""
+        """Give the descriptor back; closing twice is fine. Closing syncs nothing."""
         ...
 
 
@@ -89,7 +93,7 @@ class Files(Protocol):
     """Directories and names."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> File:
-        """Open a file; `create` makes it where missing, `exclusive` fails where it is there already."""
+        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -101,7 +105,7 @@ class Files(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its missing parents; fine if it is there."""
+        """Create a directory and its missing parents; fine if it is there. Each is a new name in its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -142,11 +146,18 @@ class SharedMemory(Protocol):
     """File-backed shared mappings, fully backed by memory before they are handed out."""
 
     def create(self, path: str, length: int) -> Mapping:
-        """Create a file of `length` bytes, reserve every page (a later SIGBUS must be impossible), and map it."""
+        """Create a file of `length` bytes, reserve every page (a later SIGBUS must be impossible), and map it.
+
+        The bytes are zero and start on a page. `FileExistsError` if the name is taken, ENOSPC if there is no room.
+        """
         ...
 
     def attach(self, path: str, length: int) -> Mapping:
         """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
         ...
 
 

@@ -1,1 +1,35 @@
-"""Public simulators for tests: a disk, a clock and a network that fail on demand and replay from a seed."""
+"""Public simulators for tests: a disk, a clock and a network that fail on demand and replay from a seed.
+
+| name | stands in for | goes wrong by |
+|---|---|---|
+| `SimDisk` | files and directories | losing, tearing, reordering unsynced writes; failing and short calls; bit rot |
+| `SimClock` | wall and monotonic time | wall clocks that step and run fast or slow; time passes only when told to |
+| `SimNet` | messages and TCP streams | delay, loss, duplication, reordering, partitions, resets |
+| `SimSharedMemory` | shared mappings | losing all of them with the power |
+| `SimHost` | a machine | killed processes, lost power |
+
+All run in one thread, take a seed, never look at real time, and keep a readable `history()`: print it when a test
+fails. The same seed gives the same run.
+"""
+
+from seawall.testing.clock import SimClock
+from seawall.testing.disk import SimDisk
+from seawall.testing.disk_file import DeadHandleError, SimFile
+from seawall.testing.faults import Fault, SimCrash
+from seawall.testing.host import SimHost
+from seawall.testing.links import Link
+from seawall.testing.memory import SimSharedMemory
+from seawall.testing.net import SimNet
+
+__all__ = [
+    "DeadHandleError",
+    "Fault",
+    "Link",
+    "SimClock",
+    "SimCrash",
+    "SimDisk",
+    "SimFile",
+    "SimHost",
+    "SimNet",
+    "SimSharedMemory",
+]

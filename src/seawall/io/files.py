@@ -1,0 +1,331 @@
+"""Files of the real machine, and the three operations every user of files needs.
+
+`OsFiles` and `OsFile` put the `os` calls behind the seam of `interfaces.py`. `write_all`, `read_exactly` and
+`replace_file` are written against the seam alone, so they work the same on a simulated disk.
+
+This module must not know what is stored: bytes, positions and names only.
+
+Invariants
+- INV-SYNC-FATAL: a handle whose sync failed once refuses every later change and every later sync with `SyncError`.
+  Linux reports a lost page once and then calls it clean, so trying again would turn a loss into a success.
+- INV-NO-SILENT-SHORT: `write_all` returns only when every byte was taken; a write that takes none is an error.
+- INV-REPLACE-ATOMIC: after `replace_file`, or a crash anywhere inside it, the name holds all of the old bytes or all
+  of the new ones.
+
+Signals: the interpreter repeats interrupted calls by itself (PEP 475), so EINTR never reaches this code.
+
+What a crash does: whatever was not synced may be there, be gone, or be there in parts; a name that was not synced
+with its directory likewise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from seawall.errors import CorruptionError, InvalidInputError, SyncError
+from seawall.io.interfaces import File, Files, ReadableBuffer, WritableBuffer
+from seawall.limits import COPY_BUFFER_SIZE, IOVEC_COUNT_MAX
+
+__all__ = [
+    "REPLACEMENT_SUFFIX",
+    "OsFile",
+    "OsFiles",
+    "parent_directory",
+    "read_exactly",
+    "replace_file",
+    "reserve_space",
+    "write_all",
+]
+
+#: Ending of the temporary name inside `replace_file`. A file with this name after a crash is debris: never read it.
+REPLACEMENT_SUFFIX: Final = ".replacing"
+
+#: macOS keeps written data in the drive's own cache on `fsync`; only this command empties it. None elsewhere.
+_FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+#: Reasons the kernel gives when it cannot copy between these two files, though a read and a write would work.
+_COPY_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def write_all(file: File, buffers: Sequence[ReadableBuffer], at: int) -> int:
+    """Write every byte of the buffers at position `at`, finishing short writes without copying; return the count."""
+    remaining = _byte_views(buffers)
+    total = 0
+    while remaining:
+        written = file.write(remaining, at + total)
+        if written == 0:
+            raise OSError(errno.EIO, f"write at {at + total} took no bytes and gave no reason", file.path)
+        total += written
+        remaining = _skip(remaining, written)
+    return total
+
+
+def read_exactly(file: File, length: int, at: int) -> bytes:
+    """Read `length` bytes at position `at`; `CorruptionError` if the file ends before."""
+    data = file.read(length, at)
+    if len(data) != length:
+        raise CorruptionError(
+            f"{file.path}: wanted {length} bytes at position {at}, the file ends after {len(data)} of them"
+        )
+    return data
+
+
+def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
+    """Make `path` hold exactly `data`, durably, or leave it as it was.
+
+    One caller per path at a time: the temporary name is derived from the path.
+    """
+    temporary = path + REPLACEMENT_SUFFIX
+    try:
+        file = files.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            write_all(file, [data], 0)
+            file.sync()
+        finally:
+            file.close()
+        files.rename(temporary, path)
+    except BaseException:
+        # The failure on its way out matters more than debris, which the next replacement overwrites.
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
+    files.sync_directory(parent_directory(path))
+
+
+def parent_directory(path: str) -> str:
+    """The directory that holds the name `path`, in the form `sync_directory` takes."""
+    return os.path.dirname(path) or "."
+
+
+def reserve_space(descriptor: int, length: int) -> None:
+    """Back the first `length` bytes of a file with space, growing it if it is shorter; undo the growth on failure.
+
+    Where the system has no `posix_fallocate` (macOS), the missing end is written as zeros; a hole that an earlier
+    `truncate` left inside the file then stays one.
+    """
+    size = os.fstat(descriptor).st_size
+    try:
+        if hasattr(os, "posix_fallocate"):
+            if length != 0:
+                os.posix_fallocate(descriptor, 0, length)
+        else:
+            _write_zeros(descriptor, size, length)
+    except OSError:
+        if os.fstat(descriptor).st_size > size:
+            os.ftruncate(descriptor, size)
+        raise
+
+
+class OsFile:
+    """One open file of the operating system. Made by `OsFiles.open`."""
+
+    __slots__ = ("_descriptor", "_path", "_sync_failed")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._sync_failed = False
+
+    @property
+    def path(self) -> str:
+        """Path it was opened by; used in messages only."""
+        return self._path
+
+    def fileno(self) -> int:
+        """Descriptor of the operating system; -1 once closed, which every call answers with EBADF."""
+        return self._descriptor
+
+    def size(self) -> int:
+        """Length in bytes now."""
+        return os.fstat(self._descriptor).st_size
+
+    def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
+        """Fill the buffers from position `at`; return the bytes read, fewer only at the end of the file."""
+        self._require_position(at)
+        remaining = _byte_views(buffers)
+        total = 0
+        while remaining:
+            got = os.preadv(self._descriptor, remaining[:IOVEC_COUNT_MAX], at + total)
+            if got == 0:
+                break
+            total += got
+            remaining = _skip(remaining, got)
+        return total
+
+    def read(self, length: int, at: int) -> bytes:
+        """Up to `length` bytes from position `at`, fewer only at the end of the file."""
+        data = os.pread(self._descriptor, length, at)
+        if len(data) in (0, length):
+            return data
+        buffer = bytearray(length)
+        buffer[: len(data)] = data
+        with memoryview(buffer) as view, view[len(data) :] as rest:
+            got = len(data) + self.read_into([rest], at + len(data))
+        return bytes(buffer[:got])
+
+    def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write the buffers at position `at`; return the bytes written, which may be fewer than asked."""
+        self.require_synced()
+        self._require_position(at)
+        if not buffers:
+            return 0
+        return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
+
+    def sync(self) -> None:
+        """Make data and length durable; `SyncError` if that fails, once and for ever."""
+        self.require_synced()
+        try:
+            _sync_descriptor(self._descriptor)
+        except OSError as error:
+            self._sync_failed = True
+            raise SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover") from error
+
+    def allocate(self, length: int) -> None:
+        """Reserve disk space for the first `length` bytes, growing the file with zeros if it is shorter."""
+        self.require_synced()
+        reserve_space(self._descriptor, length)
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend the file to `length` bytes; an extension reads as zeros and reserves nothing."""
+        self.require_synced()
+        os.ftruncate(self._descriptor, length)
+
+    def try_lock(self) -> bool:
+        """Take the exclusive advisory lock of this file; false if another handle has it. Closing gives it back."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give the descriptor back; closing twice is fine. Closing syncs nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def require_synced(self) -> None:
+        """INV-SYNC-FATAL: raise `SyncError` if a sync of this handle has failed before."""
+        if self._sync_failed:
+            raise SyncError(f"{self._path}: an earlier sync failed, so nothing more may be written through this handle")
+
+    def _require_position(self, at: int) -> None:
+        """Refuse a position before the file: to `preadv2` and `pwritev2`, -1 means the cursor, which nobody set."""
+        if at < 0:
+            raise OSError(errno.EINVAL, f"position {at} is before the beginning", self._path)
+
+
+class OsFiles:
+    """Directories and names of the operating system."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
+        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        if read_only and (create or exclusive):
+            raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create or exclusive:
+            flags |= os.O_CREAT
+        if exclusive:
+            flags |= os.O_EXCL
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name; an `OSError` that says neither yes nor no is raised."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+        return sorted(os.listdir(directory))
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its missing parents; fine if it is there."""
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing what had it, atomically."""
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; `SyncError` if that fails."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            raise SyncError(f"{path}: directory sync failed ({error.strerror}); stop and recover") from error
+        finally:
+            os.close(descriptor)
+
+    def copy_range(self, source: File, source_at: int, target: File, target_at: int, length: int) -> int:
+        """Copy bytes between files inside the kernel; return the bytes copied, which may be fewer than asked."""
+        if not isinstance(target, OsFile):
+            raise InvalidInputError(
+                f"{target.path}: not a file of the operating system, so the kernel cannot copy to it"
+            )
+        target.require_synced()
+        if not hasattr(os, "copy_file_range"):
+            return _copy_through_memory(source, source_at, target, target_at, length)
+        try:
+            return os.copy_file_range(source.fileno(), target.fileno(), length, source_at, target_at)
+        except OSError as error:
+            # Inside one file EINVAL means that the ranges overlap, which no copy in pieces gets right.
+            overlapping = error.errno == errno.EINVAL and os.path.sameopenfile(source.fileno(), target.fileno())
+            if error.errno not in _COPY_UNSUPPORTED or overlapping:
+                raise
+            return _copy_through_memory(source, source_at, target, target_at, length)
+
+    def free_bytes(self, path: str) -> int:
+        """Bytes an unprivileged writer may still add to the file system of `path`."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def _byte_views(buffers: Sequence[ReadableBuffer]) -> list[memoryview]:
+    """The buffers as views of single bytes, without the empty ones: an empty leader would look like no progress."""
+    views = [memoryview(buffer) for buffer in buffers]
+    return [view if view.format == "B" and view.ndim == 1 else view.cast("B") for view in views if view.nbytes]
+
+
+def _skip(views: list[memoryview], count: int) -> list[memoryview]:
+    """What is left of the views after their first `count` bytes."""
+    for index, view in enumerate(views):
+        if count < view.nbytes:
+            return [view[count:], *views[index + 1 :]]
+        count -= view.nbytes
+    return []
+
+
+def _sync_descriptor(descriptor: int) -> None:
+    """Push data and length of one descriptor to stable storage."""
+    if _FULL_SYNC_COMMAND is not None:
+        fcntl.fcntl(descriptor, _FULL_SYNC_COMMAND)
+    else:
+        os.fdatasync(descriptor)
+
+
+def _write_zeros(descriptor: int, start: int, end: int) -> None:
+    """Fill a file from its end at `start` up to `end` with written zeros."""
+    zeros = memoryview(bytes(min(COPY_BUFFER_SIZE, max(0, end - start))))
+    while start < end:
+        start += os.pwrite(descriptor, zeros[: end - start], start)
+
+
+def _copy_through_memory(source: File, source_at: int, target: File, target_at: int, length: int) -> int:
+    """One bounded round of copying by read and write."""
+    data = source.read(min(length, COPY_BUFFER_SIZE), source_at)
+    return write_all(target, [data], target_at)

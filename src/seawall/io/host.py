@@ -1,0 +1,25 @@
+"""The real machine as one `Host`.
+
+A role takes a `Host` and asks it for everything; this module is where the real parts are put together.
+"""
+
+from __future__ import annotations
+
+from seawall.io.clocks import OsClock
+from seawall.io.files import OsFiles
+from seawall.io.interfaces import Host
+from seawall.io.memory import OsSharedMemory
+from seawall.io.sockets import OsNetwork
+from seawall.io.topology import discover
+
+__all__ = ["os_host"]
+
+
+def os_host() -> Host:
+    """The machine this process runs on; shared memory is placed on the node that `Topology.plan` fills first."""
+    return Host(
+        files=OsFiles(),
+        memory=OsSharedMemory(node=discover().home_node),
+        clock=OsClock(),
+        network=OsNetwork(),
+    )

@@ -1,0 +1,157 @@
+"""Shared memory of the real machine: files mapped by several processes.
+
+The path decides what it is: `/dev/shm` for memory, a DAX device's file system for persistent memory, any directory
+where neither exists. This module must not know what is laid out inside.
+
+Invariants
+- INV-BACKED: every page is reserved before the mapping is handed out. A page of a sparse file that cannot be
+  backed at its first touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an
+  error with a way out.
+- INV-WHOLE-PAGES: mappings start on a page and the file ends on one; the view has exactly the length asked for.
+
+What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
+a reboot `/dev/shm` is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import platform
+from typing import Final
+
+from seawall.errors import InvalidInputError
+from seawall.io.files import parent_directory, reserve_space
+
+__all__ = ["OsMapping", "OsSharedMemory"]
+
+#: Number of the mbind system call; glibc has no wrapper for it.
+_MBIND_NUMBERS: Final = {"x86_64": 237, "aarch64": 235}
+
+#: Policy of mbind: take memory of this node while it has any, of another one after that.
+_PREFER: Final = 1
+
+
+class OsMapping:
+    """One mapping in this process. Made by `OsSharedMemory`."""
+
+    __slots__ = ("_length", "_map", "_view")
+
+    def __init__(self, mapped: mmap.mmap, length: int) -> None:
+        self._map = mapped
+        self._length = length
+        self._view = memoryview(mapped)[:length]
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, writable."""
+        return self._view
+
+    def close(self) -> None:
+        """Unmap; `BufferError` while an array or a view over it is alive, and the mapping then stays usable."""
+        self._view.release()
+        try:
+            self._map.close()
+        except BufferError:
+            self._view = memoryview(self._map)[: self._length]
+            raise
+
+
+class OsSharedMemory:
+    """File-backed shared mappings. `node` is the memory node the pages should come from, where there are several."""
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: int | None = None) -> None:
+        self._node = node
+
+    def create(self, path: str, length: int) -> OsMapping:
+        """Create a file of `length` bytes, reserve every page, and map it; `FileExistsError` if the name is taken."""
+        _require_length(path, length)
+        size = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if self._node is not None:
+                _prefer_node(descriptor, size, self._node)
+            _reserve(descriptor, path, size)
+            mapped = mmap.mmap(descriptor, size)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+        return OsMapping(mapped, length)
+
+    def attach(self, path: str, length: int) -> OsMapping:
+        """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
+        _require_length(path, length)
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if size < length:
+                raise InvalidInputError(
+                    f"{path}: holds {size} bytes, {length} are needed; it was made with other settings, remove it"
+                )
+            return OsMapping(mmap.mmap(descriptor, length), length)
+        finally:
+            os.close(descriptor)
+
+    def remove(self, path: str) -> None:
+        """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _prefer_node(descriptor: int, size: int, node: int) -> bool:
+    """Ask for pages of one memory node; false where the kernel does not take the hint, which costs speed only.
+
+    It must stand before the pages are reserved, for the reservation is what picks them. The policy belongs to the
+    file and outlives the mapping it was given through.
+    """
+    number = _MBIND_NUMBERS.get(platform.machine()) if platform.system() == "Linux" else None
+    if number is None:
+        return False
+    import ctypes
+
+    words = node // 64 + 1
+    mask = (ctypes.c_uint64 * words)()
+    mask[node // 64] = 1 << (node % 64)
+    os.ftruncate(descriptor, size)
+    with mmap.mmap(descriptor, size) as mapped:
+        anchor = ctypes.c_char.from_buffer(mapped)
+        result: int = ctypes.CDLL(None).syscall(
+            ctypes.c_long(number),
+            ctypes.c_void_p(ctypes.addressof(anchor)),
+            ctypes.c_size_t(size),
+            ctypes.c_int(_PREFER),
+            ctypes.byref(mask),
+            # The kernel reads one bit less than it is told.
+            ctypes.c_ulong(words * 64 + 1),
+            ctypes.c_uint(0),
+        )
+        del anchor
+    return result == 0
+
+
+def _require_length(path: str, length: int) -> None:
+    if length <= 0:
+        raise InvalidInputError(f"{path}: shared memory of {length} bytes was asked for; it needs at least one")
+
+
+def _reserve(descriptor: int, path: str, size: int) -> None:
+    """Back every page of a file of `size` bytes, or say what is missing."""
+    try:
+        reserve_space(descriptor, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+            raise
+        status = os.statvfs(parent_directory(path))
+        raise OSError(
+            error.errno,
+            f"shared memory needs {size} bytes and {status.f_bavail * status.f_frsize} are free: make the fabric "
+            f"smaller, free or enlarge the file system (containers: a larger shm size), or use another directory",
+            path,
+        ) from error

@@ -1,0 +1,193 @@
+"""Real files beyond what the contract with the simulator covers: other systems, and kernels that refuse."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall.errors import SyncError
+from seawall.io import files as files_module
+from seawall.io.files import OsFiles, parent_directory, replace_file, write_all
+
+
+@pytest.fixture
+def file(tmp_path):
+    opened = OsFiles().open(str(tmp_path / "f"), create=True)
+    yield opened
+    opened.close()
+
+
+def failing(code: int):
+    def fail(*args: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+def refused(code: int):
+    return pytest.raises(OSError, match=rf"\[Errno {code}\]")
+
+
+class Dribble:
+    """A file that takes at most `step` bytes at a time and shows what it was asked."""
+
+    path = "dribble"
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.data = bytearray()
+        self.bases: set[int] = set()
+
+    def write(self, buffers, at: int) -> int:
+        assert at == len(self.data)
+        taken = b"".join(buffers)[: self.step]
+        self.bases.update(id(view.obj) for view in buffers)
+        self.data += taken
+        return len(taken)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=10), st.integers(1, 30))
+def test_write_all_finishes_short_writes_without_copying(pieces, step):
+    dribble = Dribble(step)
+    assert write_all(dribble, pieces, 0) == len(dribble.data)
+    assert dribble.data == b"".join(pieces)
+    assert dribble.bases == {id(piece) for piece in pieces if piece}
+
+
+def test_a_write_that_takes_nothing_is_an_error():
+    with pytest.raises(OSError, match="took no bytes") as caught:
+        write_all(Dribble(0), [b"x"], 0)
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_failed_sync_is_final(file, monkeypatch):
+    file.write([b"data"], 0)
+    monkeypatch.setattr(files_module, "_FULL_SYNC_COMMAND", None)
+    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO), raising=False)
+    with pytest.raises(SyncError, match="Input/output error"):
+        file.sync()
+    monkeypatch.undo()
+    for call in (
+        file.sync,
+        lambda: file.write([b"a"], 0),
+        lambda: file.truncate(0),
+        lambda: file.allocate(10),
+        lambda: OsFiles().copy_range(file, 0, file, 10, 1),
+    ):
+        with pytest.raises(SyncError, match="an earlier sync failed"):
+            call()
+    assert file.read(4, 0) == b"data"
+
+
+def test_where_the_drive_has_its_own_cache_the_full_sync_is_asked_for(file, monkeypatch):
+    asked = []
+    monkeypatch.setattr(files_module, "_FULL_SYNC_COMMAND", 51)
+    monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command: asked.append((descriptor, command)))
+    file.sync()
+    assert asked == [(file.fileno(), 51)]
+
+
+def test_a_failed_directory_sync_is_a_sync_error_and_leaks_nothing(tmp_path, monkeypatch):
+    closed = []
+    close = os.close
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    monkeypatch.setattr(os, "close", lambda descriptor: (closed.append(descriptor), close(descriptor)))
+    with pytest.raises(SyncError, match="directory sync failed"):
+        OsFiles().sync_directory(str(tmp_path))
+    assert len(closed) == 1
+
+
+def test_allocation_backs_holes(file):
+    file.truncate(1_000_000)
+    assert os.fstat(file.fileno()).st_blocks == 0
+    file.allocate(1_000_000)
+    assert os.fstat(file.fileno()).st_blocks * 512 >= 1_000_000
+
+
+def test_a_failed_allocation_gives_back_what_it_took(file, monkeypatch):
+    file.write([b"abc"], 0)
+
+    def halfway(descriptor: int, offset: int, length: int) -> None:
+        os.ftruncate(descriptor, length // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", halfway, raising=False)
+    with refused(errno.ENOSPC):
+        file.allocate(1_000)
+    assert file.read(1_000, 0) == b"abc"
+
+
+def test_a_system_without_fallocate_gets_written_zeros(file, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    monkeypatch.setattr(files_module, "COPY_BUFFER_SIZE", 1_000)
+    file.write([b"abc"], 0)
+    file.allocate(2_500)
+    assert file.read(5_000, 0) == b"abc" + bytes(2_497)
+    file.allocate(10)
+    assert file.size() == 2_500
+
+
+def test_a_read_cut_short_by_the_kernel_is_finished(file, monkeypatch):
+    data = bytes(range(200))
+    write_all(file, [data], 0)
+    whole, whole_vector = os.pread, os.preadv
+    monkeypatch.setattr(os, "pread", lambda descriptor, length, at: whole(descriptor, min(length, 7), at))
+    monkeypatch.setattr(os, "preadv", lambda descriptor, buffers, at: whole_vector(descriptor, [buffers[0][:7]], at))
+    assert file.read(200, 0) == data
+    assert file.read(300, 10) == data[10:]
+    first, second = bytearray(20), bytearray(30)
+    assert file.read_into([first, second], 0) == 50
+    assert first + second == data[:50]
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_the_kernel_cannot_copy_bytes_go_through_memory(file, tmp_path, monkeypatch, code):
+    monkeypatch.setattr(os, "copy_file_range", failing(code), raising=False)
+    monkeypatch.setattr(files_module, "COPY_BUFFER_SIZE", 10)
+    write_all(file, [bytes(range(100))], 0)
+    target = OsFiles().open(str(tmp_path / "t"), create=True)
+    assert OsFiles().copy_range(file, 5, target, 1, 30) == 10
+    assert OsFiles().copy_range(file, 5, target, 1, 3) == 3
+    assert OsFiles().copy_range(file, 100, target, 1, 3) == 0
+    assert target.read(100, 0) == b"\0" + bytes(range(5, 15))
+    target.close()
+
+
+def test_other_failures_of_a_copy_stay_what_they_are(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "copy_file_range", failing(errno.EIO), raising=False)
+    target = OsFiles().open(str(tmp_path / "t"), create=True)
+    with refused(errno.EIO):
+        OsFiles().copy_range(file, 0, target, 0, 1)
+    target.close()
+
+
+def test_a_system_without_kernel_copies_copies_through_memory(file, tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    write_all(file, [b"abc"], 0)
+    target = OsFiles().open(str(tmp_path / "t"), create=True)
+    assert OsFiles().copy_range(file, 0, target, 0, 10) == 3
+    assert target.read(10, 0) == b"abc"
+    target.close()
+
+
+def test_a_lock_that_fails_for_another_reason_is_told(file, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+    with refused(errno.ENOLCK):
+        file.try_lock()
+
+
+def test_whether_a_name_exists_is_never_guessed(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "stat", failing(errno.EIO))
+    with refused(errno.EIO):
+        OsFiles().exists(str(tmp_path))
+
+
+def test_a_file_may_be_replaced_in_the_current_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    replace_file(OsFiles(), "manifest", b"data")
+    assert (tmp_path / "manifest").read_bytes() == b"data"
+    assert parent_directory("a/b") == "a"
+    assert parent_directory("b") == "."

@@ -1,0 +1,71 @@
+"""Shared memory of this machine beyond what the contract with the simulator covers."""
+
+import errno
+import os
+import platform
+
+import pytest
+
+from seawall.io import memory as memory_module
+from seawall.io.memory import OsSharedMemory
+
+
+def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
+    path = tmp_path / "fabric"
+    mapping = OsSharedMemory().create(str(path), 1_000_000)
+    status = path.stat()
+    assert status.st_size % os.sysconf("SC_PAGE_SIZE") == 0
+    assert status.st_blocks * 512 >= status.st_size >= 1_000_000
+    assert status.st_mode & 0o077 == 0
+    mapping.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
+def test_missing_space_is_explained_and_leaves_nothing_behind(tmp_path, monkeypatch, code):
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    path = str(tmp_path / "fabric")
+    with pytest.raises(OSError, match=r"needs 8192 bytes and \d+ are free: make the fabric smaller") as caught:
+        OsSharedMemory().create(path, 5_000)
+    assert caught.value.errno == code
+    assert caught.value.filename == path
+    assert os.listdir(tmp_path) == []
+
+
+def test_other_failures_stay_what_they_are(tmp_path, monkeypatch):
+    def broken(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "posix_fallocate", broken, raising=False)
+    with pytest.raises(OSError, match="broken"):
+        OsSharedMemory().create(str(tmp_path / "fabric"), 5_000)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_view_kept_alive_keeps_the_mapping_usable(tmp_path):
+    mapping = OsSharedMemory().create(str(tmp_path / "fabric"), 100)
+    part = mapping.view[10:20]
+    with pytest.raises(BufferError):
+        mapping.close()
+    mapping.view[10] = 3
+    assert part[0] == 3
+    part.release()
+    mapping.close()
+
+
+def test_a_preferred_node_changes_nothing_but_the_place(tmp_path):
+    mapping = OsSharedMemory(node=0).create(str(tmp_path / "fabric"), 10_000)
+    assert bytes(mapping.view) == bytes(10_000)
+    mapping.close()
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="memory nodes are a matter of Linux")
+def test_the_hint_is_best_effort(tmp_path, monkeypatch):
+    descriptor = os.open(tmp_path / "f", os.O_RDWR | os.O_CREAT)
+    # No machine has node 900, so the kernel refuses, and that must not be an error.
+    assert memory_module._prefer_node(descriptor, 8_192, 900) is False
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    assert memory_module._prefer_node(descriptor, 8_192, 0) is False
+    os.close(descriptor)
