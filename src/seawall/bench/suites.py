@@ -26,7 +26,8 @@ SUITES = {
     "limits": SuiteEntry(
         "seawall.bench.limits", "what this machine can do: memory, loopback, disk, wake-ups, start-up"
     ),
-    "kernels": SuiteEntry("seawall.bench.kernels", "the compiled kernels against a memory copy"),
+    "kernels": SuiteEntry("seawall.bench.kernels", "the compiled kernels against a memory copy, disk rings"),
+    "design": SuiteEntry("seawall.bench.design", "the alternatives that the decision records weigh"),
 }
 
 

@@ -1,0 +1,252 @@
+"""Arbitrary bytes into every parser of the wire room: an answer or an error of the one tree, nothing else.
+
+`TARGETS` maps a parser to a function that takes any bytes and lets through only what is not a `SeawallError`; the long
+fuzz run feeds each of them far more than the few hundred seeded mutations of the test here.
+"""
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+from fuzz_mutation import mutate
+
+from seawall.errors import SeawallError
+from seawall.wire import lwp1, lwp1_replies, lwp1_requests, lwp2, lwp2_reading, lwp2_session
+from seawall.wire.batches import (
+    BatchSource,
+    batch_header,
+    block_of,
+    client_block_of,
+    encode_batch,
+    iter_batches,
+    parse_batch_header,
+    verify_block,
+)
+from seawall.wire.codes import Codec, DataFlags, ErrorClass, GapReason, GapUnit, ReadBy, SessionStatus
+from seawall.wire.compression import compress, decompress, decompress_v1
+from seawall.wire.envelope import Envelope, parse_envelope
+from seawall.wire.frames import header_crc_v2, parse_frame_header
+from seawall.wire.record_values import KeyValue, parse_key_value, parse_timestamped, parse_timestamped_key_value
+from seawall.wire.records import (
+    Record,
+    check_client_block,
+    decode_block,
+    encode_block,
+    records_for_v1,
+    v1_record_count,
+)
+
+Target = Callable[[bytes], None]
+RAW_LENGTH = 64
+
+
+def swallowing(parse: Callable[[bytes], object]) -> Target:
+    def run(data: bytes) -> None:
+        try:
+            parse(data)
+        except SeawallError:
+            return
+
+    return run
+
+
+def read_block(data: bytes) -> None:
+    """Whatever parses as a block must encode to the same bytes, and keep its size in the version 1 view."""
+    count = v1_record_count(data)
+    if count:
+        decode_block(data, count)
+    records = decode_block(data)
+    check_client_block(data, len(records))
+    if records and encode_block(records) != data:
+        raise AssertionError("a block changed on its way")
+    if len(records_for_v1(data)) != len(data):
+        raise AssertionError("the version 1 view has another size")
+
+
+def read_values(data: bytes) -> None:
+    for parse in (parse_key_value, parse_timestamped, parse_timestamped_key_value):
+        swallowing(parse)(data)
+
+
+def read_envelope(data: bytes) -> None:
+    if parse_envelope(data).encode() != data:
+        raise AssertionError("an envelope changed on its way")
+
+
+def with_checksum(data: bytes) -> bytes:
+    """The header checksum made right, so that mutations reach the checks behind it."""
+    if len(data) < 96:
+        return data
+    return b"".join((data[:8], struct.pack("<I", header_crc_v2(data[:96])), data[12:]))
+
+
+def read_client_batch(data: bytes) -> None:
+    data = with_checksum(data)
+    header = parse_batch_header(data, source=BatchSource.CLIENT)
+    block = client_block_of(header, data[96:])
+    if not header.is_opaque:
+        check_client_block(block, header.record_count)
+
+
+def read_stored_batch(data: bytes) -> None:
+    data = with_checksum(data)
+    header = parse_batch_header(data, source=BatchSource.STORED)
+    if header.header_bytes() != data[:96]:
+        raise AssertionError("a header changed on its way")
+    verify_block(header, data[96:])
+    block_of(header, data[96:])
+
+
+def read_run(data: bytes) -> None:
+    for _ in iter_batches(data):
+        pass
+
+
+def read_v1_ingest(data: bytes) -> None:
+    header = parse_frame_header(data)
+    lwp1.frame_kind(header.kind, len(data) - 44)
+    lwp1.parse_ingest(header, data[44:])
+
+
+def read_v1_request(data: bytes) -> None:
+    lwp1_requests.parse_request(data[0] if data else 0, data[1:])
+
+
+def read_v2_request(data: bytes) -> None:
+    lwp2.parse_request(data[0] if data else 0, data[1:])
+
+
+def read_v2_answer(data: bytes) -> None:
+    lwp2.parse_answer(data[0] if data else 0, data[1:])
+
+
+def read_chunks(data: bytes) -> None:
+    for _ in lwp2_reading.iter_chunks(data, 2):
+        pass
+
+
+TARGETS: dict[str, Target] = {
+    name: swallowing(parse)
+    for name, parse in {
+        "frame_header": parse_frame_header,
+        "block": read_block,
+        "record_values": read_values,
+        "envelope": read_envelope,
+        "client_batch": read_client_batch,
+        "stored_batch": read_stored_batch,
+        "batch_run": read_run,
+        "lz4": lambda data: decompress(Codec.LZ4, data, RAW_LENGTH),
+        "lz4_v1": decompress_v1,
+        "zstd": lambda data: decompress(Codec.ZSTD, data, RAW_LENGTH),
+        "v1_ingest": read_v1_ingest,
+        "v1_request": read_v1_request,
+        "v1_authenticate_reply": lwp1_replies.parse_authenticate_reply,
+        "v1_fetch_reply": lwp1_replies.parse_fetch_reply,
+        "v1_topic_reply": lwp1_replies.parse_topic_reply,
+        "v1_topic_list_reply": lwp1_replies.parse_topic_list_reply,
+        "v1_retention_reply": lwp1_replies.parse_retention_reply,
+        "v1_cluster_status_reply": lwp1_replies.parse_cluster_status_reply,
+        "v1_error_reply": lwp1_replies.parse_error_reply,
+        "v2_request": read_v2_request,
+        "v2_answer": read_v2_answer,
+        "v2_ack": lambda data: lwp2_session.parse_ack(data, max(0, len(data) - 16) // 48),
+        "v2_chunks": read_chunks,
+    }.items()
+}
+
+
+def _batch(codec: Codec = Codec.NONE) -> bytes:
+    plain = encode_block([Record(1, b"hello" * 8), Record(0x1_0001, b"\0\0data")])
+    block = bytes(compress(codec, plain))
+    header = batch_header(
+        block,
+        topic_id=1,
+        client_id=7,
+        client_seq=1,
+        session_epoch=3,
+        record_count=2,
+        timestamp_ns=9,
+        codec=codec,
+        raw_length=len(plain),
+    )
+    return encode_batch(header, block)
+
+
+def _commands(*payloads: lwp2.Request | lwp2.Answer | lwp1_requests.Request) -> list[bytes]:
+    return [bytes([payload.COMMAND]) + payload.encode() for payload in payloads]
+
+
+_FRAME = bytes.fromhex(
+    "4C414E43010400003AF0D86C010000000000000000002A36FE9C9717010000000A0000009C17EDB601000000010500000068656C6C6F"
+)
+_PLAIN = (b"seawall " * 8)[:RAW_LENGTH]
+_TOPIC = lwp1_replies.TopicReply(3, "events", 1_700_000_000, 1, lwp1_replies.Retention(3600, 0))
+_DATA = lwp2_reading.DataPrefix(1, DataFlags.MORE, 1, 1, 3, 1, 3, 1).encode()
+_STATUS = lwp1_replies.ClusterStatusReply(1, True, 1, 4, 3, 3, True, ((2, "healthy"), (3, "healthy")))
+
+#: Valid inputs that mutations start from.
+CORPUS: dict[str, list[bytes]] = {
+    "frame_header": [_FRAME, _batch()],
+    "block": [encode_block([Record(1, b"hello"), Record(0xFF, b""), Record(0x1_0001, b"\0\0x")]), _FRAME[44:]],
+    "record_values": [KeyValue(b"key", b"value", 5).to_record().value, KeyValue(b"k", b"v").to_record().value],
+    "envelope": [Envelope(b"d", 1, b"k", b"n", b"t", b"{}", ((b"h", b"v"),)).encode(), Envelope(b"").encode()],
+    "client_batch": [_batch(codec) for codec in Codec],
+    "stored_batch": [_batch(codec) for codec in Codec],
+    "batch_run": [_batch() + _batch(Codec.LZ4)],
+    "lz4": [bytes(compress(Codec.LZ4, _PLAIN))],
+    "lz4_v1": [bytes(compress(Codec.LZ4, _PLAIN))],
+    "zstd": [bytes(compress(Codec.ZSTD, _PLAIN))],
+    "v1_ingest": [_FRAME, _FRAME[:5] + b"\x05" + _FRAME[6:44] + bytes(compress(Codec.LZ4, _PLAIN))],
+    "v1_request": _commands(
+        lwp1_requests.CreateTopic("events"),
+        lwp1_requests.SetRetention(1, 2, 3),
+        lwp1_requests.CreateTopicWithRetention("events", 1, 2),
+        lwp1_requests.Authenticate("token"),
+        lwp1_requests.Fetch(1, 0, 65_536),
+        lwp1_requests.Subscribe(1, 2, 3, 4),
+        lwp1_requests.CommitOffset(1, 2, 3),
+    ),
+    "v1_authenticate_reply": [lwp1_replies.AuthenticateReply(True, "welcome").encode()],
+    "v1_fetch_reply": [lwp1_replies.FetchReply(10, 1, b"hello").prefix() + b"hello"],
+    "v1_topic_reply": [_TOPIC.encode()],
+    "v1_topic_list_reply": [lwp1_replies.TopicListReply((_TOPIC, _TOPIC)).encode()],
+    "v1_retention_reply": [lwp1_replies.RetentionReply(3, lwp1_replies.Retention(1, 2)).encode()],
+    "v1_cluster_status_reply": [_STATUS.encode()],
+    "v1_error_reply": [lwp1_replies.ErrorReply(16, "Topic not found", {"batch_id": 3}).encode(), b"NOT_LEADER: x"],
+    "v2_request": _commands(
+        lwp2_session.Hello(token="token", name="name"),
+        lwp2_session.Goodbye(0, 1),
+        lwp2.Fetch(1, ReadBy.SEQ, 1, 1, 1),
+        lwp2.Subscribe(1, ReadBy.EARLIEST, 0, 1, 1, 1),
+        lwp2.Credit(1, 2),
+        lwp2.Commit(1, 2, 3, 4),
+        lwp2.Bounds(1),
+        lwp1_requests.GetTopic(3),
+    ),
+    "v2_answer": _commands(
+        lwp2.Welcome(2, SessionStatus.NEW, 1 << 24, 3, 7, 1, 1, 256, 9, 10, 30, 1, 5, 2),
+        lwp2.Subscribed(1, 2, 3, 4, 5),
+        lwp2.CaughtUp(1, 2),
+        lwp2.Gap(1, GapReason.CRASH, GapUnit.TOPIC_SEQ, 5, 9, 0, 3, 4),
+        lwp2.Error(0x10, ErrorClass.CALLER, False, "no such topic"),
+        lwp2.BoundsReply(1, 2, 3, 4, 5, 6, 7, 8),
+    ),
+    "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
+    "v2_chunks": [_DATA + _batch()],
+}
+
+
+def test_every_target_has_a_corpus() -> None:
+    assert TARGETS.keys() == CORPUS.keys()
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutations_give_only_typed_errors(name: str) -> None:
+    random_source = random.Random(f"seawall {name}")
+    target = TARGETS[name]
+    for data in CORPUS[name]:
+        target(data)
+        target(b"")
+    for _ in range(400):
+        target(mutate(random_source, random_source.choice(CORPUS[name])))
