@@ -133,7 +133,7 @@ CLIENT_REFUSALS = {
     "raw length 0 under lz4": (80, bytes(14) + b"\x01\0", 0x04, False),
     "block over the largest payload": (32, struct.pack("<I", limits.PAYLOAD_SIZE_MAX + 53), 0x04, False),
     "unknown codec": (94, b"\x03", 0x04, False),
-    "unknown flag": (95, b"\x01", 0x04, False),
+    **{f"unknown flag {1 << bit:02X}": (95, bytes([1 << bit]), 0x04, False) for bit in range(8) if bit != 1},
     "opaque with two units": (95, b"\x02", 0x04, False),
     "unknown ack level": (93, b"\x03", 0x27, False),
 }

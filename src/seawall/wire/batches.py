@@ -66,6 +66,8 @@ _TERM: Final = Struct("<I")
 _TERM_AT: Final = 84
 
 _CODECS: Final = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
+# A plain integer: inverting an IntFlag keeps only bits near its own, so higher unknown ones would pass.
+_KNOWN_FLAGS: Final = int(BatchFlags.OPAQUE)
 _ACK_LEVELS: Final = frozenset({*(int(level) for level in AckLevel), AS_TOPIC})
 
 assert _HEADER.size == limits.BATCH_HEADER_SIZE
@@ -234,7 +236,7 @@ def parse_batch_header(view: Buffer, *, source: BatchSource) -> BatchHeader:
     position, base_seq, base_offset, raw_length, term, session_epoch, order, ack_level, codec, flags = fields
     if kind != Kind.BATCH or payload_length < limits.BATCH_PROLOGUE_SIZE or (is_client and command != 0):
         raise _bad_header(is_client, f"kind {kind:#04x}, command {command}, payload length {payload_length}")
-    if reserved or codec >= len(_CODECS) or flags & ~BatchFlags.OPAQUE:
+    if reserved or codec >= len(_CODECS) or flags & ~_KNOWN_FLAGS:
         raise _bad_body(is_client, f"reserved {reserved}, codec {codec}, flags {flags:#04x}")
     if ack_level not in _ACK_LEVELS:
         raise _bad_body(is_client, f"ack level {ack_level}", ErrorCode.NOT_ALLOWED_BY_TOPIC)
