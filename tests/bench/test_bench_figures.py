@@ -1,0 +1,59 @@
+"""Every figure of every suite really opens, runs once on both sides, and gives a number."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from seawall.bench import suites
+from seawall.bench.harness import BenchContext, Measurement
+from seawall.errors import UnsupportedError
+
+SHORT = 0.0
+
+
+def measurements(suite: str, directory: Path) -> list[Measurement]:
+    return list(suites.load(suite)(BenchContext(seconds=0.1, rounds=5, directory=directory)))
+
+
+@pytest.mark.parametrize("suite", suites.SUITES)
+def test_figure_names_are_unique(suite: str, tmp_path: Path) -> None:
+    names = [figure.name for figure in measurements(suite, tmp_path)]
+    assert len(set(names)) == len(names) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suite", suites.SUITES)
+def test_every_figure_runs_on_both_sides(suite: str, tmp_path: Path) -> None:
+    for figure in measurements(suite, tmp_path):
+        sides = [figure.subject] + ([figure.baseline.subject] if figure.baseline else [])
+        for side in sides:
+            # What this machine does not have says so by UnsupportedError, and only that.
+            with suppress(UnsupportedError), side() as run:
+                assert run(SHORT) > 0, figure.name
+
+
+def test_a_busy_thread_ends_with_the_run(tmp_path: Path) -> None:
+    import threading
+
+    from seawall.bench.ring_figures import beside_busy_thread
+
+    before = threading.active_count()
+    with beside_busy_thread(lambda: _CountingThreads(before))() as run:
+        assert run(SHORT) == 1.0
+    assert threading.active_count() == before
+
+
+class _CountingThreads:
+    """A subject that reports how many threads more than before are alive while it runs."""
+
+    def __init__(self, before: int) -> None:
+        self.before = before
+
+    def __enter__(self):
+        import threading
+
+        return lambda _seconds: float(threading.active_count() - self.before)
+
+    def __exit__(self, *details: object) -> None:
+        return None
