@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,8 +151,10 @@ class DiskRing:
         """Take completions: all there are, waiting up to `wait_ms` in all for the first `count`."""
         self._check_alive()
         taken: list[Completion] = []
+        deadline_ns = time.monotonic_ns() + wait_ms * 1_000_000
         while self._under_way:
-            wait = wait_ms if len(taken) < count else 0
+            left_ms = (deadline_ns - time.monotonic_ns() + 999_999) // 1_000_000
+            wait = left_ms if len(taken) < count else 0
             if not disk_ring.take_completion(self.words, self.completed.wait_fd, self._content, wait):
                 break
             tag = int(self._content[disk_ring.COMPLETE_TAG])
@@ -176,10 +179,9 @@ class DiskRing:
         if self.server is not None:
             self.server.stop()
             self.server = None
-        if self._pid > 0:
-            self._pid = -1
-            self.doorbell.close()
-            self.completed.close()
+        self._pid = -1
+        self.doorbell.close()
+        self.completed.close()
 
     def _queue(
         self,

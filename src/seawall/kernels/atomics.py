@@ -13,7 +13,8 @@ Python callers and tests.
     spin_hint         tells the core it is waiting in a loop
 
 INV-ATOMIC-ALIGNED: an atomic element never straddles a cache line, because arrays start aligned and elements are
-naturally sized. numba passes an unaligned array under another type, which no signature here accepts.
+naturally sized. Mappings and numpy's own memory are aligned; whoever makes an array out of a stretch of bytes sees to
+it. numba does not look; the checked mode does, and raises ValueError.
 
 Under Python stand-ins each call is one bytecode step under the GIL, which is as atomic as it needs to be there.
 """
@@ -28,7 +29,7 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from seawall.kernels.jit import bytes_in, int64, kernel, primitive, uint32_out, uint64, uint64_out, void
+from seawall.kernels.jit import CHECKED_MODE, bytes_in, int64, kernel, primitive, uint32_out, uint64, uint64_out, void
 from seawall.kernels.memory import byte_pointer
 
 Integers = npt.NDArray[np.uint64] | npt.NDArray[np.int64] | npt.NDArray[np.uint32]
@@ -63,6 +64,10 @@ def _element_pointer(context: Any, builder: Any, array_type: Any, array: Any, in
     length = ir.Constant(ir.IntType(64), size)
     at = builder.mul(index, length)
     raw = byte_pointer(context, builder, array_type, array, at, length)
+    if CHECKED_MODE:
+        rest = builder.and_(builder.ptrtoint(raw, ir.IntType(64)), ir.Constant(ir.IntType(64), size - 1))
+        with cgutils.if_unlikely(builder, cgutils.is_not_null(builder, rest)):
+            context.call_conv.return_user_exc(builder, ValueError, ("an atomic element is not aligned",))
     return builder.bitcast(raw, ir.IntType(size * 8).as_pointer()), size
 
 

@@ -199,9 +199,15 @@ def refusal(ring: Words, operation: Words) -> int:
 
 @kernel(void(_words, int64, int64, int64))
 def publish(ring: Words, tag: int, operation: int, result: int) -> None:
-    """Publish the result of an operation; a failed sync poisons the ring."""
+    """Publish the result of an operation; a failed sync poisons the ring.
+
+    What was in flight beside that sync and succeeded after it is reported as failed: it proves nothing any more.
+    """
     kind = operation & OPERATION_MASK
-    if result < 0 and result != _CANCELED and (kind == SYNC or kind == WRITE_SYNC) and ring[CONTROL_POISON] == 0:
+    if ring[CONTROL_POISON] != 0:
+        if result >= 0 and kind != READ:
+            result = _IO_ERROR
+    elif result < 0 and result != _CANCELED and (kind == SYNC or kind == WRITE_SYNC):
         store_release(ring, CONTROL_POISON, result)
     content = ring[_SERVER_RESULT : _SERVER_RESULT + CONTENT_WORDS]
     content[COMPLETE_TAG] = tag

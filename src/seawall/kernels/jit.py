@@ -192,15 +192,19 @@ def _cache_roots() -> Iterator[Path]:
 
 
 def _is_usable(directory: Path) -> bool:
-    """Whether the folder can be made and written, and only by us (or, in a shared install, by root)."""
+    """Whether the folder can be made and written, and neither it nor its name can be replaced by another user."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
-        status = directory.lstat()
+        inside, around = directory.lstat(), directory.parent.stat()
+        # Whoever owns this file could change the kernels themselves, and root could do anything.
+        trusted = (os.getuid(), 0, Path(__file__).stat().st_uid)
     except OSError:
         return False
-    owned = status.st_uid in (os.getuid(), 0)
-    return owned and stat.S_ISDIR(status.st_mode) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    private = stat.S_ISDIR(inside.st_mode) and not inside.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    # In a folder open to all (/tmp) the sticky bit keeps a name with its owner.
+    lasting = not around.st_mode & stat.S_IWOTH or bool(around.st_mode & stat.S_ISVTX)
+    return private and lasting and inside.st_uid in trusted and around.st_uid in trusted
 
 
 def _drop_old_generations(root: Path, *, keep: Path) -> None:

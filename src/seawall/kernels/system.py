@@ -10,7 +10,6 @@ On macOS `sync_data` asks for F_FULLFSYNC, since plain `fsync` there does not re
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import select
 import sys
@@ -40,11 +39,14 @@ _int64 = ir.IntType(64)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+#: Functions whose result is a `long` or `ssize_t`. All others return an `int`, whose −1 read as a long is no −1.
+_RETURN_LONG = ("pwritev", "pwritev2", "preadv", "syscall")
+
 
 def libc_call(name: str, *arguments: int) -> int:
     """Call a C library function with integer arguments; return its result or minus errno."""
     function = getattr(_libc, name)
-    function.restype = ctypes.c_long
+    function.restype = ctypes.c_long if name in _RETURN_LONG else ctypes.c_int
     result = function(*(ctypes.c_long(argument) for argument in arguments))
     return int(result) if result != -1 else -ctypes.get_errno()
 
@@ -144,8 +146,8 @@ def write_sync(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any) ->
 def _signal_event(fd: int) -> int:
     try:
         return os.write(fd, (1).to_bytes(8, "little"))
-    except BlockingIOError:
-        return -errno.EAGAIN
+    except OSError as error:
+        return -(error.errno or 0)
 
 
 @primitive(_signal_event)
@@ -161,7 +163,10 @@ def signal_event(typing_context: Any, fd: Any) -> Any:
 
 
 def _take_event(fd: int) -> int:
-    return len(os.read(fd, 8))
+    try:
+        return len(os.read(fd, 8))
+    except OSError as error:
+        return -(error.errno or 0)
 
 
 @primitive(_take_event)
@@ -177,8 +182,9 @@ def take_event(typing_context: Any, fd: Any) -> Any:
 
 
 def _poll_readable(fd: int, timeout_ms: int) -> int:
-    ready, _, _ = select.select([fd], [], [], timeout_ms / 1000)
-    return len(ready)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return len(poll.poll(timeout_ms))
 
 
 @primitive(_poll_readable)

@@ -10,8 +10,10 @@ results. A read of the doorbell is always in flight too, so a new submission wak
 
 Chains are the kernel's: LINK becomes IOSQE_IO_LINK, a failed or short entry cancels the rest.
 
-INV-URING-CHAIN: a chain is handed over whole, in one call, since a link does not reach across two; the server waits
-for a submitter that is in the middle of pushing one.
+INV-URING-CHAIN: a chain is handed over whole, in one call, since a link does not reach across two. While a submitter
+is in the middle of pushing one the server leaves it where it is, and goes on publishing results.
+INV-URING-QUIET: the server returns only after its read of the doorbell has completed, so that the kernel never writes
+into memory that is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import errno
 import numpy as np
 import numpy.typing as npt
 
-from seawall.kernels.atomics import fence, load_acquire, spin_hint, store_release
+from seawall.kernels.atomics import fence, load_acquire, store_release
 from seawall.kernels.disk_ring import (
     CONTROL_SLEEPING,
     CONTROL_STOP,
@@ -42,11 +44,13 @@ from seawall.kernels.disk_ring import (
     refusal,
     settle,
     sleep_is_due,
+    submit_counters,
+    submit_slots,
     wake_submitter,
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, uint32_out, void
 from seawall.kernels.memory import address_of, as_int64
-from seawall.kernels.rings import CONTENT_WORDS, Words
+from seawall.kernels.rings import CONSUMED, CONTENT_WORDS, SLOT_WORDS, TOKEN_WORD, Words
 from seawall.kernels.system import RWF_DSYNC, uring_enter
 
 Words32 = npt.NDArray[np.uint32]
@@ -122,23 +126,36 @@ def _translate(sq: Words32, sqes: Words, layout: Words, pending: Words, operatio
     layout[IN_FLIGHT] += 1
 
 
+@kernel(int64(int64_out))
+def _chain_waits(ring: Words) -> int:
+    """Whether a whole chain waits (a lone operation is one); what waits when stop is asked will not grow any more."""
+    slots = submit_slots(ring)
+    capacity = slots.size // SLOT_WORDS
+    first = submit_counters(ring)[CONSUMED]
+    for index in range(first, first + capacity):
+        base = (index % capacity) * SLOT_WORDS
+        if load_acquire(slots, base + TOKEN_WORD) != index + 1:
+            return as_int64(index > first and load_acquire(ring, CONTROL_STOP) != 0)
+        if slots[base + SUBMIT_OPERATION] & LINK == 0:
+            return 1
+    return 1
+
+
 @kernel(int64(int64_out, uint32_out, int64_out, int64_out, int64_out))
 def _take_operations(ring: Words, sq: Words32, sqes: Words, layout: Words, pending: Words) -> int:
     """Translate all that waits, whole chains only; return how many entries are new."""
     operation = layout[OPERATION : OPERATION + CONTENT_WORDS]
     fresh = 0
-    linked = False
-    while linked or (layout[FREE] != NO_FREE and has_operation(ring) != 0):
-        if next_operation(ring, operation) == 0:
-            spin_hint()
-            continue
-        linked = operation[SUBMIT_OPERATION] & LINK != 0
-        refused = refusal(ring, operation)
-        if refused != 0:
-            settle(ring, operation, refused)
-        else:
-            _translate(sq, sqes, layout, pending, operation)
-            fresh += 1
+    while _chain_waits(ring) != 0:
+        linked = True
+        while linked and next_operation(ring, operation) != 0:
+            linked = operation[SUBMIT_OPERATION] & LINK != 0
+            refused = refusal(ring, operation)
+            if refused != 0:
+                settle(ring, operation, refused)
+            else:
+                _translate(sq, sqes, layout, pending, operation)
+                fresh += 1
     return fresh
 
 
@@ -181,13 +198,14 @@ def serve_uring(
     armed = False
     submit = 0
     while True:
-        if not armed:
+        stopping = load_acquire(ring, CONTROL_STOP) != 0
+        if not armed and not stopping:
             word = address_of(layout, DOORBELL_WORD * 8)
             _fill_entry(sq, sqes, layout, _OP_READ, doorbell, 0, word, 8, _DOORBELL_ID)
             armed = True
             submit += 1
         submit += _take_operations(ring, sq, sqes, layout, pending)
-        if load_acquire(ring, CONTROL_STOP) != 0 and layout[IN_FLIGHT] == 0 and has_operation(ring) == 0:
+        if stopping and not armed and layout[IN_FLIGHT] == 0 and has_operation(ring) == 0:
             return 0
         if submit == 0 and layout[IN_FLIGHT] == 0:
             wait = sleep_is_due(ring)
@@ -195,7 +213,7 @@ def serve_uring(
             # Something is in flight already, but a new submission must still be able to end this sleep.
             store_release(ring, CONTROL_SLEEPING, 1)
             fence()
-            wait = 1 - has_operation(ring)
+            wait = 1 - _chain_waits(ring)
         if submit > 0 or wait > 0:
             entered = uring_enter(layout[URING_FD], submit, wait, _ENTER_GETEVENTS)
             if entered < 0 and entered != _INTERRUPTED:

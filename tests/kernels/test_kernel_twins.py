@@ -1,0 +1,112 @@
+"""Every kernel has a twin, the twin takes the same arguments, and nothing outside the room shapes the machine code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seawall.kernels
+from seawall.kernels import jit
+from seawall.kernels.warm import kernel_modules, warm
+
+ROOM = Path(seawall.kernels.__file__).parent
+
+#: Kernels without a twin, each with the reason.
+WITHOUT_TWIN = {
+    "disk_ring.execute": "is a system call",
+    "disk_ring.measure_chain": "measures time",
+    "disk_ring.ring_bell": "signals another thread",
+    "disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
+    "disk_ring.serve_resident": "serves until it is told to stop",
+    "disk_ring.take_completion": "sleeps until another thread signals",
+    "disk_ring.wake_submitter": "signals another thread",
+    "rings.consume_pattern": "a stress loop against another process",
+    "rings.produce_pattern": "a stress loop against another process",
+    "uring.serve_uring": "serves until it is told to stop",
+}
+
+#: Twins that work on an object in place of the kernel's arrays.
+ON_OBJECTS = {"table_find", "table_put", "table_remove", "heap_push", "heap_pop"}
+
+
+def public_kernels() -> dict[str, jit.Kernel]:
+    warm()
+    prefix = "seawall.kernels."
+    found = {f"{each.module.removeprefix(prefix)}.{each.name}": each for each in jit.kernels().values()}
+    ours = {name: each for name, each in found.items() if each.module.startswith(prefix)}
+    return {name: each for name, each in ours.items() if not each.name.startswith("_")}
+
+
+def twin_of(name: str) -> object:
+    module, _, function = name.partition(".")
+    try:
+        twins = importlib.import_module(f"seawall.kernels.twins.{module}")
+    except ModuleNotFoundError:
+        return None
+    return getattr(twins, function, None)
+
+
+def test_every_public_kernel_has_a_twin_or_a_reason() -> None:
+    names = set(public_kernels())
+    assert len(names) > 40
+    assert {name for name in names if twin_of(name) is None} == set(WITHOUT_TWIN)
+
+
+@pytest.mark.parametrize("name", sorted(set(public_kernels()) - set(WITHOUT_TWIN)))
+def test_a_twin_takes_the_arguments_of_its_kernel(name: str) -> None:
+    twin = twin_of(name)
+    assert callable(twin)
+    expected = list(inspect.signature(public_kernels()[name].source).parameters)
+    given = list(inspect.signature(twin).parameters)
+    if name.partition(".")[2] in ON_OBJECTS:
+        expected = [parameter for parameter in expected if parameter not in ("keys", "values", "used", "counts")]
+        given = given[1:]
+    assert given == expected
+
+
+def test_the_twins_package_holds_nothing_without_a_kernel() -> None:
+    modules = {name.rpartition(".")[2] for name in kernel_modules()}
+    twins = {path.stem for path in (ROOM / "twins").glob("*.py")} - {"__init__"}
+    assert twins <= modules
+
+
+def imported_modules(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+def test_kernels_import_nothing_of_seawall_that_the_cache_key_does_not_cover(path: Path) -> None:
+    own = {name for name in imported_modules(path) if name.startswith("seawall")}
+    assert all(name.startswith("seawall.kernels.") for name in own)
+    assert not any(name.startswith("seawall.kernels.twins") for name in own)
+
+
+@pytest.mark.parametrize("path", sorted((ROOM / "twins").glob("*.py")), ids=lambda path: path.stem)
+def test_twins_import_no_numba_themselves(path: Path) -> None:
+    assert not [name for name in imported_modules(path) if name.split(".")[0] in ("numba", "llvmlite")]
+
+
+def test_warming_reports_each_module_once() -> None:
+    seen: list[tuple[str, int, int]] = []
+    seconds = warm(lambda name, done, total: seen.append((name, done, total)))
+    names = kernel_modules()
+    assert seconds >= 0
+    assert "seawall.kernels.warm" not in names
+    assert seen == [(name, index, len(names)) for index, name in enumerate(names, start=1)]
+
+
+def test_importing_the_room_loads_no_numba() -> None:
+    check = "import sys, seawall.kernels, seawall.kernels.warm; assert 'numba' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "error", "-c", check], check=True)
