@@ -107,6 +107,8 @@ NAMED = {
     "shown extended stored": (plain(0x7E, b"ab"), 0, 1),
     "shown extended as version 1": (plain(0x7E, b"ab"), 1, 1),
     "shown extended as version 2": (plain(0x7E, b"ab"), 2, blocks.SCAN_TYPE_REFUSED),
+    "deleted as version 2": (plain(0x00), 2, blocks.SCAN_TYPE_REFUSED),
+    "deleted stored": (plain(0x00), 0, 1),
     "shown opaque as version 2": (plain(0x7F), 2, blocks.SCAN_TYPE_REFUSED),
     "one byte": (b"\1", 0, blocks.SCAN_TRUNCATED),
     "half a length": (b"\1\0\0\0", 0, blocks.SCAN_TRUNCATED),
@@ -152,7 +154,7 @@ def test_every_type_byte(rules: int) -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(values, max_size=9), st.sampled_from([0, 1, 0xFE, 0x101, 0x1FF, 0x100FF]), st.integers(0, 6))
+@given(st.lists(values, max_size=9), st.sampled_from([0, 1, 0xFE, 0x10001, 0x100FF, 0x1FFFF]), st.integers(0, 6))
 def test_encoding_equals_its_twin_and_scans(contents: list[bytes], record_type: int, start: int) -> None:
     count = len(contents)
     offsets = 2 + np.cumsum([0, *map(len, contents)], dtype=np.int64)
@@ -167,7 +169,7 @@ def test_encoding_equals_its_twin_and_scans(contents: list[bytes], record_type: 
     assert built[0] == built[1]
     assert built[0][:start] + built[0][start + size :] == b"\xee" * (start + 3)
     made = (
-        extended(record_type - 0x100, each) if record_type > 0xFF else plain(record_type, each) for each in contents
+        extended(record_type - 0x10000, each) if record_type > 0xFF else plain(record_type, each) for each in contents
     )
     assert built[0][start : start + size] == b"".join(made)
     assert scan(built[0][start : start + size], records_max=count, room=count + 1) == count

@@ -110,3 +110,24 @@ def test_warming_reports_each_module_once() -> None:
 def test_importing_the_room_loads_no_numba() -> None:
     check = "import sys, seawall.kernels, seawall.kernels.warm; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", check], check=True)
+
+
+FIRST_CALLS = """
+import sys
+import numpy as np
+from seawall.kernels import atomics, disk_ring, frames, memory, warm
+
+warm.warm()
+before = set(sys.modules)
+data = np.frombuffer(b"LAN", np.uint8)
+memory.copy_block(np.zeros(3, np.uint8), 0, data, 0, 3)
+frames.split_frames(data, 0, 3, 10, np.zeros(2, frames.FRAME_ROW), np.zeros(4, np.int64))
+atomics.load_acquire_u32(np.zeros(2, np.uint32), 0)
+disk_ring.submit_slots(np.zeros(disk_ring.ring_words(2), np.int64))
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+
+
+def test_calling_a_kernel_imports_nothing() -> None:
+    """An import on a thread's first call would leave a child, forked at that moment, waiting for a lock for ever."""
+    subprocess.run([sys.executable, "-W", "error", "-c", FIRST_CALLS], check=True)

@@ -108,10 +108,10 @@ def test_count_must_match() -> None:
     check_client_block(block, 2)
 
 
-@pytest.mark.parametrize("record_type", [0x7E, 0x7F])
+@pytest.mark.parametrize("record_type", [0x00, 0x7E, 0x7F])
 def test_types_of_the_server_are_refused_from_v2_clients_and_read_from_storage(record_type: int) -> None:
     block = encode_block([Record(1, b"a"), Record(record_type, b"b")])
-    with pytest.raises(ProtocolError, match="record 1 has type 7") as caught:
+    with pytest.raises(ProtocolError, match=f"record 1 has type {record_type:02X}") as caught:
         check_client_block(block, 2)
     assert (caught.value.code, caught.value.closes) == (0x04, False)
     assert decode_block(block)[1].record_type == record_type

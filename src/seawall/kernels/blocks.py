@@ -7,8 +7,10 @@ A record is one of
     [0xFF][type u16 ≥ 1][length u32][value]           extended
 
 packed back to back, without padding. A block is valid if its records end exactly at its end. Version 1 knows no
-extended records: there 0xFF must be null. Types 0x7E and 0x7F stand for something else when version 1 reads a stored
-block, so version 2 clients may not send them.
+extended records: there 0xFF must be null. Three types are the server's, and version 2 clients may not send them: 0x00
+is what a deleted record leaves behind, 0x7E and 0x7F stand for something else when version 1 reads a stored block.
+
+Types have one number space: 0x00–0xFF as they are, extended type n as EXTENDED_BASE + n.
 
 INV-SCAN-BOUNDS: a scan reads no byte outside `start` … `end`, whatever the bytes say. Everything behind a scan
 (locating columns, gathering) trusts the offsets it wrote and checks nothing again.
@@ -36,9 +38,11 @@ SCAN_TYPE_REFUSED = -2
 SCAN_TOO_MANY = -3
 SCAN_CHECKSUM = -4
 
+TYPE_DELETED = 0x00
 TYPE_EXTENDED = 0xFF
 TYPE_SHOWN_EXTENDED = 0x7E
 TYPE_SHOWN_OPAQUE = 0x7F
+EXTENDED_BASE = 0x10000
 
 _HEADER = 5
 _EXTENDED_HEADER = 7
@@ -72,7 +76,9 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
                     return SCAN_TRUNCATED
                 length = load_u32(block, at + 3)
                 header = _EXTENDED_HEADER
-        elif rules == RECORDS_VERSION_2 and (record_type == TYPE_SHOWN_EXTENDED or record_type == TYPE_SHOWN_OPAQUE):
+        elif rules == RECORDS_VERSION_2 and (
+            record_type == TYPE_DELETED or record_type == TYPE_SHOWN_EXTENDED or record_type == TYPE_SHOWN_OPAQUE
+        ):
             return SCAN_TYPE_REFUSED
         if length > end - at - header:
             return SCAN_TRUNCATED
@@ -106,8 +112,8 @@ def encoded_size(value_offsets: Offsets, count: int, record_type: int) -> int:
 def encode_block(values: Bytes, value_offsets: Offsets, count: int, record_type: int, block: Bytes, start: int) -> int:
     """Write `count` records of one type at `start`; value i is `values[value_offsets[i]:value_offsets[i + 1]]`.
 
-    A `record_type` above 0xFF is an extended type plus 0x100. The caller has checked the room with `encoded_size`, and
-    that no value is longer than its bound. Returns the end of the last record.
+    The caller has checked the room with `encoded_size`, and that no value is longer than its bound. Returns the end
+    of the last record.
     """
     at = start
     extended = record_type > TYPE_EXTENDED
@@ -116,7 +122,7 @@ def encode_block(values: Bytes, value_offsets: Offsets, count: int, record_type:
         length = value_offsets[index + 1] - origin
         if extended:
             block[at] = TYPE_EXTENDED
-            store_u16(block, at + 1, record_type - 0x100)
+            store_u16(block, at + 1, record_type - EXTENDED_BASE)
             store_u32(block, at + 3, length)
             at += _EXTENDED_HEADER
         else:

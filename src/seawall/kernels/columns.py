@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
-from seawall.kernels.blocks import TYPE_EXTENDED, Offsets
+from seawall.kernels.blocks import EXTENDED_BASE, TYPE_EXTENDED, Offsets
 from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_in, int64_out, kernel
 from seawall.kernels.memory import (
     Bytes,
@@ -67,7 +67,7 @@ _spans_in = types.Array(types.int64, 2, "C", readonly=True)
 def locate_values(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, record_types: Spans
 ) -> int:
-    """Where the value of each record is, and of what type; an extended type is reported plus 0x100.
+    """Where the value of each record is, and of what type; an extended type is reported plus EXTENDED_BASE.
 
     A null has length −1. Returns the sum of the lengths.
     """
@@ -77,7 +77,7 @@ def locate_values(
         record_type: int = as_int64(block[at])
         header = _HEADER
         if record_type == TYPE_EXTENDED and load_u16(block, at + 1) != 0:
-            record_type = load_u16(block, at + 1) + 0x100
+            record_type = load_u16(block, at + 1) + EXTENDED_BASE
             header = _EXTENDED_HEADER
         length = offsets[index + 1] - at - header
         starts[index] = at + header

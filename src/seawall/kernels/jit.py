@@ -38,6 +38,7 @@ from typing import Any, ParamSpec, TypeVar
 import llvmlite
 import numba
 import numpy as np
+import numpy.ma  # numba asks for it when a kernel is first called: on some thread, maybe while another one forks
 from numba.core import types
 from numba.extending import intrinsic
 

@@ -12,8 +12,9 @@ A block is valid when its records end exactly at its end, every null has length 
 An opaque version 1 payload is no block: it is one unit of bytes, shown elsewhere as one record of type 7F.
 
 Version 1 knows no extended form, so it is shown one as `[7E][length + 2 u32][type u16][value]`: the same size, so the
-byte offsets of version 1 agree with what is stored. 7E and 7F therefore belong to the server, and a version 2
-client may not send them. A version 1 client may: its types are never interpreted, rewritten or refused.
+byte offsets of version 1 agree with what is stored. 7E and 7F therefore belong to the server, as does 00, which
+readers skip: a version 2 client may not send them. A version 1 client may: its types are never interpreted,
+rewritten or refused.
 
 Types have one number space: 00–FF as sent, extended type n as `EXTENDED_BASE | n`. Type 00 with an empty value is
 what a deleted record leaves behind; readers skip it and go on counting seqs.
@@ -71,8 +72,9 @@ class RecordType(IntEnum):
     ARROW_STREAM = EXTENDED_BASE | 0x0002
 
 
-#: Types that only the server makes: the views it gives one protocol version of what the other one stored.
-SERVER_TYPES: Final = frozenset({int(RecordType.EXTENDED_FOR_V1), int(RecordType.OPAQUE)})
+#: Types that only the server makes: what a delete leaves behind, and the views it gives one protocol version of what
+#: the other one stored.
+SERVER_TYPES: Final = frozenset({int(RecordType.DELETED), int(RecordType.EXTENDED_FOR_V1), int(RecordType.OPAQUE)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def _record_size(rest: bytes, rules: int) -> int:
     if len(rest) < 5:
         raise _RefusedError(SCAN_TRUNCATED)
     record_type = rest[0]
-    if rules == RECORDS_VERSION_2 and record_type in (0x7E, 0x7F):
+    if rules == RECORDS_VERSION_2 and record_type in (0x00, 0x7E, 0x7F):
         raise _RefusedError(SCAN_TYPE_REFUSED)
     if record_type != 0xFF or rest[1:5] == bytes(4):
         size = 5 + int.from_bytes(rest[1:5], "little")
@@ -86,7 +86,7 @@ def _encoded(value: bytes, record_type: int) -> bytes:
     length = len(value).to_bytes(4, "little")
     if record_type <= 0xFF:
         return bytes([record_type]) + length + value
-    return b"\xff" + (record_type - 0x100).to_bytes(2, "little") + length + value
+    return b"\xff" + (record_type - 0x10000).to_bytes(2, "little") + length + value
 
 
 def encoded_size(value_offsets: Offsets, count: int, record_type: int) -> int:

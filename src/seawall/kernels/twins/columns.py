@@ -32,14 +32,14 @@ _KNOWN = _TIMESTAMP | _HEADERS | sum(_SIZED)
 
 
 class _Record:
-    """One record: its type as reported (extended types plus 0x100) and where its value lies."""
+    """One record: its type as reported (extended types plus 0x10000) and where its value lies."""
 
     def __init__(self, block: Bytes, offsets: Offsets, index: int) -> None:
         self.at, self.end = int(offsets[index]), int(offsets[index + 1])
         self.bytes = block[self.at : self.end].tobytes()
         self.type, self.value_at = self.bytes[0], self.at + 5
         if self.type == 0xFF and self.bytes[1:3] != bytes(2):
-            self.type, self.value_at = 0x100 + int.from_bytes(self.bytes[1:3], "little"), self.at + 7
+            self.type, self.value_at = 0x10000 + int.from_bytes(self.bytes[1:3], "little"), self.at + 7
 
     @property
     def is_null(self) -> bool:
@@ -86,7 +86,7 @@ def locate_envelopes(
     for index in range(count):
         record = _Record(block, offsets, index)
         starts[:, index], lengths[:, index], timestamps[index] = record.at, -1, -1
-        if record.type == 0x101:
+        if record.type == 0x10001:
             try:
                 _locate_envelope(_Reader(record), index, starts, lengths, timestamps)
             except (EOFError, ValueError):
