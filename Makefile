@@ -46,9 +46,10 @@ test-checked: setup ## Run the kernel tests with bounds checks
 .PHONY: test-python
 test-python: setup ## Run the inner rooms' tests with kernels as plain Python; branch coverage must reach 95 %
 	@rm -f .coverage .coverage.*
-	SEAWALL_KERNELS_CACHE_DIR=$$(mktemp -d) $(PYTEST) -q --cov=seawall --cov-report= tests/kernels/test_primitives.py
+	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
+		SEAWALL_KERNELS_CACHE_DIR=$$cache $(BIN)/coverage run -m seawall.kernels.warm
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --dist loadgroup --cov=seawall --cov-append --cov-report= \
-		tests/core tests/wire tests/kernels tests/testing tests/io/test_ring.py
+		tests/core tests/wire tests/kernels tests/testing tests/io/test_ring.py tests/io/test_uring.py
 	$(BIN)/coverage report --fail-under=95 \
 		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/kernels/*,src/seawall/testing/*'
 

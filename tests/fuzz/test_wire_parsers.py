@@ -7,6 +7,7 @@ fuzz run feeds each of them far more than the few hundred seeded mutations of th
 import random
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from fuzz_mutation import mutate
@@ -25,6 +26,7 @@ from seawall.wire.batches import (
 )
 from seawall.wire.codes import Codec, DataFlags, ErrorClass, GapReason, GapUnit, ReadBy, SessionStatus
 from seawall.wire.compression import compress, decompress, decompress_v1
+from seawall.wire.decoder import FrameDecoder
 from seawall.wire.envelope import Envelope, parse_envelope
 from seawall.wire.frames import header_crc_v2, parse_frame_header
 from seawall.wire.record_values import KeyValue, parse_key_value, parse_timestamped, parse_timestamped_key_value
@@ -126,10 +128,28 @@ def read_chunks(data: bytes) -> None:
         pass
 
 
+def read_stream(data: bytes) -> None:
+    """The first byte is the size of the pieces; whatever their size, the same frames come out."""
+    size = data[0] + 1 if data else 1
+    seen: list[list[bytes]] = []
+    for pieces in ([data[1:]], [data[at : at + size] for at in range(1, len(data), size)]):
+        decoder = FrameDecoder()
+        frames: list[bytes] = []
+        with suppress(SeawallError):
+            for piece in pieces:
+                decoder.feed(piece)
+                frames.extend(bytes(frame.whole) for frame in decoder.frames())
+            frames.extend(bytes(frame.whole) for frame in decoder.frames())
+        seen.append(frames)
+    if seen[0] != seen[1]:
+        raise AssertionError("chunking changed the frames")
+
+
 TARGETS: dict[str, Target] = {
     name: swallowing(parse)
     for name, parse in {
         "frame_header": parse_frame_header,
+        "stream": read_stream,
         "block": read_block,
         "record_values": read_values,
         "envelope": read_envelope,
@@ -188,6 +208,7 @@ _STATUS = lwp1_replies.ClusterStatusReply(1, True, 1, 4, 3, 3, True, ((2, "healt
 #: Valid inputs that mutations start from.
 CORPUS: dict[str, list[bytes]] = {
     "frame_header": [_FRAME, _batch()],
+    "stream": [b"\x07" + _batch() * 3, b"\x40" + _FRAME * 3, b"\0" + lwp2.encode_ping(9) * 2],
     "block": [encode_block([Record(1, b"hello"), Record(0xFF, b""), Record(0x1_0001, b"\0\0x")]), _FRAME[44:]],
     "record_values": [KeyValue(b"key", b"value", 5).to_record().value, KeyValue(b"k", b"v").to_record().value],
     "envelope": [Envelope(b"d", 1, b"k", b"n", b"t", b"{}", ((b"h", b"v"),)).encode(), Envelope(b"").encode()],

@@ -18,8 +18,9 @@ import numpy as np
 from seawall.bench import disk
 from seawall.bench.harness import Baseline, BenchContext, Measurement, Run, Subject, latency
 from seawall.bench.results import Better, Goal
+from seawall.config import DiskBackend
 from seawall.errors import FatalError, UnsupportedError
-from seawall.io.ring import Backend, DiskRing, open_disk_ring
+from seawall.io.ring import DiskRing, open_disk_ring
 from seawall.io.uring import probe
 from seawall.kernels import disk_ring
 from seawall.kernels.rings import CONTENT_WORDS, Words
@@ -34,33 +35,33 @@ def figures(context: BenchContext) -> Iterator[Measurement]:
     """The figures of this part of the suite."""
     directory = context.directory
     bare = Baseline("bare write + sync", disk.write_latency(directory, WRITE_SIZE))
-    idle = Baseline("on an idle process", ring_latency(directory, "resident"))
+    idle = Baseline("on an idle process", ring_latency(directory, DiskBackend.RESIDENT))
     yield Measurement(
         "write + sync 4 KiB through a resident ring, p50",
         "s",
         Better.LOWER,
-        ring_latency(directory, "resident"),
+        ring_latency(directory, DiskBackend.RESIDENT),
         baseline=bare,
     )
     yield Measurement(
         "write + sync 4 KiB through an io_uring ring, p50",
         "s",
         Better.LOWER,
-        ring_latency(directory, "uring"),
+        ring_latency(directory, DiskBackend.URING),
         baseline=bare,
     )
     yield Measurement(
         "durable write 4 KiB (RWF_DSYNC) through a resident ring, p50",
         "s",
         Better.LOWER,
-        ring_latency(directory, "resident", durable_write=True),
+        ring_latency(directory, DiskBackend.RESIDENT, durable_write=True),
         baseline=bare,
     )
     yield Measurement(
         "ring beside a busy interpreter, p50",
         "s",
         Better.LOWER,
-        beside_busy_thread(ring_latency(directory, "resident")),
+        beside_busy_thread(ring_latency(directory, DiskBackend.RESIDENT)),
         baseline=idle,
         goal=Goal.ratio_at_most(2.0),
         note="a thread runs Python without pause while a kernel submits to the resident ring",
@@ -75,12 +76,12 @@ def figures(context: BenchContext) -> Iterator[Measurement]:
     )
 
 
-def ring_latency(directory: Path, backend: Backend, *, durable_write: bool = False) -> Subject:
+def ring_latency(directory: Path, backend: DiskBackend, *, durable_write: bool = False) -> Subject:
     """Median seconds of a 4 KiB write and its sync through a ring, submitted by a kernel, one at a time."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
-        if backend == "uring" and not probe().available:
+        if backend == DiskBackend.URING and not probe().available:
             raise UnsupportedError(probe().detail)
         block = np.frombuffer(os.urandom(WRITE_SIZE), np.uint8)
         iovec = np.array([block.ctypes.data, block.nbytes], np.int64)

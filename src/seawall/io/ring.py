@@ -21,21 +21,23 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.config import Config, DiskBackend, Toggle
 from seawall.errors import FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
+from seawall.io.topology import discover, pin_thread
 from seawall.kernels import disk_ring
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.rings import CONTENT_WORDS
 
-Backend: TypeAlias = Literal["auto", "resident", "uring"]
 Words = npt.NDArray[np.int64]
 
 #: (operation, descriptor, buffers, position) → bytes done or minus errno.
@@ -100,13 +102,14 @@ class Event:
 class DiskRing:
     """One submitter's ring. Not for several threads at once: each committer has its own."""
 
-    def __init__(self, entries: int = limits.DISK_RING_ENTRIES) -> None:
+    def __init__(self, entries: int = limits.DISK_RING_ENTRIES, *, direct_sync: bool = False) -> None:
         if entries < 2 or entries > limits.DISK_RING_ENTRIES_MAX or entries & (entries - 1):
             raise InvalidInputError(
                 f"a disk ring of {entries} entries: a power of two from 2 to {limits.DISK_RING_ENTRIES_MAX} is needed"
             )
         self.entries = entries
         self.words: Words = np.zeros(disk_ring.ring_words(entries), np.int64)
+        self.words[disk_ring.CONTROL_DIRECT_SYNC] = direct_sync
         self.doorbell = Event()
         self.completed = Event()
         self.server: RingServer | None = None
@@ -222,12 +225,12 @@ class DiskRing:
 class ServerThread:
     """A resident kernel on a thread of its own; common to all servers that are kernels."""
 
-    def __init__(self, ring: DiskRing, name: str, serve: Callable[[], int]) -> None:
+    def __init__(self, ring: DiskRing, name: str, serve: Callable[[], int], cpus: Collection[int]) -> None:
         self.name = name
         self._words = ring.words
         self._doorbell = ring.doorbell
         self._outcome = 0
-        self._thread = threading.Thread(target=self._run, args=(serve,), name=f"seawall-disk-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(serve, cpus), name=f"seawall-disk-{name}", daemon=True)
         self._thread.start()
         # A daemon thread may not outlive the arrays it works on: stop it when the ring or the interpreter goes.
         self._finalizer = weakref.finalize(ring, _stop_thread, self._thread, self._words, self._doorbell, os.getpid())
@@ -241,32 +244,54 @@ class ServerThread:
         """Let the kernel finish what was submitted, and wait for its thread."""
         self._finalizer()
 
-    def _run(self, serve: Callable[[], int]) -> None:
+    def _run(self, serve: Callable[[], int], cpus: Collection[int]) -> None:
+        if cpus:
+            pin_thread(cpus)
         self._outcome = serve()
 
 
 class ResidentServer(ServerThread):
     """`pwritev`, `preadv` and `fdatasync` from one resident kernel, in the order of submission."""
 
-    def __init__(self, ring: DiskRing) -> None:
+    def __init__(self, ring: DiskRing, cpus: Collection[int] = ()) -> None:
         words, doorbell, completed = ring.words, ring.doorbell.wait_fd, ring.completed.signal_fd
-        super().__init__(ring, "resident", lambda: disk_ring.serve_resident(words, doorbell, completed))
+        super().__init__(ring, "resident", lambda: disk_ring.serve_resident(words, doorbell, completed), cpus)
 
 
-def open_disk_ring(backend: Backend = "auto", entries: int = limits.DISK_RING_ENTRIES) -> DiskRing:
-    """A ring with its server running. `auto` is the resident kernel: a lone sync is quicker there (see the records)."""
-    ring = DiskRing(entries)
+def open_disk_ring(
+    backend: DiskBackend = DiskBackend.AUTO,
+    entries: int = limits.DISK_RING_ENTRIES,
+    *,
+    direct_sync: bool = False,
+    cpus: Collection[int] = (),
+) -> DiskRing:
+    """A ring with its server running.
+
+    `auto` is the resident kernel: a lone write and sync comes back sooner from it than from io_uring
+    (`seawall bench kernels` shows both). `direct_sync` makes a durable write one call; ask `direct_sync_wins` whether
+    that pays on a disk. io_uring always does it that way. The server's thread is tied to `cpus` if any are given.
+    """
+    ring = DiskRing(entries, direct_sync=direct_sync)
     try:
-        if backend == "uring":
+        if backend == DiskBackend.URING:
             from seawall.io.uring import UringServer
 
-            ring.server = UringServer(ring)
+            ring.server = UringServer(ring, cpus)
         else:
-            ring.server = ResidentServer(ring)
+            ring.server = ResidentServer(ring, cpus)
     except BaseException:
         ring.close()
         raise
     return ring
+
+
+def open_configured_ring(config: Config, directory: str) -> DiskRing:
+    """The ring that the configuration asks for, for files below `directory`."""
+    disk = config.disk
+    direct_sync = direct_sync_wins(directory) if disk.direct_sync is Toggle.AUTO else disk.direct_sync is Toggle.ON
+    # The first CPU of a plan is the caller's; with fewer CPUs than roles a plan pins nothing.
+    cpus = discover().plan(2)[1] if config.topology.pin else ()
+    return open_disk_ring(disk.backend, disk.ring_entries, direct_sync=direct_sync, cpus=cpus)
 
 
 def serve_inline(ring: DiskRing) -> int:

@@ -12,6 +12,7 @@ import mmap
 import os
 import tempfile
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
@@ -119,11 +120,11 @@ class KernelQueue:
 class UringServer(ServerThread):
     """Serves a disk ring from an io_uring queue: many operations in flight, chains linked by the kernel."""
 
-    def __init__(self, ring: DiskRing) -> None:
+    def __init__(self, ring: DiskRing, cpus: Collection[int] = ()) -> None:
         self._queue = queue = KernelQueue(ring.entries)
         words, doorbell, completed = ring.words, ring.doorbell.wait_fd, ring.completed.signal_fd
         arrays = (queue.sq, queue.cq, queue.sqes, queue.cqes, queue.layout, queue.pending)
-        super().__init__(ring, "uring", lambda: uring.serve_uring(words, doorbell, completed, *arrays))
+        super().__init__(ring, "uring", lambda: uring.serve_uring(words, doorbell, completed, *arrays), cpus)
 
     def stop(self) -> None:
         """Finish what is in flight, wait for the thread, and close the queue."""

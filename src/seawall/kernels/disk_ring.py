@@ -4,7 +4,8 @@ A submitter (a Python thread or a kernel) pushes operations and takes completion
 the resident kernel below on a thread of its own, `serve_pending` called by the waiting thread itself, the io_uring
 loop of `uring.py`, or a simulated disk. All share one array of 64-bit words:
 
-    control              one cache line each: server sleeps, submitter waits, stop asked, poison, chain broken
+    control              one cache line each: server sleeps, submitter waits, stop asked, poison, chain broken;
+                         beside the last, whether a durable write is one call (RWF_DSYNC) or a write and a sync
     scratch              content of one slot for each side, since kernels allocate nothing
     counters             of the submission ring, of the completion ring
     submission slots     tag, operation + LINK, fd, address of an iovec array, its count, file position, bytes in all
@@ -70,6 +71,7 @@ CONTROL_WAITING = 8
 CONTROL_STOP = 16
 CONTROL_POISON = 24
 CONTROL_CHAIN_BROKEN = 32
+CONTROL_DIRECT_SYNC = 33
 
 _SERVER_SCRATCH = 40
 _SERVER_RESULT = 48
@@ -161,8 +163,8 @@ def sleep_is_due(ring: Words) -> int:
     return 1
 
 
-@kernel(int64(int64_in))
-def execute(operation: Words) -> int:
+@kernel(int64(int64_in, int64))
+def execute(operation: Words, direct_sync: int) -> int:
     """Carry out one operation: bytes done, or minus errno."""
     kind = operation[SUBMIT_OPERATION] & OPERATION_MASK
     fd = operation[SUBMIT_FD]
@@ -178,9 +180,9 @@ def execute(operation: Words) -> int:
         elif kind == READ:
             result = read_vector(fd, iovec, count, at)
         else:
-            result = write_sync(fd, iovec, count, at)
+            result = write_sync(fd, iovec, count, at) if direct_sync != 0 else _UNSUPPORTED
             if result == _UNSUPPORTED:
-                # The file system knows no durable write: a write and a sync of the file are the same promise.
+                # Not asked for, or unknown to the file system: a write and a sync of the file keep the same promise.
                 result = write_vector(fd, iovec, count, at)
                 synced = sync_data(fd) if result >= 0 else 0
                 result = synced if synced < 0 else result
@@ -241,7 +243,7 @@ def serve_pending(ring: Words) -> int:
     while next_operation(ring, operation) != 0:
         result = refusal(ring, operation)
         if result == 0:
-            result = execute(operation)
+            result = execute(operation, ring[CONTROL_DIRECT_SYNC])
         settle(ring, operation, result)
         served += 1
     return served

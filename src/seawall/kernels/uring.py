@@ -8,10 +8,12 @@ results. A read of the doorbell is always in flight too, so a new submission wak
     cqes       completion entries of two words: id · result (low 32 bits, signed)
     pending    for each entry in flight: tag, operation, and a free list through the third word
 
-Chains are the kernel's: LINK becomes IOSQE_IO_LINK, a failed or short entry cancels the rest.
+Chains are the kernel's: LINK becomes IOSQE_IO_LINK, a failed or short entry cancels the rest. Only behind a sync the
+server waits itself: a sync that fails does not cancel what is linked to it (seen on Linux 6.18).
 
 INV-URING-CHAIN: a chain is handed over whole, in one call, since a link does not reach across two. While a submitter
 is in the middle of pushing one the server leaves it where it is, and goes on publishing results.
+INV-URING-BARRIER: what follows a sync in its chain is handed over only once that sync has succeeded.
 INV-URING-QUIET: the server returns only after its read of the doorbell has completed, so that the kernel never writes
 into memory that is gone.
 """
@@ -25,6 +27,7 @@ import numpy.typing as npt
 
 from seawall.kernels.atomics import fence, load_acquire, store_release
 from seawall.kernels.disk_ring import (
+    CONTROL_CHAIN_BROKEN,
     CONTROL_SLEEPING,
     CONTROL_STOP,
     LINK,
@@ -56,7 +59,8 @@ from seawall.kernels.system import RWF_DSYNC, uring_enter
 Words32 = npt.NDArray[np.uint32]
 
 #: Places in `layout`: indexes of u32 words in `sq` and `cq`, then the number of entries, the ring's descriptor and the
-#: head of the free list, and last a word for the doorbell to be read into.
+#: head of the free list, a word for the doorbell to be read into, entries in flight, and one more than the entry of
+#: the sync whose chain waits for it (0: none does).
 SQ_TAIL = 0
 SQ_MASK = 1
 SQ_ARRAY = 2
@@ -67,7 +71,8 @@ URING_FD = 6
 FREE = 7
 DOORBELL_WORD = 8
 IN_FLIGHT = 9
-OPERATION = 10
+BARRIER = 10
+OPERATION = 11
 LAYOUT_WORDS = OPERATION + CONTENT_WORDS
 
 PENDING_WORDS = 3
@@ -112,11 +117,13 @@ def _translate(sq: Words32, sqes: Words, layout: Words, pending: Words, operatio
     layout[FREE] = pending[identity * PENDING_WORDS + 2]
     pending[identity * PENDING_WORDS] = operation[SUBMIT_TAG]
     pending[identity * PENDING_WORDS + 1] = operation[SUBMIT_OPERATION]
-    flags = _SQE_LINK << 8 if operation[SUBMIT_OPERATION] & LINK else 0
+    linked = operation[SUBMIT_OPERATION] & LINK != 0
     fd = operation[SUBMIT_FD]
     if kind == SYNC:
-        _fill_entry(sq, sqes, layout, _OP_FSYNC | flags, fd, 0, 0, _FSYNC_DATASYNC << 32, identity)
+        layout[BARRIER] = identity + 1 if linked else 0
+        _fill_entry(sq, sqes, layout, _OP_FSYNC, fd, 0, 0, _FSYNC_DATASYNC << 32, identity)
     else:
+        flags = _SQE_LINK << 8 if linked else 0
         opcode = _OP_READV if kind == READ else _OP_WRITEV
         extra = RWF_DSYNC << 32 if kind == WRITE_SYNC else 0
         length = operation[SUBMIT_COUNT] | extra
@@ -126,9 +133,11 @@ def _translate(sq: Words32, sqes: Words, layout: Words, pending: Words, operatio
     layout[IN_FLIGHT] += 1
 
 
-@kernel(int64(int64_out))
-def _chain_waits(ring: Words) -> int:
-    """Whether a whole chain waits (a lone operation is one); what waits when stop is asked will not grow any more."""
+@kernel(int64(int64_out, int64_in))
+def _chain_waits(ring: Words, layout: Words) -> int:
+    """Whether a whole chain (a lone operation is one) may be taken; what waits at a stop will not grow any more."""
+    if layout[BARRIER] != 0:
+        return 0
     slots = submit_slots(ring)
     capacity = slots.size // SLOT_WORDS
     first = submit_counters(ring)[CONSUMED]
@@ -146,9 +155,9 @@ def _take_operations(ring: Words, sq: Words32, sqes: Words, layout: Words, pendi
     """Translate all that waits, whole chains only; return how many entries are new."""
     operation = layout[OPERATION : OPERATION + CONTENT_WORDS]
     fresh = 0
-    while _chain_waits(ring) != 0:
+    while _chain_waits(ring, layout) != 0:
         linked = True
-        while linked and next_operation(ring, operation) != 0:
+        while linked and layout[BARRIER] == 0 and next_operation(ring, operation) != 0:
             linked = operation[SUBMIT_OPERATION] & LINK != 0
             refused = refusal(ring, operation)
             if refused != 0:
@@ -174,6 +183,9 @@ def _take_results(ring: Words, cq: Words32, cqes: Words, layout: Words, pending:
             result = cqes[base + 1] & 0xFFFFFFFF
             result = result - 0x100000000 if result & 0x80000000 else result
             publish(ring, pending[identity * PENDING_WORDS], pending[identity * PENDING_WORDS + 1], result)
+            if layout[BARRIER] == identity + 1:
+                layout[BARRIER] = 0
+                ring[CONTROL_CHAIN_BROKEN] = as_int64(result < 0)
             pending[identity * PENDING_WORDS + 2] = layout[FREE]
             layout[FREE] = identity
             layout[IN_FLIGHT] -= 1
@@ -213,7 +225,7 @@ def serve_uring(
             # Something is in flight already, but a new submission must still be able to end this sleep.
             store_release(ring, CONTROL_SLEEPING, 1)
             fence()
-            wait = 1 - _chain_waits(ring)
+            wait = 1 - _chain_waits(ring, layout)
         if submit > 0 or wait > 0:
             entered = uring_enter(layout[URING_FD], submit, wait, _ENTER_GETEVENTS)
             if entered < 0 and entered != _INTERRUPTED:

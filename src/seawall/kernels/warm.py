@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+#: Not taken from `__name__`, which is `__main__` when this module is run.
+_ROOM = "seawall.kernels."
+
 
 def kernel_modules() -> list[str]:
     """Names of all modules of this room, this one left out."""
-    room = str(Path(__file__).parent)
-    package = __name__.rpartition(".")[0]
-    found = [f"{package}.{module.name}" for module in pkgutil.iter_modules([room]) if not module.ispkg]
-    return sorted(name for name in found if name != __name__)
+    found = pkgutil.iter_modules([str(Path(__file__).parent)], _ROOM)
+    return sorted(module.name for module in found if not module.ispkg and module.name != f"{_ROOM}warm")
 
 
 def warm(progress: Callable[[str, int, int], None] | None = None) -> float:
