@@ -471,6 +471,16 @@ def test_the_outcome_of_a_server(file: BinaryIO) -> None:
     assert server.outcome == 2
 
 
+def test_a_server_that_gave_up_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_ring, "serve_resident", lambda *_: -errno.EIO)
+    ring = open_disk_ring()
+    server = ring.server
+    assert isinstance(server, ring_module.ResidentServer)
+    server._thread.join()
+    ring.close()
+    assert server.outcome == -errno.EIO
+
+
 def test_a_server_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     rings: list[DiskRing] = []
 

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +165,16 @@ def test_who_may_write_decides(tmp_path: Path) -> None:
         assert jit._is_usable(directory) is usable
 
 
+def test_the_next_place_is_taken_where_one_fails(
+    tmp_path: Path, blocker: Path, monkeypatch: pytest.MonkeyPatch, fresh_choice: None
+) -> None:
+    assert not jit._is_usable(blocker)
+    monkeypatch.setattr(jit, "_cache_roots", lambda: iter((blocker, tmp_path / "second")))
+    chosen = jit.cache_directory()
+    assert chosen is not None
+    assert chosen.parent == tmp_path / "second"
+
+
 def test_a_link_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir(0o700)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -213,11 +222,9 @@ def test_old_generations_go(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def fresh_choice(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def fresh_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the folder be chosen anew, and forget the choice afterwards."""
-    choose = jit.cache_directory.__wrapped__
-    monkeypatch.setattr(jit, "cache_directory", choose)
-    return
+    monkeypatch.setattr(jit, "cache_directory", jit.cache_directory.__wrapped__)
 
 
 def test_status_of_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_choice: None) -> None:

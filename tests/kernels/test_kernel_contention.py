@@ -12,7 +12,10 @@ import pytest
 
 from seawall.kernels import jit, rings
 
-pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
+pytestmark = [
+    pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only"),
+    pytest.mark.slow,
+]
 
 #: Checked code is slower, and what is compared here is the same instruction.
 SCALE = 10 if jit.CHECKED_MODE else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -161,6 +162,11 @@ def test_a_server_sleeps_only_when_there_is_nothing_to_do(stop: int, busy: bool)
     assert states[0] == states[1]
 
 
+@pytest.fixture(params=[disk_ring, disk_twin], ids=["kernel", "twin"])
+def publish(request: pytest.FixtureRequest) -> Callable[[Words, int, int, int], None]:
+    return request.param.publish
+
+
 def completions(ring: Words) -> list[tuple[int, int]]:
     taken, found = np.zeros(7, np.int64), []
     while rings.ring_pop(disk_ring.complete_slots(ring), disk_ring.complete_counters(ring), taken):
@@ -168,15 +174,15 @@ def completions(ring: Words) -> list[tuple[int, int]]:
     return found
 
 
-def test_what_succeeds_beside_a_failed_sync_is_reported_as_failed() -> None:
+def test_what_succeeds_beside_a_failed_sync_is_reported_as_failed(publish: Callable[..., None]) -> None:
     """Operations in flight together: the sync that comes back good after one that failed proves nothing."""
     ring = np.zeros(disk_ring.ring_words(8), np.int64)
-    disk_ring.publish(ring, 1, disk_ring.WRITE, 10)
-    disk_ring.publish(ring, 2, disk_ring.SYNC, -errno.ENOSPC)
-    disk_ring.publish(ring, 3, disk_ring.SYNC, 0)
-    disk_ring.publish(ring, 4, disk_ring.WRITE, 10)
-    disk_ring.publish(ring, 5, disk_ring.READ, 10)
-    disk_ring.publish(ring, 6, disk_ring.WRITE_SYNC, -errno.EINVAL)
+    publish(ring, 1, disk_ring.WRITE, 10)
+    publish(ring, 2, disk_ring.SYNC, -errno.ENOSPC)
+    publish(ring, 3, disk_ring.SYNC, 0)
+    publish(ring, 4, disk_ring.WRITE, 10)
+    publish(ring, 5, disk_ring.READ, 10)
+    publish(ring, 6, disk_ring.WRITE_SYNC, -errno.EINVAL)
     assert completions(ring) == [
         (1, 10),
         (2, -errno.ENOSPC),
@@ -188,7 +194,90 @@ def test_what_succeeds_beside_a_failed_sync_is_reported_as_failed() -> None:
     assert ring[disk_ring.CONTROL_POISON] == -errno.ENOSPC
 
 
-def test_a_canceled_sync_does_not_poison() -> None:
+def test_a_canceled_sync_does_not_poison(publish: Callable[..., None]) -> None:
     ring = np.zeros(disk_ring.ring_words(2), np.int64)
-    disk_ring.publish(ring, 1, disk_ring.SYNC, -errno.ECANCELED)
+    publish(ring, 1, disk_ring.SYNC, -errno.ECANCELED)
     assert ring[disk_ring.CONTROL_POISON] == 0
+
+
+# --- what the operating system rarely does, played by stand-ins ---------------------------------------------------
+
+by_stand_in = pytest.mark.skipif(not jit.PYTHON_MODE, reason="only plain Python lets a test replace a system call")
+
+
+def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
+    """Replace system calls by answers in turn; return the names of the calls as they are made."""
+    calls: list[str] = []
+
+    def play(name: str) -> None:
+        def call(*_: int) -> int:
+            calls.append(name)
+            return answers[name].pop(0)
+
+        monkeypatch.setattr(disk_ring, name, call)
+
+    for name in ("write_vector", "read_vector", "sync_data", "write_sync"):
+        play(name)
+    return calls
+
+
+@by_stand_in
+@pytest.mark.parametrize(
+    ("answers", "result", "expected_calls"),
+    [
+        ({"write_sync": [10]}, 10, ["write_sync"]),
+        ({"write_sync": [-errno.EIO]}, -errno.EIO, ["write_sync"]),
+        ({"write_sync": [-errno.EINTR, 10]}, 10, ["write_sync", "write_sync"]),
+        (
+            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [0]},
+            10,
+            ["write_sync", "write_vector", "sync_data"],
+        ),
+        (
+            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [-errno.EIO]},
+            -errno.EIO,
+            ["write_sync", "write_vector", "sync_data"],
+        ),
+        (
+            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [-errno.ENOSPC]},
+            -errno.ENOSPC,
+            ["write_sync", "write_vector"],
+        ),
+    ],
+)
+def test_durable_writes_fall_back(
+    answers: dict[str, list[int]], result: int, expected_calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = played(monkeypatch, **{name: list(each) for name, each in answers.items()})
+    assert disk_ring.execute(operation(1, disk_ring.WRITE_SYNC), 1) == result
+    assert calls == expected_calls
+
+
+@by_stand_in
+def test_an_interrupted_call_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = {"write_vector": [-errno.EINTR, 5], "sync_data": [-errno.EINTR, 0], "read_vector": [-errno.EINTR, 7]}
+    calls = played(monkeypatch, **again)
+    kinds_and_results = ((disk_ring.WRITE, 5), (disk_ring.SYNC, 0), (disk_ring.READ, 7))
+    for kind, result in kinds_and_results:
+        assert disk_ring.execute(operation(1, kind), 0) == result
+    assert len(calls) == 6
+
+
+@by_stand_in
+def test_measuring_gives_up_on_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = np.zeros(disk_ring.ring_words(4), np.int64)
+    monkeypatch.setattr(disk_ring, "take_completion", lambda *_: 0)
+    outcome = disk_ring.measure_chain(ring, -1, -1, operation(1, disk_ring.SYNC), np.zeros(1, np.int64))
+    assert outcome == -errno.ETIMEDOUT
+
+
+@by_stand_in
+def test_a_full_ring_makes_the_producer_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of a stress loop spin, then let another thread run: here, the other side's next step."""
+    ring, content, taken = Ring(1), np.zeros(7, np.int64), np.zeros(7, np.int64)
+    monkeypatch.setattr(rings, "SPINS", 3)
+    monkeypatch.setattr(rings, "yield_core", lambda: rings.ring_pop(ring.slots, ring.counters, taken))
+    assert rings.produce_pattern(ring.slots, ring.counters, 0, 3, content) == 3
+    assert rings.ring_pop(ring.slots, ring.counters, taken) == 1
+    monkeypatch.setattr(rings, "yield_core", lambda: rings.ring_push(ring.slots, ring.counters, np.arange(21, 28)))
+    assert rings.consume_pattern(ring.slots, ring.counters, 3, 1, taken) == 1

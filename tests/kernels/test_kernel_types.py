@@ -33,6 +33,7 @@ def inferred_floats(function: Callable[..., Any], signature: Any) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_no_kernel_computes_in_floating_point() -> None:
     assert len(OURS) > 50
     floats = {key: inferred_floats(each.source, each.signature) for key, each in OURS.items()}

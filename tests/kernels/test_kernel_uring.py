@@ -37,6 +37,9 @@ class Queue:
     def take_operations(self) -> int:
         return uring._take_operations(self.ring, self.sq, self.sqes, self.layout, self.pending)
 
+    def chain_waits(self) -> int:
+        return uring._chain_waits(self.ring, self.layout)
+
     def entry(self, index: int) -> Words:
         slot = int(self.sq[2 + index % 8])
         return self.sqes[slot * 8 : slot * 8 + 8]
@@ -104,12 +107,12 @@ def test_results_in_any_order_free_their_entries(tail: int) -> None:
 def test_half_a_chain_is_left_where_it_is() -> None:
     queue = Queue()
     queue.submit(1, disk_ring.WRITE, link=True)
-    assert uring._chain_waits(queue.ring) == 0
+    assert queue.chain_waits() == 0
     assert queue.take_operations() == 0
     queue.submit(2, disk_ring.WRITE, link=True)
     assert queue.take_operations() == 0
     queue.submit(3, disk_ring.SYNC)
-    assert uring._chain_waits(queue.ring) == 1
+    assert queue.chain_waits() == 1
     assert queue.take_operations() == 3
 
 
@@ -131,9 +134,9 @@ def test_a_chain_that_fills_the_ring_goes_as_it_is() -> None:
 
 def test_half_a_chain_goes_when_nothing_more_will_come() -> None:
     queue = Queue()
-    assert uring._chain_waits(queue.ring) == 0
+    assert queue.chain_waits() == 0
     queue.ring[disk_ring.CONTROL_STOP] = 1
-    assert uring._chain_waits(queue.ring) == 0
+    assert queue.chain_waits() == 0
     queue.submit(1, disk_ring.WRITE, link=True)
     assert queue.take_operations() == 1
 
@@ -157,3 +160,42 @@ def test_a_sync_that_succeeds_after_a_failed_one_is_reported_as_failed() -> None
     queue.complete(1, 0)
     queue.take_results()
     assert queue.completions() == [(1, -errno.EIO), (2, -errno.EIO)]
+
+
+@pytest.mark.parametrize("result", [0, -errno.EIO, -errno.ECANCELED])
+def test_what_follows_a_sync_in_its_chain_waits_for_it(result: int) -> None:
+    """INV-URING-BARRIER: the operating system would go on behind a sync that failed."""
+    queue = Queue()
+    queue.submit(1, disk_ring.WRITE, link=True)
+    queue.submit(2, disk_ring.SYNC, link=True)
+    queue.submit(3, disk_ring.WRITE, link=True)
+    queue.submit(4, disk_ring.SYNC)
+    assert queue.take_operations() == 2
+    assert queue.entry(1)[0] == 3 | 5 << 32, "the sync itself has no link"
+    assert queue.chain_waits() == 0
+    queue.complete(0, 10)
+    queue.take_results()
+    assert queue.take_operations() == 0
+    queue.complete(1, result)
+    queue.take_results()
+    assert queue.completions() == [(1, 10), (2, result)]
+    if result == 0:
+        assert queue.take_operations() == 2
+        assert queue.completions() == []
+    else:
+        assert queue.take_operations() == 0
+        assert queue.completions() == [(3, -errno.ECANCELED), (4, -errno.ECANCELED)]
+        assert queue.ring[disk_ring.CONTROL_CHAIN_BROKEN] == 0
+
+
+def test_a_chain_behind_a_broken_one_is_untouched() -> None:
+    queue = Queue()
+    queue.submit(1, disk_ring.SYNC, link=True)
+    queue.submit(2, disk_ring.WRITE)
+    queue.submit(3, disk_ring.READ)
+    assert queue.take_operations() == 1
+    queue.complete(0, -errno.EINVAL)
+    queue.take_results()
+    assert queue.take_operations() == 1
+    assert queue.completions() == [(1, -errno.EINVAL), (2, -errno.ECANCELED)]
+    assert queue.entry(1)[0] == 1 | 5 << 32
