@@ -76,6 +76,9 @@ RECEIVE_SIZE = 64 * KIB
 #: Frames a decoder takes from one kernel call; it calls again while there are more. 56 bytes each, for each connection.
 DECODER_ROWS = 128
 
+#: Latest timestamp of an envelope: columns hold it as a signed number, which lasts until the year 2262.
+TIMESTAMP_NS_MAX = 2**63 - 1
+
 # --- clocks ----------------------------------------------------------------------------------------------------
 
 #: Events one hybrid-clock millisecond can tell apart: the counter fills the nanoseconds below the millisecond.

@@ -95,12 +95,11 @@ def locate_in(data: bytes) -> None:
     spans = np.full((2, columns.COLUMN_COUNT, count), -9, np.int64)
     moments = np.full(count, -9, np.int64)
     code = columns.locate_envelopes(block, offsets, count, *spans, moments)
-    check(columns.LOCATE_MALFORMED - count < code <= 0, "result of locating", data)
-    good = count if code == 0 else columns.LOCATE_MALFORMED - code
-    starts, lengths = spans[0, :, :good], spans[1, :, :good]
+    check(0 <= code <= count, "result of locating", data)
+    starts, lengths = spans
     check(bool((lengths >= -1).all()), "length of a field", data)
     # INV-ENVELOPE-INSIDE
-    inside = (starts >= offsets[:good]) & (starts + np.maximum(lengths, 0) <= offsets[1 : good + 1])
+    inside = (starts >= offsets[:count]) & (starts + np.maximum(lengths, 0) <= offsets[1 : count + 1])
     check(bool(inside.all()), "a field outside its record", data)
     if asks_twin(data):
         expected, expected_moments = np.full_like(spans, -9), np.full_like(moments, -9)

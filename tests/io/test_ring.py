@@ -19,7 +19,7 @@ import pytest
 
 from seawall import limits
 from seawall.config import DiskBackend
-from seawall.errors import FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
 from seawall.io import ring as ring_module
 from seawall.io.ring import Completion, DiskRing, Event, open_disk_ring, serve_inline, serve_with
 from seawall.io.uring import probe
@@ -627,3 +627,32 @@ def test_a_kernel_submits_and_measures(backend: str, file: BinaryIO) -> None:
     operations[disk_ring.SUBMIT_FD] = -1
     assert disk_ring.measure_chain(ring.words, *descriptors, operations, latencies) == -errno.EBADF
     ring.close()
+
+
+def test_a_server_that_ended_by_itself_is_noticed(file: BinaryIO) -> None:
+    """Who waits for operations that nobody will carry out is told, not left to its timeout."""
+
+    class Ended:
+        name = "ended"
+        outcome = -errno.ENXIO
+
+        def stop(self) -> None:
+            return None
+
+    ring = DiskRing(4)
+    ring.server = Ended()
+    ring.sync(file, tag=1)
+    try:
+        with pytest.raises(FatalError, match="No such device"):
+            ring.reap(wait_ms=60_000)
+    finally:
+        ring.close()
+
+
+def test_an_event_gives_its_descriptors_back_once() -> None:
+    event = Event()
+    descriptor = event.wait_fd
+    event.close()
+    event.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

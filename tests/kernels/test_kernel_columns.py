@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seawall import limits
 from seawall.kernels import blocks, columns, jit
 from seawall.kernels.twins import columns as twin
 
@@ -127,8 +128,8 @@ def test_located_envelopes_equal_their_twin(records: list[bytes], before: int) -
     assert code == expected[0]
     for given_array, expected_array in zip((starts, lengths, moments), expected[1:], strict=True):
         assert given_array.tolist() == expected_array.tolist()
-    # INV-ENVELOPE-INSIDE, for the records up to the one that was refused
-    for index in range(len(records) if code == 0 else columns.LOCATE_MALFORMED - code):
+    # INV-ENVELOPE-INSIDE
+    for index in range(len(records)):
         for start, length in zip(starts[:, index], lengths[:, index], strict=True):
             assert length == -1 or offsets[index] <= start <= start + length <= offsets[index + 1]
 
@@ -153,11 +154,11 @@ FULL_ENVELOPE = envelope(
 )
 
 
-def test_an_envelope_cut_anywhere_is_refused() -> None:
+def test_an_envelope_cut_anywhere_reads_as_data() -> None:
     for cut in range(len(FULL_ENVELOPE)):
         block, offsets = scanned([plain(1, b"x"), extended(1, FULL_ENVELOPE[:cut])])
-        code, *_ = located(columns.locate_envelopes, block, offsets)
-        assert code == columns.LOCATE_MALFORMED - 1 == located(twin.locate_envelopes, block, offsets)[0]
+        for locate in (columns.locate_envelopes, twin.locate_envelopes):
+            assert located(locate, block, offsets)[0] == 1
 
 
 MALFORMED = {
@@ -168,15 +169,29 @@ MALFORMED = {
     "meta one byte too long": struct.pack("<HI", 0x10, 4) + b"abc",
     "65,535 headers": struct.pack("<HH", 0x20, 0xFFFF) + bytes(30),
     "header name too long": struct.pack("<HHH", 0x20, 1, 0xFFFF) + bytes(30),
+    "1,025 headers": struct.pack("<HH", 0x20, 1_025) + bytes(6 * 1_025),
+    "timestamp from 2^63 on": struct.pack("<HQ", 1, 2**63 + 5) + b"data",
+    "key, then a header value of 4 GiB": struct.pack("<HI3sHHI", 0x22, 3, b"key", 1, 0, 0xFFFFFFFF) + bytes(30),
     "header value of 4 GiB": struct.pack("<HHHI", 0x20, 1, 0, 0xFFFFFFFF) + bytes(30),
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_envelopes(name: str) -> None:
-    block, offsets = scanned([extended(1, MALFORMED[name]), plain(1, b"never reached")])
+    """One bad envelope is data, whole and alone; its neighbours are read as ever."""
+    block, offsets = scanned([extended(1, MALFORMED[name]), extended(1, FULL_ENVELOPE)])
     for locate in (columns.locate_envelopes, twin.locate_envelopes):
-        assert located(locate, block, offsets)[0] == columns.LOCATE_MALFORMED
+        malformed, starts, lengths, moments = located(locate, block, offsets)
+        assert malformed == 1
+        assert lengths[:, 0].tolist() == [len(MALFORMED[name]), -1, -1, -1, -1, -1]
+        assert moments.tolist() == [-1, 1_700_000_000]
+        at = starts[columns.COLUMN_DATA, 0]
+        assert block[at : at + lengths[columns.COLUMN_DATA, 0]].tobytes() == MALFORMED[name]
+        assert lengths[columns.COLUMN_KEY, 1] == 3
+
+
+def test_the_codec_and_the_kernel_bound_headers_alike() -> None:
+    assert columns.HEADERS_MAX == limits.ENVELOPE_HEADERS_MAX
 
 
 Gathered = tuple[int, npt.NDArray[np.int32], Bytes, Bytes]
@@ -232,10 +247,3 @@ def test_a_row_without_data_becomes_an_envelope_with_none() -> None:
         block = np.zeros(size, np.uint8)
         assert encode(np.zeros(0, np.uint8), np.zeros_like(lengths), lengths, moments, 1, block, 0) == size
         assert block.tobytes() == extended(1, b"\0\0")
-
-
-def test_a_timestamp_from_2_63_on_shows_as_negative() -> None:
-    block, offsets = scanned([extended(1, struct.pack("<HQ", 1, 2**63 + 5))])
-    for locate in (columns.locate_envelopes, twin.locate_envelopes):
-        code, _, _, moments = located(locate, block, offsets)
-        assert (code, int(moments[0])) == (0, 5 - 2**63)

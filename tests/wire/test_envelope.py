@@ -13,7 +13,7 @@ BYTES = st.binary(max_size=20)
 ENVELOPES = st.builds(
     Envelope,
     data=BYTES,
-    timestamp_ns=st.none() | st.integers(0, 2**64 - 1),
+    timestamp_ns=st.none() | st.integers(0, limits.TIMESTAMP_NS_MAX),
     key=st.none() | BYTES,
     node=st.none() | BYTES,
     tag=st.none() | BYTES,
@@ -95,4 +95,6 @@ def test_bounds() -> None:
     with pytest.raises(LimitError, match="envelope of"):
         Envelope(bytes(limits.RECORD_VALUE_SIZE_MAX - 1)).encode()
     with pytest.raises(InvalidInputError, match="timestamp"):
-        Envelope(b"", timestamp_ns=2**64).encode()
+        Envelope(b"", timestamp_ns=limits.TIMESTAMP_NS_MAX + 1).encode()
+    with pytest.raises(CorruptionError, match="timestamp"):
+        parse_envelope(b"\x01\0" + (2**63).to_bytes(8, "little"))

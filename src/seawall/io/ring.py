@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from seawall import limits
 from seawall.config import Config, DiskBackend, Toggle
-from seawall.errors import FullError, InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
 from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.topology import discover, pin_thread
@@ -42,6 +42,9 @@ Words = npt.NDArray[np.int64]
 
 #: (operation, descriptor, buffers, position) → bytes done or minus errno.
 Executor: TypeAlias = Callable[[str, int, Sequence[memoryview], int], int]
+
+#: Longest sleep in one call without a look at signals and at the server.
+_WAIT_SLICE_MS = 200
 
 _NAMES = {
     disk_ring.WRITE: "write",
@@ -65,6 +68,11 @@ class RingServer(Protocol):
     @property
     def name(self) -> str:
         """Word for messages and metrics."""
+        ...
+
+    @property
+    def outcome(self) -> int:
+        """Minus errno if serving ended by itself; the operations under way will then never complete."""
         ...
 
     def stop(self) -> None:
@@ -94,9 +102,14 @@ class Event:
         os.write(self.signal_fd, (1).to_bytes(8, "little"))
 
     def close(self) -> None:
-        """Give the descriptors back."""
-        for descriptor in {self.wait_fd, self.signal_fd}:
+        """Give the descriptors back; closing twice is fine."""
+        descriptors = {self.wait_fd, self.signal_fd} - {-1}
+        self.wait_fd = self.signal_fd = -1
+        for descriptor in descriptors:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class DiskRing:
@@ -157,9 +170,13 @@ class DiskRing:
         deadline_ns = time.monotonic_ns() + wait_ms * 1_000_000
         while self._under_way:
             left_ms = (deadline_ns - time.monotonic_ns() + 999_999) // 1_000_000
-            wait = left_ms if len(taken) < count else 0
+            # In slices, so that Ctrl-C and the end of the server are noticed.
+            wait = min(left_ms, _WAIT_SLICE_MS) if len(taken) < count else 0
             if not disk_ring.take_completion(self.words, self.completed.wait_fd, self._content, wait):
-                break
+                if wait <= 0:
+                    break
+                self._check_server()
+                continue
             tag = int(self._content[disk_ring.COMPLETE_TAG])
             del self._under_way[tag]
             taken.append(Completion(tag, int(self._content[disk_ring.COMPLETE_RESULT])))
@@ -213,6 +230,11 @@ class DiskRing:
         words[disk_ring.SUBMIT_BYTES] = sum(array.nbytes for array in arrays)
         self._under_way[tag] = (iovec, arrays)
         disk_ring.submit(self.words, words)
+
+    def _check_server(self) -> None:
+        outcome = self.server.outcome if self.server is not None else 0
+        if outcome < 0:
+            raise FatalError(f"the server of this disk ring ended: {os.strerror(-outcome)}")
 
     def _check_alive(self) -> None:
         if self._pid == os.getpid():

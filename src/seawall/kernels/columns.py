@@ -12,7 +12,9 @@ The envelope (extended type 0x0001) is: flags u16, then the fields its flags nam
     0x02 key         u32 length, bytes         0x10 meta      u32 length, bytes
     0x04 node        u32 length, bytes         0x20 headers   u16 count × (u16 length, name, u32 length, value)
 
-INV-ENVELOPE-INSIDE: a field never reaches beyond its record; a record that says otherwise is refused, not clipped.
+INV-ENVELOPE-INSIDE: a field never reaches beyond its record. The server stores what clients send without looking
+inside, so an envelope may break the format: it then reads as data alone, its whole value, and is counted. One bad
+record must not make a topic unreadable.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy.typing as npt
 from numba.core import types
 
 from seawall.kernels.blocks import EXTENDED_BASE, TYPE_EXTENDED, Offsets
-from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_in, int64_out, kernel
+from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_in, int64_out, kernel, void
 from seawall.kernels.memory import (
     Bytes,
     as_int64,
@@ -55,7 +57,10 @@ COLUMN_META = 4
 COLUMN_HEADERS = 5
 COLUMN_COUNT = 6
 
-LOCATE_MALFORMED = -1
+#: Longest header list of an envelope that is read as such.
+HEADERS_MAX = 1_024
+
+_MALFORMED = -1
 
 _HEADER = 5
 _EXTENDED_HEADER = 7
@@ -92,17 +97,17 @@ def locate_values(
 
 @kernel(int64(bytes_in, int64, int64))
 def _skip_headers(block: Bytes, at: int, end: int) -> int:
-    """End of a header list that starts at `at`, or LOCATE_MALFORMED."""
-    if end - at < 2:
-        return LOCATE_MALFORMED
+    """End of a header list that starts at `at`, or _MALFORMED."""
+    if end - at < 2 or load_u16(block, at) > HEADERS_MAX:
+        return _MALFORMED
     remaining = load_u16(block, at)
     at += 2
     while remaining > 0:
         if end - at < 2 or load_u16(block, at) > end - at - 2:
-            return LOCATE_MALFORMED
+            return _MALFORMED
         at += 2 + load_u16(block, at)
         if end - at < 4 or load_u32(block, at) > end - at - 4:
-            return LOCATE_MALFORMED
+            return _MALFORMED
         at += 4 + load_u32(block, at)
         remaining -= 1
     return at
@@ -113,28 +118,30 @@ def _locate_envelope(
     block: Bytes, at: int, end: int, index: int, starts: Spans, lengths: Spans, timestamps: Spans
 ) -> int:
     if end - at < 2:
-        return LOCATE_MALFORMED
+        return _MALFORMED
     flags = load_u16(block, at)
     at += 2
     if flags & ~FLAGS_KNOWN:
-        return LOCATE_MALFORMED
+        return _MALFORMED
     if flags & FLAG_TIMESTAMP:
         if end - at < 8:
-            return LOCATE_MALFORMED
+            return _MALFORMED
         timestamps[index] = load_i64(block, at)
+        if timestamps[index] < 0:
+            return _MALFORMED
         at += 8
     for column in range(COLUMN_KEY, COLUMN_HEADERS):
         if flags & (1 << column):
             if end - at < 4 or load_u32(block, at) > end - at - 4:
-                return LOCATE_MALFORMED
+                return _MALFORMED
             length = load_u32(block, at)
             starts[column, index] = at + 4
             lengths[column, index] = length
             at += 4 + length
     if flags & FLAG_HEADERS:
         after = _skip_headers(block, at, end)
-        if after == LOCATE_MALFORMED:
-            return LOCATE_MALFORMED
+        if after == _MALFORMED:
+            return _MALFORMED
         starts[COLUMN_HEADERS, index] = at
         lengths[COLUMN_HEADERS, index] = after - at
         at = after
@@ -143,32 +150,44 @@ def _locate_envelope(
     return 0
 
 
+@kernel(void(int64, int64, int64, _spans, _spans, int64_out))
+def _locate_data(at: int, end: int, index: int, starts: Spans, lengths: Spans, timestamps: Spans) -> None:
+    """Make `at` … `end` the data of a record without other fields; a length of −1 makes it null."""
+    timestamps[index] = -1
+    for column in range(COLUMN_COUNT):
+        starts[column, index] = at
+        lengths[column, index] = -1
+    lengths[COLUMN_DATA, index] = end - at
+
+
 @kernel(int64(bytes_in, int64_in, int64, _spans, _spans, int64_out))
 def locate_envelopes(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, timestamps: Spans
 ) -> int:
     """Where every field of every record is; records that are no envelope have their value as data and nothing else.
 
-    `starts` and `lengths` have COLUMN_COUNT rows; an absent field has length −1, an absent timestamp is −1. Returns 0,
-    or LOCATE_MALFORMED − index of the first envelope that breaks the format.
+    `starts` and `lengths` have COLUMN_COUNT rows; an absent field has length −1, an absent timestamp is −1. Returns how
+    many envelopes break the format and were read as data.
     """
+    malformed = 0
     for index in range(count):
         at = offsets[index]
         end = offsets[index + 1]
-        timestamps[index] = -1
-        for column in range(COLUMN_COUNT):
-            starts[column, index] = at
-            lengths[column, index] = -1
-        extended = as_int64(block[at]) == TYPE_EXTENDED
-        if extended and load_u16(block, at + 1) == ENVELOPE_TYPE:
-            found = _locate_envelope(block, at + _EXTENDED_HEADER, end, index, starts, lengths, timestamps)
-            if found == LOCATE_MALFORMED:
-                return LOCATE_MALFORMED - index
-        elif not extended or load_u16(block, at + 1) != 0:
-            header = _EXTENDED_HEADER if extended else _HEADER
-            starts[COLUMN_DATA, index] = at + header
-            lengths[COLUMN_DATA, index] = end - at - header
-    return 0
+        if as_int64(block[at]) != TYPE_EXTENDED:
+            _locate_data(at + _HEADER, end, index, starts, lengths, timestamps)
+            continue
+        extended_type = load_u16(block, at + 1)
+        if extended_type == 0:
+            _locate_data(at, at - 1, index, starts, lengths, timestamps)
+            continue
+        at += _EXTENDED_HEADER
+        _locate_data(at, end, index, starts, lengths, timestamps)
+        if extended_type != ENVELOPE_TYPE:
+            continue
+        if _locate_envelope(block, at, end, index, starts, lengths, timestamps) == _MALFORMED:
+            _locate_data(at, end, index, starts, lengths, timestamps)
+            malformed += 1
+    return malformed
 
 
 @kernel(int64(int64_in, int64))

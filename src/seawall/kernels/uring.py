@@ -86,7 +86,10 @@ _FSYNC_DATASYNC = 1
 _SQE_LINK = 4
 _ENTER_GETEVENTS = 1
 _DOORBELL_ID = -1
+#: Not failures: a signal came, or the kernel asks to take results first or to come again.
 _INTERRUPTED = -errno.EINTR
+_AGAIN = -errno.EAGAIN
+_BUSY = -errno.EBUSY
 
 
 @kernel(void(uint32_out, int64_out, int64_in, int64, int64, int64, int64, int64, int64))
@@ -228,7 +231,7 @@ def serve_uring(
             wait = 1 - _chain_waits(ring, layout)
         if submit > 0 or wait > 0:
             entered = uring_enter(layout[URING_FD], submit, wait, _ENTER_GETEVENTS)
-            if entered < 0 and entered != _INTERRUPTED:
+            if entered < 0 and entered != _INTERRUPTED and entered != _AGAIN and entered != _BUSY:
                 return entered
             submit -= max(entered, 0)
         store_release(ring, CONTROL_SLEEPING, 0)

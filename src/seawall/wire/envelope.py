@@ -5,7 +5,7 @@ One form carries HTTP events, keyed records with headers and table rows alike.
 | at | size         | field     | present when | bytes                                                        |
 |----|--------------|-----------|--------------|--------------------------------------------------------------|
 | 0  | 2            | flags     | always       | the six bits below, rest 0                                   |
-| …  | 8            | timestamp | flag 01      | u64, nanoseconds, the client's clock                         |
+| …  | 8            | timestamp | flag 01      | u64 below 2^63, nanoseconds, the client's clock              |
 | …  | 4 + length   | key       | flag 02      | length u32, bytes                                            |
 | …  | 4 + length   | node      | flag 04      | length u32, bytes                                            |
 | …  | 4 + length   | tag       | flag 08      | length u32, bytes                                            |
@@ -15,7 +15,8 @@ One form carries HTTP events, keyed records with headers and table rows alike.
 
 An envelope is valid when no other flag is set, every field lies inside the value, and it has at most 1,024 headers.
 A flag tells an absent field (None) from an empty one (b"" or no headers). Header names may repeat and keep their
-order. Nothing here is text to the codec: whoever shows a field decodes it.
+order. Nothing here is text to the codec: whoever shows a field decodes it. The server does not look inside: a record
+whose envelope is not valid is stored, and readers of columns see its whole value as data.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from seawall.core.types import TimestampNs
-from seawall.errors import CorruptionError, LimitError
-from seawall.limits import ENVELOPE_HEADERS_MAX, RECORD_VALUE_SIZE_MAX
-from seawall.wire.fields import Buffer, pack
+from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.limits import ENVELOPE_HEADERS_MAX, RECORD_VALUE_SIZE_MAX, TIMESTAMP_NS_MAX
+from seawall.wire.fields import Buffer
 from seawall.wire.records import Record, RecordType
 
 #: (name, value) in the order given by the writer.
@@ -71,7 +72,9 @@ class Envelope:
         pieces = [b""]
         if self.timestamp_ns is not None:
             flags |= EnvelopeFlags.TIMESTAMP
-            pieces.append(pack(_U64, "envelope timestamp", self.timestamp_ns))
+            if not 0 <= self.timestamp_ns <= TIMESTAMP_NS_MAX:
+                raise InvalidInputError(f"envelope timestamp {self.timestamp_ns}, 0 to {TIMESTAMP_NS_MAX} is allowed")
+            pieces.append(_U64.pack(self.timestamp_ns))
         for flag, field in self._sized_fields():
             if field is not None:
                 flags |= flag
@@ -106,6 +109,8 @@ def parse_envelope(value: Buffer) -> Envelope:
     if flags & ~_ALL_FLAGS:
         raise CorruptionError(f"envelope: flags {flags:#06x} have bits outside {_ALL_FLAGS:#06x}")
     timestamp_ns = cursor.number(_U64, "timestamp") if flags & EnvelopeFlags.TIMESTAMP else None
+    if timestamp_ns is not None and timestamp_ns > TIMESTAMP_NS_MAX:
+        raise CorruptionError(f"envelope: timestamp {timestamp_ns}, at most {TIMESTAMP_NS_MAX}")
     key = cursor.sized(_U32, "key") if flags & EnvelopeFlags.KEY else None
     node = cursor.sized(_U32, "node") if flags & EnvelopeFlags.NODE else None
     tag = cursor.sized(_U32, "tag") if flags & EnvelopeFlags.TAG else None

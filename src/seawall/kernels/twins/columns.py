@@ -20,7 +20,7 @@ from seawall.kernels.columns import (
     COLUMN_META,
     COLUMN_NODE,
     COLUMN_TAG,
-    LOCATE_MALFORMED,
+    HEADERS_MAX,
     Spans,
 )
 from seawall.kernels.memory import Bytes
@@ -82,19 +82,25 @@ def locate_values(
 def locate_envelopes(
     block: Bytes, offsets: Offsets, count: int, starts: Spans, lengths: Spans, timestamps: Spans
 ) -> int:
-    """Where each field of each record is; 0, or LOCATE_MALFORMED − index of the first bad envelope."""
+    """Where each field of each record is; how many envelopes break the format and were read as data."""
+    malformed = 0
     for index in range(count):
         record = _Record(block, offsets, index)
-        starts[:, index], lengths[:, index], timestamps[index] = record.at, -1, -1
+        _locate_data(record, index, starts, lengths, timestamps)
         if record.type == 0x10001:
             try:
                 _locate_envelope(_Reader(record), index, starts, lengths, timestamps)
             except (EOFError, ValueError):
-                return LOCATE_MALFORMED - index
-        elif not record.is_null:
-            starts[COLUMN_DATA, index] = record.value_at
-            lengths[COLUMN_DATA, index] = record.end - record.value_at
-    return 0
+                _locate_data(record, index, starts, lengths, timestamps)
+                malformed += 1
+    return malformed
+
+
+def _locate_data(record: _Record, index: int, starts: Spans, lengths: Spans, timestamps: Spans) -> None:
+    at = record.at if record.is_null else record.value_at
+    starts[:, index], lengths[:, index], timestamps[index] = at, -1, -1
+    if not record.is_null:
+        lengths[COLUMN_DATA, index] = record.end - at
 
 
 def _locate_envelope(value: _Reader, index: int, starts: Spans, lengths: Spans, timestamps: Spans) -> None:
@@ -103,6 +109,8 @@ def _locate_envelope(value: _Reader, index: int, starts: Spans, lengths: Spans, 
         raise ValueError(flags)
     if flags & _TIMESTAMP:
         timestamps[index] = value.number("q")
+        if timestamps[index] < 0:
+            raise ValueError("a timestamp beyond what a signed number holds")
     for flag, column in _SIZED.items():
         if flags & flag:
             length = value.number("I")
@@ -111,7 +119,10 @@ def _locate_envelope(value: _Reader, index: int, starts: Spans, lengths: Spans, 
             starts[column, index], lengths[column, index] = at, length
     if flags & _HEADERS:
         at = value.at
-        for _ in range(value.number("H")):
+        header_count = value.number("H")
+        if header_count > HEADERS_MAX:
+            raise ValueError(header_count)
+        for _ in range(header_count):
             value.take(value.number("H"))
             value.take(value.number("I"))
         starts[COLUMN_HEADERS, index], lengths[COLUMN_HEADERS, index] = at, value.at - at
