@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import crc32c as crc32c_wheel
 import numpy as np
@@ -19,12 +18,10 @@ from seawall.bench import ring_figures, split_figures
 from seawall.bench.harness import MEMORY_COPY, Baseline, BenchContext, Measurement, Run, Subject, rate
 from seawall.bench.results import Better, Goal
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs
-from seawall.kernels import blocks, checksum, columns
+from seawall.kernels import blocks, checksum
 from seawall.limits import MIB
 from seawall.wire import batches
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from seawall.wire.arrow import decode_table
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -184,7 +181,7 @@ def _column_figures() -> Iterator[Measurement]:
         Better.HIGHER,
         over_blocks(100, _gather_all, records=True),
         goal=Goal.value_at_least(5e6),
-        note="scan, locate, copy, and the Arrow array itself, in fresh memory each time",
+        note="block to Arrow record batch with seq, type and value, in fresh memory each time",
     )
     yield Measurement(
         "gather into Arrow, 1 KiB records",
@@ -198,22 +195,8 @@ def _column_figures() -> Iterator[Measurement]:
 
 def _gather_all(data: WorkingSet) -> None:
     for block in data.blocks:
-        assert len(gather_values(block, data.offsets)) == data.offsets.size - 1
-
-
-def gather_values(block: Bytes, offsets: npt.NDArray[np.int64]) -> pa.BinaryArray:
-    """The values of a block as one Arrow array; `offsets` is room for its record boundaries."""
-    import pyarrow as pa
-
-    count = blocks.scan_block(block, 0, block.nbytes, blocks.RECORDS_STORED, offsets.size, offsets)
-    starts, lengths, record_types = np.empty((3, count), np.int64)
-    size = columns.locate_values(block, offsets, count, starts, lengths, record_types)
-    arrow_offsets = np.empty(count + 1, np.int32)
-    data = np.empty(size, np.uint8)
-    validity = np.empty((count + 7) // 8, np.uint8)
-    nulls = columns.gather_spans(block, starts, lengths, count, arrow_offsets, data, validity)
-    buffers = [pa.py_buffer(array) for array in (validity, arrow_offsets, data)]
-    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=nulls)
+        table = decode_table(block.data, base_seq=1, wanted=("value",))
+        assert table.num_rows == data.offsets.size - 1
 
 
 def _stored_batch_figures() -> Iterator[Measurement]:
