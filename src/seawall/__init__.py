@@ -1,7 +1,30 @@
 """Seawall: an ordered, durable shared log for Python and Spark.
 
-Importing this package is cheap on purpose: numba, pyarrow, pyspark and the network stack are loaded by the
-rooms that need them, when they are first used.
+    import seawall
+
+    with seawall.open("data/") as log:
+        log.create_topic("events")
+        log.publish("events", [{"n": 1}, {"n": 2}])
+        log.read_arrow("events")
+
+Importing this package is cheap on purpose: numba, pyarrow, pyspark and the network stack are loaded by the rooms that
+need them, when they are first used.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from seawall.engine.embedded import EmbeddedLog
+
 __version__ = "0.1.0"
+
+
+def open(path: str | Path) -> EmbeddedLog:
+    """Open a data directory as an embedded log; it is made if it is not there."""
+    from seawall.engine.embedded import open_log
+
+    return open_log(path)

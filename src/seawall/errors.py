@@ -7,12 +7,18 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── ConfigError          a setting is unknown, mistyped or out of range
     │   ├── InvalidInputError    a value, name or argument breaks a stated rule (also a ValueError)
     │   │   └── LimitError       it is larger than its bound in `limits.py`
+    │   ├── ConflictError        it contradicts what is there already
+    │   ├── NotFoundError        what it names is not there
+    │   ├── WrongStateError      the thing is not in a state that allows it
     │   ├── UnsupportedError     this platform or build cannot do it
     │   └── ProtocolError        bytes from a peer break the wire protocol; carries the wire code
     ├── RetryableError           nothing happened; the same request may succeed later
     │   ├── ClockSkewError       a remote clock is too far ahead of ours to be followed
+    │   ├── DiskFullError        the disk has no room for what must be reserved before anything is promised
+    │   ├── LockedError          another process holds the thing
     │   └── FullError            a bounded queue, ring or table has no room now
     ├── CorruptionError          stored or received bytes are not what was written
+    │   ├── SegmentDamageError   a stretch of a segment is damaged; carries its bytes and seqs, what follows can be read
     │   └── ChecksumError        a checksum does not match
     ├── FatalError               this process must stop using the thing that failed
     │   ├── SyncError            a sync failed: what was written before it is in an unknown state
@@ -29,18 +35,24 @@ __all__ = [
     "ChecksumError",
     "ClockSkewError",
     "ConfigError",
+    "ConflictError",
     "CorruptionError",
+    "DiskFullError",
     "FatalError",
     "FullError",
     "InvalidInputError",
     "InvariantError",
     "LimitError",
+    "LockedError",
+    "NotFoundError",
     "OutcomeUnknownError",
     "ProtocolError",
     "RetryableError",
     "SeawallError",
+    "SegmentDamageError",
     "SyncError",
     "UnsupportedError",
+    "WrongStateError",
 ]
 
 
@@ -62,6 +74,18 @@ class InvalidInputError(CallerError, ValueError):
 
 class LimitError(InvalidInputError):
     """Something is larger than its bound in `limits.py`."""
+
+
+class ConflictError(CallerError):
+    """The request contradicts what is there already."""
+
+
+class NotFoundError(CallerError):
+    """What the request names is not there."""
+
+
+class WrongStateError(CallerError):
+    """The thing is not in a state that allows what was asked; it stays as it was."""
 
 
 class UnsupportedError(CallerError):
@@ -90,12 +114,38 @@ class ClockSkewError(RetryableError):
     """A remote clock is too far ahead of ours to be followed; it passes when the clocks agree again."""
 
 
+class LockedError(RetryableError):
+    """Another process holds the thing; it can be had when that one ends."""
+
+
+class DiskFullError(RetryableError):
+    """The disk has no room for what must be reserved ahead; nothing was promised, and it passes when space returns."""
+
+
 class FullError(RetryableError):
     """A bounded queue, ring or table has no room now."""
 
 
 class CorruptionError(SeawallError):
     """Stored or received bytes are not what was written."""
+
+
+class SegmentDamageError(CorruptionError):
+    """A stretch of a segment is damaged.
+
+    It takes the bytes `from_at` up to `to_at` of the file and the seqs `first_seq` up to `last_seq`, which is None
+    where nothing tells how many records it held. Batches before and behind it can be read.
+    """
+
+    def __init__(
+        self, message: str, *, path: str, from_at: int, to_at: int, first_seq: int, last_seq: int | None
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.from_at = from_at
+        self.to_at = to_at
+        self.first_seq = first_seq
+        self.last_seq = last_seq
 
 
 class ChecksumError(CorruptionError):

@@ -107,6 +107,82 @@ DISK_RING_ENTRIES_MAX = 4_096
 #: Buffers one vectored call may take (IOV_MAX on Linux and macOS).
 IOVEC_COUNT_MAX = 1_024
 
+# --- control batches, topics and snapshots ---------------------------------------------------------------------
+
+#: One JSON document in a control batch: a topic's configuration before and after, with the longest names and tags.
+CONTROL_DOCUMENT_SIZE_MAX = 64 * KIB
+
+#: Parts of a compound control batch. With the bound on one part it also bounds what one position can change.
+COMPOUND_PARTS_MAX = 4_096
+
+#: What a sequencer keeps of one client (`CLIENT` control batches, snapshots).
+CLIENT_ROW_SIZE = 64
+
+#: A tag: a deletion key that people type, not data.
+TAG_SIZE_MAX = 256
+
+#: Who a cursor belongs to: a consumer, a group or a router; as long as a topic name.
+CURSOR_OWNER_SIZE_MAX = 255
+
+#: Topics, and cursors over all topics, of one data directory: both live in memory and in every snapshot.
+TOPICS_MAX = 100_000
+CURSORS_MAX = 1_000_000
+
+#: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait.
+IDEMPOTENCY_KEYS_MAX = 100_000
+
+#: A metadata snapshot: it is read and checked as a whole, in memory.
+SNAPSHOT_SIZE_MAX = 1 * GIB
+
+#: Snapshots kept: the newest, and the one to fall back to if it is damaged.
+SNAPSHOTS_KEPT = 2
+
+#: Space held back in a data directory so that deletes, which are writes, still work on a full disk.
+BALLAST_SIZE = 1 * MIB
+
+#: A file of the write-ahead log, preallocated whole. The bound is what a reader may have to hold as one epoch.
+WAL_FILE_SIZE = 64 * MIB
+WAL_FILE_SIZE_MIN = 64 * KIB
+WAL_FILE_SIZE_MAX = 1 * GIB
+
+#: Bytes the reader of the write-ahead log takes at once, where an epoch is not larger: many small epochs a call.
+WAL_READ_SIZE = 1 * MIB
+
+# --- lanes and sequencing --------------------------------------------------------------------------------------
+
+#: A batch of this size is written at its place and not copied into a lane: copying wins below, one write above.
+LARGE_BATCH_SIZE = 64 * KIB
+
+#: Staging of one lane: what one group commit takes from a busy worker, and the overflow that forces a serialized drain.
+LANE_BUFFER_SIZE = 4 * MIB
+LANE_OVERFLOW_SIZE = 8 * MIB
+
+#: Memory that an overflowing lane asks for at a time.
+LANE_OVERFLOW_CHUNK_SIZE = 1 * MIB
+
+#: Lanes of one data directory: one for each worker, more than any machine has cores for them.
+LANES_MAX = 1_024
+
+#: Seqs that one durable ceiling lets a topic hand out: at five million records a second, five control batches a second.
+CEILING_STEP = 1_048_576
+
+#: Rows one call of the commit frontier fills; it is called again while there are more batches. 56 bytes each.
+ADMISSION_ROWS = 4_096
+
+#: Publishers whose windows are in memory, 128 bytes each; the others wait in storage.
+CLIENTS_MAX = 1_000_000
+
+#: Publishers whose last 256 results are in memory, 8 KiB each; a duplicate of another one is told no numbers.
+CLIENTS_REMEMBERED = 16_384
+
+#: Bytes a scan of a segment takes at once, where a batch is not larger.
+SEGMENT_SCAN_SIZE = 1 * MIB
+
+#: Disk space an active segment reserves ahead: it doubles from the first to the second, so that a quiet topic costs
+#: little and a busy one asks the file system rarely.
+SEGMENT_RESERVE_SIZE_MIN = 64 * KIB
+SEGMENT_RESERVE_SIZE_MAX = 16 * MIB
+
 # --- measuring -------------------------------------------------------------------------------------------------
 
 #: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.

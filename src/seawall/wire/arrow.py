@@ -179,6 +179,7 @@ def _encode_batch(batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
 
 def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[EncodedBlock]:
     header = limits.RECORD_HEADER_SIZE if record_type <= RecordType.NULL else limits.EXTENDED_HEADER_SIZE
+    record_type = int(record_type)  # to a kernel a member of an enum is another, much slower type
     for first, last in _runs(np.diff(offsets) + header):
         part = offsets[first : last + 1]
         block = np.empty(blocks.encoded_size(part, last - first, record_type), np.uint8)

@@ -1,0 +1,207 @@
+"""What users hand in and get back: values of many kinds into blocks, stored batches into records.
+
+In: bytes, str (UTF-8), dict and list (JSON), a `Message` with key, headers, time and tag, an Arrow table or record
+batch, a pandas data frame, or an iterable of the first four. Out: a `ReceivedBatch`, whose records are made only if
+asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from seawall.core.types import Position, Seq, TimestampNs
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import CorruptionError, InvalidInputError
+from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX
+from seawall.wire.arrow import EncodedBlock, decode_table, encode_table, encode_values
+from seawall.wire.batches import block_of
+from seawall.wire.envelope import Envelope, parse_envelope
+from seawall.wire.records import Record, RecordType, encode_record, iter_records
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+_JSON: Final = (",", ":")
+
+#: So many records are packed one by one sooner than arrays for a kernel are made.
+_FEW: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record with more than its value. `headers` keep their order; `timestamp_ns` is the writer's own clock."""
+
+    value: bytes | str | Mapping[str, object] | Sequence[object]
+    key: bytes | str | None = None
+    headers: Mapping[str, bytes | str] | Sequence[tuple[str, bytes | str]] | None = None
+    timestamp_ns: int | None = None
+    tag: str | None = None
+    node: str | None = None
+    meta: bytes | str | None = None
+
+
+#: One record.
+OneRecord: TypeAlias = "bytes | bytearray | memoryview | str | Mapping[str, object] | list[object] | Message"
+#: Whatever `publish` takes.
+Publishable: TypeAlias = "OneRecord | Iterable[OneRecord] | pa.Table | pa.RecordBatch | pd.DataFrame"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRecord:
+    """One record as a reader sees it; `timestamp_ns` is the log's, `client_timestamp_ns` the writer's."""
+
+    seq: Seq
+    record_type: int
+    value: bytes
+    timestamp_ns: TimestampNs
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    client_timestamp_ns: int | None = None
+    tag: bytes | None = None
+    node: bytes | None = None
+    meta: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A run of records with consecutive seqs, from `first_seq` on."""
+
+    topic: str
+    base_seq: Seq
+    first_seq: Seq
+    record_count: int
+    position: Position
+    timestamp_ns: TimestampNs
+    block: memoryview
+
+    @property
+    def next_seq(self) -> Seq:
+        """Where reading goes on."""
+        return Seq(self.base_seq + self.record_count)
+
+    def __len__(self) -> int:
+        return self.next_seq - self.first_seq
+
+    def __iter__(self) -> Iterator[ReceivedRecord]:
+        return self.records()
+
+    def records(self) -> Iterator[ReceivedRecord]:
+        """Each record; what a delete left behind is passed over."""
+        for seq, record in enumerate(iter_records(self.block), self.base_seq):
+            deleted = record.record_type == RecordType.DELETED and not record.value
+            if seq >= self.first_seq and not deleted:
+                yield _received(Seq(seq), record, self.timestamp_ns)
+
+    def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
+        """The records as columns, without an object for each."""
+        table = decode_table(self.block, base_seq=self.base_seq, wanted=columns)
+        return table.slice(self.first_seq - self.base_seq) if self.first_seq > self.base_seq else table
+
+
+def received(topic: str, stored: StoredBatch, from_seq: Seq) -> ReceivedBatch:
+    """A stored batch as a reader at `from_seq` gets it."""
+    header = stored.header
+    first_seq = max(header.base_seq, from_seq)
+    block = memoryview(block_of(header, stored.block))
+    return ReceivedBatch(
+        topic, header.base_seq, first_seq, header.record_count, header.position, header.timestamp_ns, block
+    )
+
+
+def encode(records: Publishable) -> list[EncodedBlock]:
+    """Whatever a user hands in, as blocks."""
+    if isinstance(records, (bytes, bytearray, memoryview, str, Mapping, Message)):
+        return _encode_each([records])
+    if hasattr(records, "schema") and hasattr(records, "num_rows"):
+        return list(encode_table(records))
+    if hasattr(records, "iloc"):
+        import pyarrow as pa
+
+        return list(encode_table(pa.Table.from_pandas(records, preserve_index=False)))
+    if not isinstance(records, Iterable):
+        raise InvalidInputError(f"cannot publish a {type(records).__name__}: give bytes, str, dict, Message or a table")
+    each: list[OneRecord] = [*records]
+    return _encode_each(each)
+
+
+def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
+    plain = [record for record in records if isinstance(record, bytes)]
+    if len(plain) == len(records) > _FEW:
+        return list(encode_values(plain))
+    return list(_pack(encode_record(_record_of(record)) for record in records))
+
+
+def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
+    """Join records into as few blocks as the bounds allow."""
+    pieces: list[bytes] = []
+    size = 0
+    for piece in encoded:
+        if pieces and (size + len(piece) > BLOCK_SIZE_MAX or len(pieces) == BATCH_RECORDS_MAX):
+            yield EncodedBlock(memoryview(b"".join(pieces)), len(pieces))
+            pieces, size = [], 0
+        pieces.append(piece)
+        size += len(piece)
+    if pieces:
+        yield EncodedBlock(memoryview(b"".join(pieces)), len(pieces))
+
+
+def _record_of(record: OneRecord) -> Record:
+    if isinstance(record, Message):
+        pairs = record.headers.items() if isinstance(record.headers, Mapping) else record.headers
+        return Envelope(
+            data=_value_of(record.value).value,
+            timestamp_ns=None if record.timestamp_ns is None else TimestampNs(record.timestamp_ns),
+            key=_bytes_of(record.key),
+            node=_bytes_of(record.node),
+            tag=_bytes_of(record.tag),
+            meta=_bytes_of(record.meta),
+            headers=None if pairs is None else tuple((name.encode(), _text(value)) for name, value in pairs),
+        ).to_record()
+    return _value_of(record)
+
+
+def _value_of(value: object) -> Record:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Record(RecordType.RAW, bytes(value))
+    if isinstance(value, str):
+        return Record(RecordType.RAW, value.encode())
+    if isinstance(value, (Mapping, list, tuple)):
+        try:
+            return Record(RecordType.JSON, json.dumps(value, separators=_JSON, ensure_ascii=False).encode())
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(f"a value does not fit JSON: {error}") from error
+    raise InvalidInputError(f"cannot publish a {type(value).__name__}: give bytes, str, dict, list or Message")
+
+
+def _bytes_of(value: bytes | str | None) -> bytes | None:
+    return None if value is None else _text(value)
+
+
+def _text(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _received(seq: Seq, record: Record, timestamp_ns: TimestampNs) -> ReceivedRecord:
+    if record.record_type == RecordType.ENVELOPE:
+        try:
+            envelope = parse_envelope(record.value)
+        except CorruptionError:
+            # Stored as it came: whoever sent it, the reader gets its bytes.
+            return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)
+        return ReceivedRecord(
+            seq,
+            record.record_type,
+            envelope.data,
+            timestamp_ns,
+            envelope.key,
+            envelope.headers or (),
+            envelope.timestamp_ns,
+            envelope.tag,
+            envelope.node,
+            envelope.meta,
+        )
+    return ReceivedRecord(seq, record.record_type, record.value, timestamp_ns)

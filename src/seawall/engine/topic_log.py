@@ -1,0 +1,178 @@
+"""The batches of one topic: at which place each lies, how it gets there, and how it is read back.
+
+A batch has its place (segment, file position) from the moment it is numbered. Until a checkpoint has filled that place,
+a small batch lies in the write-ahead log only, at the address this module remembers; large ones are written to their
+place at once. Readers do not notice the difference.
+
+Segments are *sealed*, or *filling*: the last of these is written on, older ones wait for the checkpoint to seal them.
+
+INV-PLACES-FOLLOW: places are the running ends of segments, and a segment begins only where the log says so (a roll, or
+the first batch). So replaying the log gives every batch the same place again.
+
+One owner at a time. This module must not know what makes a batch durable, nor which batches a reader may see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from seawall.core.types import Seq, TimestampNs
+from seawall.io.interfaces import File
+from seawall.limits import BATCH_HEADER_SIZE
+from seawall.storage.batch_index import BatchIndex
+from seawall.storage.epochs import WalAddress
+from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
+from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, verify_block
+
+#: The file an address of the log lies in, and the position there.
+Locate = Callable[[WalAddress], tuple[File, int]]
+
+
+@dataclass(slots=True)
+class Filling:
+    """A segment that is not sealed, and where those of its batches are that it does not hold yet."""
+
+    segment: ActiveSegment
+    #: Entry index → address in the log.
+    waiting: dict[int, WalAddress] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """One verified batch as it lies on disk."""
+
+    header: BatchHeader
+    data: memoryview
+
+    @property
+    def block(self) -> memoryview:
+        """The block as stored, compressed or not."""
+        return self.data[BATCH_HEADER_SIZE:]
+
+
+class TopicLog:
+    """The segments of one topic."""
+
+    def __init__(self, home: TopicHome, locate: Locate, sealed: list[SealedSegment], filling: list[Filling]) -> None:
+        self._home = home
+        self._locate = locate
+        self.sealed = sealed
+        self.filling = filling
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def needs_roll(self, bounds: SegmentLimits, now_ns: TimestampNs) -> bool:
+        """Whether the next batch should begin a new segment."""
+        if not self.filling:
+            return False
+        segment = self.filling[-1].segment
+        index = segment.index
+        if not len(index):
+            return False
+        first_ns = index.first_timestamp_ns
+        return seal_reason(index.record_count, segment.size, first_ns, now_ns, bounds) is not None
+
+    def begin(self, first_seq: Seq, created_ns: TimestampNs) -> None:
+        """Begin a segment; what is appended from now on goes there."""
+        self.filling.append(Filling(ActiveSegment.create(self._home, first_seq, created_ns)))
+
+    @property
+    def writing(self) -> Filling | None:
+        """The segment that is written on."""
+        return self.filling[-1] if self.filling else None
+
+    # --- checkpoint ----------------------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Copy every batch that waits in the log to its place, and make all places durable."""
+        for filling in self.filling:
+            for first, last in _runs(filling):
+                entries = filling.segment.index.slice(first, last)
+                at = int(entries["at"][0])
+                length = int(entries["at"][-1]) + int(entries["length"][-1]) - at
+                source, source_at = self._locate(filling.waiting[first])
+                filling.segment.copy_from(source, source_at, at, length)
+            filling.segment.sync()
+            filling.waiting.clear()
+
+    def seal_rolled(self) -> None:
+        """Seal every segment that is not written on any more; all places must be filled."""
+        while len(self.filling) > 1:
+            oldest = self.filling[0].segment
+            if len(oldest.index):
+                self.sealed.append(oldest.seal())
+            else:
+                oldest.close()
+            del self.filling[0]
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, from_seq: Seq, end_seq: Seq, size_max: int) -> Iterator[StoredBatch]:
+        """Whole batches from the one that holds `from_seq`, or the first behind it, up to `end_seq`, in order.
+
+        Ends after `size_max` bytes, but never before the first batch.
+        """
+        size = 0
+        for index, read in self._segments_from(from_seq):
+            entry = index.find_seq(from_seq)
+            while entry < len(index):
+                row = index.slice(entry, entry + 1)[0]
+                length = int(row["length"])
+                if int(row["base_seq"]) >= end_seq or (size and size + length > size_max):
+                    return
+                yield _verified(read(entry))
+                size += length
+                entry += 1
+
+    def close(self) -> None:
+        """Give all files back; syncs nothing."""
+        for filling in self.filling:
+            filling.segment.close()
+        for segment in self.sealed:
+            segment.close()
+
+    def _segments_from(self, seq: Seq) -> Iterator[tuple[BatchIndex, Callable[[int], memoryview]]]:
+        """Index and reader of every segment that may hold `seq` or what follows it."""
+        starts = [segment.name.first_seq for segment in self.sealed]
+        for segment in self.sealed[max(0, bisect_right(starts, seq) - 1) :]:
+            if segment.name.last_seq >= seq:
+                yield segment.index, _reader_of(segment)
+        for filling in self.filling:
+            yield filling.segment.index, self._reader_of_filling(filling)
+
+    def _reader_of_filling(self, filling: Filling) -> Callable[[int], memoryview]:
+        def read(entry: int) -> memoryview:
+            address = filling.waiting.get(entry)
+            if address is None:
+                return filling.segment.read(entry, entry + 1)
+            file, at = self._locate(address)
+            return memoryview(file.read(int(filling.segment.index.slice(entry, entry + 1)["length"][0]), at))
+
+        return read
+
+
+def _reader_of(segment: SealedSegment) -> Callable[[int], memoryview]:
+    return lambda entry: segment.read(entry, entry + 1)
+
+
+def _verified(data: memoryview) -> StoredBatch:
+    header = parse_batch_header(data, source=BatchSource.STORED)
+    verify_block(header, data[BATCH_HEADER_SIZE:])
+    return StoredBatch(header, data)
+
+
+def _runs(filling: Filling) -> Iterator[tuple[int, int]]:
+    """Ranges of entries that lie back to back in the log as they do in the segment: one copy each."""
+    lengths = filling.segment.index.entries["length"]
+    first = end = -1
+    for entry in sorted(filling.waiting):
+        address = filling.waiting[entry]
+        if entry != end or address != filling.waiting[entry - 1] + int(lengths[entry - 1]):
+            if end > first:
+                yield first, end
+            first = entry
+        end = entry + 1
+    if end > first:
+        yield first, end

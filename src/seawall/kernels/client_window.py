@@ -1,0 +1,402 @@
+"""Which batches of a publisher are decided: a window of 256 client seqs for each client, in arrays.
+
+A client is one row of `clients`, eight u64, which is also what snapshots store (64 bytes, little-endian):
+
+    0  8 client_id          16 8 next_expected: lowest client seq not decided     32 32 bitmap: client seq s is
+    8  8 session_epoch      24 8 highest_seen: highest client seq decided               bit s mod 256, 1 = stored
+
+and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
+two zeros, and the bitmap of decided seqs that were *refused*. The *memory* of a client is one row of `slots` (owner's
+row + 1, next newer slot, next older slot, zero, bitmap of seqs whose result is known) and 256 results; there are fewer
+memories than clients, and the one decided least recently gives its memory up. The last row of `slots` is the ring's
+sentinel: its "newer" is the oldest slot, its "older" the newest, and its fourth word counts decisions.
+
+Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
+    stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
+    refused bit         decided and not stored: a repetition gets the same answer, and never an ack
+    no bit, below next  skipped, abandoned, or refused before a restart: never stored, never an ack
+    no bit, from next   new
+
+INV-WINDOW-EXACT: no client seq is decided twice, and only what was stored is ever called a duplicate.
+INV-WINDOW-SPAN: next_expected − 1 ≤ highest_seen ≤ next_expected + 255, so 256 bits tell all seqs apart.
+INV-WINDOW-NEXT: the seq next_expected is not decided; each seq below it is decided or skipped.
+
+A client id with the top bit set belongs to a connection without a session: it passes, and leaves nothing behind.
+Batch headers carry the low 32 bits of a session epoch, so those are what is compared.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from numba.core import types
+
+from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint64, uint64_out, void
+from seawall.kernels.memory import Bytes, as_int64
+from seawall.kernels.tables import ABSENT, Keys, Values, table_find
+
+Words = npt.NDArray[np.uint64]
+Rows: TypeAlias = npt.NDArray[np.void]
+
+WINDOW = 256
+#: Client seqs end here, far from where adding to one would overflow.
+CLIENT_SEQ_MAX = 1 << 62
+
+#: Columns of a row of `clients`, `sides` and `slots`. All three have their bitmap in the last four.
+ROW_WORDS = 8
+BITS = 4
+CLIENT_ID = 0
+SESSION_EPOCH = 1
+NEXT_EXPECTED = 2
+HIGHEST_SEEN = 3
+SIDE_MEMORY = 0
+SIDE_DECIDED_AT = 1
+SLOT_OWNER = 0
+SLOT_NEWER = 1
+SLOT_OLDER = 2
+SLOT_DECISIONS = 3
+
+#: What is asked of the window: one batch.
+WINDOW_BATCH = np.dtype(
+    [("client_id", np.uint64), ("client_seq", np.uint64), ("session_epoch", np.uint32), ("block_crc", np.uint32)]
+)
+assert WINDOW_BATCH.itemsize == 24
+
+#: What became of a batch. `known` is 0 where the numbers are forgotten; position and base seq are then unknown.
+WINDOW_RESULT = np.dtype(
+    [
+        ("position", np.uint64),
+        ("base_seq", np.uint64),
+        ("timestamp_ns", np.uint64),
+        ("block_crc", np.uint32),
+        ("reason", np.uint16),
+        ("status", np.uint8),
+        ("known", np.uint8),
+    ]
+)
+assert WINDOW_RESULT.itemsize == 32
+
+#: `status` of a result that was stored, as in an ACK; every other status is a refusal.
+STATUS_STORED = 0
+
+#: What a check finds.
+CHECK_NEW = 0
+CHECK_DUPLICATE = 1
+CHECK_REFUSED = 2
+CHECK_SKIPPED = 3
+CHECK_MISMATCH = 4
+CHECK_OUTSIDE = 5
+CHECK_FENCED = 6
+CHECK_UNKNOWN_CLIENT = 7
+
+_words = types.Array(types.uint64, 2, "C")
+_batches = record_array(WINDOW_BATCH)
+_results = record_array(WINDOW_RESULT)
+_ONE = np.uint64(1)
+_UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SYNTHETIC_SHIFT = np.uint64(63)
+_LOW = 0xFFFFFFFF
+
+
+@kernel(types.boolean(_words, int64, int64))
+def _is_marked(words: Words, row: int, seq: int) -> bool:
+    word = words[row, BITS + ((seq >> 6) & 3)]
+    return bool((word >> np.uint64(seq & 63)) & _ONE)
+
+
+@kernel(void(_words, int64, int64))
+def _mark(words: Words, row: int, seq: int) -> None:
+    words[row, BITS + ((seq >> 6) & 3)] |= _ONE << np.uint64(seq & 63)
+
+
+@kernel(void(_words, int64, int64))
+def _unmark(words: Words, row: int, seq: int) -> None:
+    words[row, BITS + ((seq >> 6) & 3)] &= ~(_ONE << np.uint64(seq & 63))
+
+
+@kernel(int64(int64, int64, _words, _words, int64))
+def _judge(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
+    """What a seq of a known client is, as far as the bitmaps tell; an epoch of -1 is not compared."""
+    if session_epoch >= 0 and (as_int64(clients[row, SESSION_EPOCH]) & _LOW) != (session_epoch & _LOW):
+        return CHECK_FENCED
+    if client_seq < 1 or client_seq > CLIENT_SEQ_MAX:
+        return CHECK_OUTSIDE
+    next_expected = as_int64(clients[row, NEXT_EXPECTED])
+    highest = as_int64(clients[row, HIGHEST_SEEN])
+    if client_seq - next_expected >= WINDOW or highest - client_seq >= WINDOW:
+        return CHECK_OUTSIDE
+    if client_seq > highest:
+        return CHECK_NEW
+    if _is_marked(clients, row, client_seq):
+        return CHECK_DUPLICATE
+    if _is_marked(sides, row, client_seq):
+        return CHECK_REFUSED
+    return CHECK_SKIPPED if client_seq < next_expected else CHECK_NEW
+
+
+@kernel(
+    int64(
+        *(uint64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
+        *(_results, int64),
+    )
+)
+def check_batch(
+    client_id: np.uint64,
+    session_epoch: int,
+    client_seq: int,
+    block_crc: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    index: int,
+) -> int:
+    """What a batch is: a CHECK code. Nothing changes but `answers[index]`, which holds the original's result."""
+    answer = answers[index]
+    answer["position"] = _UNKNOWN
+    answer["base_seq"] = 0
+    answer["timestamp_ns"] = 0
+    answer["block_crc"] = 0
+    answer["reason"] = 0
+    answer["status"] = 0
+    answer["known"] = 0
+    if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
+        return CHECK_NEW
+    entry = table_find(keys, used, client_id)
+    if entry == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    row = values[entry]
+    code = _judge(client_seq, session_epoch, clients, sides, row)
+    if code != CHECK_DUPLICATE and code != CHECK_REFUSED:
+        return code
+    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
+    if slot < 0 or not _is_marked(slots, slot, client_seq):
+        return code
+    result = results[slot * WINDOW + (client_seq & (WINDOW - 1))]
+    if as_int64(result["block_crc"]) != block_crc:
+        return CHECK_MISMATCH
+    answer["position"] = result["position"]
+    answer["base_seq"] = result["base_seq"]
+    answer["timestamp_ns"] = result["timestamp_ns"]
+    answer["block_crc"] = result["block_crc"]
+    answer["reason"] = result["reason"]
+    answer["status"] = result["status"]
+    answer["known"] = 1
+    return code
+
+
+@kernel(int64(_words, _words, int64))
+def _memory_of(sides: Words, slots: Words, row: int) -> int:
+    """The slot of a client, made the newest; taken from the client decided least recently if it had none."""
+    sentinel = slots.shape[0] - 1
+    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
+    if slot < 0:
+        slot = as_int64(slots[sentinel, SLOT_NEWER])
+        owner = as_int64(slots[slot, SLOT_OWNER])
+        if owner > 0:
+            sides[owner - 1, SIDE_MEMORY] = 0
+        slots[slot, SLOT_OWNER] = row + 1
+        sides[row, SIDE_MEMORY] = slot + 1
+        for word in range(BITS, ROW_WORDS):
+            slots[slot, word] = 0
+    newer = as_int64(slots[slot, SLOT_NEWER])
+    older = as_int64(slots[slot, SLOT_OLDER])
+    slots[newer, SLOT_OLDER] = older
+    slots[older, SLOT_NEWER] = newer
+    newest = as_int64(slots[sentinel, SLOT_OLDER])
+    slots[slot, SLOT_OLDER] = newest
+    slots[slot, SLOT_NEWER] = sentinel
+    slots[newest, SLOT_NEWER] = slot
+    slots[sentinel, SLOT_OLDER] = slot
+    return slot
+
+
+@kernel(void(_words, _words, _words, int64, int64))
+def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, highest: int) -> None:
+    """Move the upper end of the window; seqs that come into it are not decided, whoever had their bits before."""
+    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
+    before = as_int64(clients[row, HIGHEST_SEEN])
+    for seq in range(max(before + 1, highest - WINDOW + 1), highest + 1):
+        _unmark(clients, row, seq)
+        _unmark(sides, row, seq)
+        if slot >= 0:
+            _unmark(slots, slot, seq)
+    clients[row, HIGHEST_SEEN] = highest
+
+
+@kernel(void(_words, _words, int64, int64))
+def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> None:
+    """Move the lower end of what is open, over all that is decided already (INV-WINDOW-NEXT)."""
+    highest = as_int64(clients[row, HIGHEST_SEEN])
+    seq = next_expected
+    while seq <= highest and (_is_marked(clients, row, seq) or _is_marked(sides, row, seq)):
+        seq += 1
+    clients[row, NEXT_EXPECTED] = seq
+
+
+@kernel(
+    int64(
+        *(uint64, int64),
+        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
+        *(_results, int64),
+    )
+)
+def decide_batch(
+    client_id: np.uint64,
+    client_seq: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    index: int,
+) -> int:
+    """Record `outcomes[index]` as the fate of a batch: CHECK_NEW, or the code for which nothing was recorded."""
+    if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
+        return CHECK_NEW
+    entry = table_find(keys, used, client_id)
+    if entry == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    row = values[entry]
+    code = _judge(client_seq, -1, clients, sides, row)
+    if code != CHECK_NEW:
+        return code
+    slot = _memory_of(sides, slots, row)
+    if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
+        _raise_highest(clients, sides, slots, row, client_seq)
+    outcome = outcomes[index]
+    if outcome["status"] == STATUS_STORED:
+        _mark(clients, row, client_seq)
+    else:
+        _mark(sides, row, client_seq)
+    _mark(slots, slot, client_seq)
+    result = results[slot * WINDOW + (client_seq & (WINDOW - 1))]
+    result["position"] = outcome["position"]
+    result["base_seq"] = outcome["base_seq"]
+    result["timestamp_ns"] = outcome["timestamp_ns"]
+    result["block_crc"] = outcome["block_crc"]
+    result["reason"] = outcome["reason"]
+    result["status"] = outcome["status"]
+    result["known"] = 1
+    if client_seq == as_int64(clients[row, NEXT_EXPECTED]):
+        _raise_next(clients, sides, row, client_seq)
+    sentinel = slots.shape[0] - 1
+    decisions = as_int64(slots[sentinel, SLOT_DECISIONS]) + 1
+    slots[sentinel, SLOT_DECISIONS] = decisions
+    sides[row, SIDE_DECIDED_AT] = decisions
+    return CHECK_NEW
+
+
+@kernel(int64(uint64, int64, uint64_out, int64_out, bytes_out, _words, _words, _words))
+def skip_to(
+    client_id: np.uint64,
+    next_expected: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+) -> int:
+    """Give up every undecided seq below `next_expected`: CHECK_NEW, or CHECK_OUTSIDE if there is none such.
+
+    The caller has checked that `next_expected` is at most CLIENT_SEQ_MAX.
+    """
+    entry = table_find(keys, used, client_id)
+    if entry == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    row = values[entry]
+    if next_expected <= as_int64(clients[row, NEXT_EXPECTED]):
+        return CHECK_OUTSIDE
+    if next_expected - 1 > as_int64(clients[row, HIGHEST_SEEN]):
+        _raise_highest(clients, sides, slots, row, next_expected - 1)
+    _raise_next(clients, sides, row, next_expected)
+    return CHECK_NEW
+
+
+@kernel(
+    void(
+        *(_batches, int64),
+        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
+        *(_results, int64_out),
+    )
+)
+def check_many(
+    batches: Rows,
+    count: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    codes: Values,
+) -> None:
+    """`check_batch` for each of the first `count` batches, all against the window as it is now."""
+    for index in range(count):
+        batch = batches[index]
+        codes[index] = check_batch(
+            batch["client_id"],
+            as_int64(batch["session_epoch"]),
+            as_int64(batch["client_seq"]),
+            as_int64(batch["block_crc"]),
+            keys,
+            values,
+            used,
+            clients,
+            sides,
+            slots,
+            results,
+            answers,
+            index,
+        )
+
+
+@kernel(
+    void(
+        *(_batches, int64),
+        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
+        *(_results, int64_out),
+    )
+)
+def decide_many(
+    batches: Rows,
+    count: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    codes: Values,
+) -> None:
+    """`decide_batch` for each of the first `count` batches, in order; a repetition finds itself decided."""
+    for index in range(count):
+        batch = batches[index]
+        codes[index] = decide_batch(
+            batch["client_id"],
+            as_int64(batch["client_seq"]),
+            keys,
+            values,
+            used,
+            clients,
+            sides,
+            slots,
+            results,
+            outcomes,
+            index,
+        )

@@ -1,0 +1,271 @@
+"""A client's window as sets of seqs: read from the arrays, changed the obvious way, written back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from seawall.kernels.client_window import (
+    BITS,
+    CHECK_DUPLICATE,
+    CHECK_FENCED,
+    CHECK_MISMATCH,
+    CHECK_NEW,
+    CHECK_OUTSIDE,
+    CHECK_REFUSED,
+    CHECK_SKIPPED,
+    CHECK_UNKNOWN_CLIENT,
+    CLIENT_SEQ_MAX,
+    HIGHEST_SEEN,
+    NEXT_EXPECTED,
+    SESSION_EPOCH,
+    SIDE_DECIDED_AT,
+    SIDE_MEMORY,
+    SLOT_DECISIONS,
+    SLOT_NEWER,
+    SLOT_OLDER,
+    SLOT_OWNER,
+    STATUS_STORED,
+    WINDOW,
+    Rows,
+    Words,
+)
+from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import Keys, Values
+
+_UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
+_NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "status")
+
+
+def _row_of(client_id: int, keys: Keys, values: Values, used: Bytes) -> int | None:
+    for entry in np.flatnonzero(used):
+        if int(keys[entry]) == client_id:
+            return int(values[entry])
+    return None
+
+
+def _seqs(words: Words, row: int, highest: int) -> set[int]:
+    """The seqs of a window that ends at `highest` whose bits are set."""
+    bitmap = b"".join(int(word).to_bytes(8, "little") for word in words[row, BITS:])
+    return {seq for seq in range(highest - WINDOW + 1, highest + 1) if bitmap[seq % WINDOW // 8] >> seq % 8 & 1}
+
+
+def _write_seqs(words: Words, row: int, seqs: set[int]) -> None:
+    bitmap = sum(1 << seq % WINDOW for seq in seqs)
+    for word in range(4):
+        words[row, BITS + word] = bitmap >> 64 * word & 0xFFFF_FFFF_FFFF_FFFF
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client, out of its arrays."""
+
+    row: int
+    epoch: int
+    next_expected: int
+    highest: int
+    stored: set[int]
+    refused: set[int]
+    known: set[int]
+    slot: int | None
+
+    @classmethod
+    def read(cls, row: int, clients: Words, sides: Words, slots: Words) -> _Client:
+        highest = int(clients[row, HIGHEST_SEEN])
+        slot = int(sides[row, SIDE_MEMORY]) - 1 if sides[row, SIDE_MEMORY] else None
+        return cls(
+            row=row,
+            epoch=int(clients[row, SESSION_EPOCH]),
+            next_expected=int(clients[row, NEXT_EXPECTED]),
+            highest=highest,
+            stored=_seqs(clients, row, highest),
+            refused=_seqs(sides, row, highest),
+            known=set() if slot is None else _seqs(slots, slot, highest),
+            slot=slot,
+        )
+
+    def write(self, clients: Words, sides: Words, slots: Words) -> None:
+        clients[self.row, NEXT_EXPECTED] = self.next_expected
+        clients[self.row, HIGHEST_SEEN] = self.highest
+        _write_seqs(clients, self.row, self.stored)
+        _write_seqs(sides, self.row, self.refused)
+        if self.slot is not None:
+            _write_seqs(slots, self.slot, self.known)
+
+    def judge(self, client_seq: int) -> int:
+        if not 1 <= client_seq <= CLIENT_SEQ_MAX:
+            return CHECK_OUTSIDE
+        if not self.highest - 255 <= client_seq <= self.next_expected + 255:
+            return CHECK_OUTSIDE
+        if client_seq in self.stored:
+            return CHECK_DUPLICATE
+        if client_seq in self.refused:
+            return CHECK_REFUSED
+        return CHECK_SKIPPED if client_seq < self.next_expected else CHECK_NEW
+
+    def raise_highest(self, highest: int) -> None:
+        self.highest = max(self.highest, highest)
+        for seqs in (self.stored, self.refused, self.known):
+            seqs -= {seq for seq in seqs if seq <= self.highest - WINDOW}
+
+    def raise_next(self, next_expected: int) -> None:
+        self.next_expected = next_expected
+        while self.next_expected in self.stored | self.refused:
+            self.next_expected += 1
+
+
+def check_batch(
+    client_id: int,
+    session_epoch: int,
+    client_seq: int,
+    block_crc: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    index: int,
+) -> int:
+    """What a batch is, and the original's result where it is remembered."""
+    answers[index] = (_UNKNOWN, 0, 0, 0, 0, 0, 0)
+    if client_id >= 1 << 63:
+        return CHECK_NEW
+    row = _row_of(client_id, keys, values, used)
+    if row is None:
+        return CHECK_UNKNOWN_CLIENT
+    client = _Client.read(row, clients, sides, slots)
+    if client.epoch % (1 << 32) != session_epoch % (1 << 32):
+        return CHECK_FENCED
+    code = client.judge(client_seq)
+    if code in (CHECK_DUPLICATE, CHECK_REFUSED) and client_seq in client.known and client.slot is not None:
+        result = results[client.slot * WINDOW + client_seq % WINDOW]
+        if int(result["block_crc"]) != block_crc:
+            return CHECK_MISMATCH
+        answers[index] = (*(result[name] for name in _NUMBERS), 1)
+    return code
+
+
+def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
+    """The client's memory, or the oldest one of all; afterwards it is the newest."""
+    sentinel = len(slots) - 1
+    order = []
+    slot = int(slots[sentinel, SLOT_NEWER])
+    while slot != sentinel:
+        order.append(slot)
+        slot = int(slots[slot, SLOT_NEWER])
+    if client.slot is None:
+        client.slot = order[0]
+        for side in sides:
+            if int(side[SIDE_MEMORY]) == client.slot + 1:
+                side[SIDE_MEMORY] = 0
+        sides[client.row, SIDE_MEMORY] = client.slot + 1
+        slots[client.slot, SLOT_OWNER] = client.row + 1
+    order.remove(client.slot)
+    ring = [*order, client.slot, sentinel]
+    for older, newer in zip(ring, [*ring[1:], ring[0]], strict=True):
+        slots[older, SLOT_NEWER] = newer
+        slots[newer, SLOT_OLDER] = older
+    return client.slot
+
+
+def decide_batch(
+    client_id: int,
+    client_seq: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    index: int,
+) -> int:
+    """Record the fate of a batch that is new."""
+    if client_id >= 1 << 63:
+        return CHECK_NEW
+    row = _row_of(client_id, keys, values, used)
+    if row is None:
+        return CHECK_UNKNOWN_CLIENT
+    client = _Client.read(row, clients, sides, slots)
+    code = client.judge(client_seq)
+    if code != CHECK_NEW:
+        return code
+    slot = _take_slot(client, sides, slots)
+    client.raise_highest(client_seq)
+    (client.stored if outcomes[index]["status"] == STATUS_STORED else client.refused).add(client_seq)
+    client.known.add(client_seq)
+    client.raise_next(client.next_expected)
+    client.write(clients, sides, slots)
+    results[slot * WINDOW + client_seq % WINDOW] = (*(outcomes[index][name] for name in _NUMBERS), 1)
+    decisions = int(slots[-1, SLOT_DECISIONS]) + 1
+    slots[-1, SLOT_DECISIONS] = decisions
+    sides[row, SIDE_DECIDED_AT] = decisions
+    return CHECK_NEW
+
+
+def skip_to(
+    client_id: int,
+    next_expected: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+) -> int:
+    """Give up every undecided seq below `next_expected`."""
+    row = _row_of(client_id, keys, values, used)
+    if row is None:
+        return CHECK_UNKNOWN_CLIENT
+    client = _Client.read(row, clients, sides, slots)
+    if next_expected <= client.next_expected:
+        return CHECK_OUTSIDE
+    client.raise_highest(next_expected - 1)
+    client.raise_next(next_expected)
+    client.write(clients, sides, slots)
+    return CHECK_NEW
+
+
+def check_many(
+    batches: Rows,
+    count: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    codes: Values,
+) -> None:
+    """`check_batch`, one after another."""
+    state = (keys, values, used, clients, sides, slots, results)
+    for index, batch in enumerate(batches[:count].tolist()):
+        client_id, client_seq, session_epoch, block_crc = batch
+        codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, *state, answers, index)
+
+
+def decide_many(
+    batches: Rows,
+    count: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    codes: Values,
+) -> None:
+    """`decide_batch`, one after another."""
+    state = (keys, values, used, clients, sides, slots, results)
+    for index, batch in enumerate(batches[:count].tolist()):
+        client_id, client_seq, *_ = batch
+        codes[index] = decide_batch(client_id, client_seq, *state, outcomes, index)

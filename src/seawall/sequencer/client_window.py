@@ -1,0 +1,332 @@
+"""The windows of all publishers: which client seqs are decided, and what became of them.
+
+A publisher numbers its batches from 1, in one count over all topics. After a lost answer it sends again under the same
+number, so the number tells a repetition from a new batch: exactly within the window (client seqs from highest seen
+− 255 to next expected + 255), by a refusal outside. `kernels.client_window` has the rules, the byte table of a row and
+the invariants; this class owns the arrays, opens sessions, and moves rows to and from storage.
+
+A row is 64 bytes wherever it is kept. Rows of publishers that were silent for long may be exported and forgotten; when
+such a publisher comes back its row is imported again before its batch is looked at. Results (seq, position, timestamp)
+are remembered for the publishers decided last and are in no row: after a restart a duplicate is told no numbers.
+
+What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
+`decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
+
+INV-WINDOW-EXACT, INV-WINDOW-SPAN, INV-WINDOW-NEXT: see `kernels.client_window`. One owner, no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.core.identifiers import check_client_id
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
+from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.kernels import client_window as kernels
+from seawall.kernels.client_window import Rows, Words
+from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
+from seawall.wire.codes import AckStatus
+
+#: Batches to ask about, and what became of batches, in arrays; see the kernel module.
+WINDOW_BATCH = kernels.WINDOW_BATCH
+WINDOW_RESULT = kernels.WINDOW_RESULT
+
+_SESSION_EPOCH_MAX = (1 << 63) - 1
+_HALF = 0xFFFF_FFFF
+_STORED_ROW = np.dtype("<u8")
+
+assert kernels.WINDOW == limits.SESSION_WINDOW_BATCHES
+assert kernels.ROW_WORDS * 8 == limits.CLIENT_ROW_SIZE
+assert kernels.STATUS_STORED == AckStatus.OK
+
+
+class WindowCode(IntEnum):
+    """What a client seq is to the window."""
+
+    NEW = kernels.CHECK_NEW  #: not decided yet
+    DUPLICATE = kernels.CHECK_DUPLICATE  #: stored before
+    REFUSED = kernels.CHECK_REFUSED  #: refused before
+    SKIPPED = kernels.CHECK_SKIPPED  #: passed over, never stored
+    MISMATCH = kernels.CHECK_MISMATCH  #: decided before, with another block
+    OUTSIDE = kernels.CHECK_OUTSIDE  #: too old or too far ahead to tell
+    FENCED = kernels.CHECK_FENCED  #: of another session than the publisher's current one
+    UNKNOWN_CLIENT = kernels.CHECK_UNKNOWN_CLIENT  #: its row is not in memory
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of one batch."""
+
+    block_crc: int
+    position: Position
+    base_seq: Seq
+    timestamp_ns: TimestampNs
+    status: AckStatus = AckStatus.OK
+    reason: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the window says of one batch; the original's result where it was decided before and is remembered."""
+
+    code: WindowCode
+    original: BatchResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """Where a publisher stands."""
+
+    client_id: ClientId
+    session_epoch: SessionEpoch
+    next_expected: ClientSeq
+    highest_seen: ClientSeq
+
+
+class ClientWindow:
+    """Windows of up to `clients_max` publishers, results of the `remembered_max` decided last."""
+
+    __slots__ = (
+        *("_answers", "_clients", "_counts", "_free", "_high_water", "_keys", "_results", "_sides"),
+        *("_slots", "_used", "_values"),
+    )
+
+    def __init__(
+        self, *, clients_max: int = limits.CLIENTS_MAX, remembered_max: int = limits.CLIENTS_REMEMBERED
+    ) -> None:
+        if clients_max < 1 or remembered_max < 1:
+            raise InvalidInputError(f"a window of {clients_max} clients, {remembered_max} remembered: at least 1 each")
+        # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
+        table = table_slots(clients_max)
+        self._keys = np.zeros(table, np.uint64)
+        self._values = np.zeros(table, np.int64)
+        self._used = np.zeros(table, np.uint8)
+        self._counts = np.zeros(1, np.int64)
+        self._clients = np.zeros((clients_max, kernels.ROW_WORDS), np.uint64)
+        self._sides = np.zeros((clients_max, kernels.ROW_WORDS), np.uint64)
+        self._slots = _ring_of_slots(min(remembered_max, clients_max))
+        self._results = np.zeros((self._slots.shape[0] - 1) * kernels.WINDOW, WINDOW_RESULT)
+        self._answers = np.zeros(1, WINDOW_RESULT)
+        self._high_water = 0
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return int(self._counts[0])
+
+    def __contains__(self, client_id: ClientId) -> bool:
+        return table_find(self._keys, self._used, np.uint64(client_id)) != ABSENT
+
+    def open(self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq) -> ClientSeq:
+        """Start a session, which fences the ones before it; the lowest client seq that is not decided.
+
+        A publisher that is known goes on where it was, whatever `start_seq` says.
+        """
+        check_client_id(client_id)
+        if not 0 < session_epoch <= _SESSION_EPOCH_MAX:
+            raise InvalidInputError(f"session epoch {session_epoch} of client {client_id:016x}: from 1 to 2^63 - 1")
+        row = self._row_of(client_id)
+        if row is not None:
+            current = int(self._clients[row, kernels.SESSION_EPOCH])
+            if session_epoch <= current:
+                raise ConflictError(
+                    f"session {session_epoch} of client {client_id:016x} cannot open: its session {current} is newer"
+                )
+            self._clients[row, kernels.SESSION_EPOCH] = session_epoch
+            return ClientSeq(int(self._clients[row, kernels.NEXT_EXPECTED]))
+        _check_client_seq(start_seq)
+        row = self._new_row(client_id)
+        self._clients[row, : kernels.BITS] = (client_id, session_epoch, start_seq, start_seq - 1)
+        return start_seq
+
+    def state(self, client_id: ClientId) -> ClientState:
+        """Where a publisher stands; `NotFoundError` if its row is not in memory."""
+        row = self._known_row(client_id)
+        _, session_epoch, next_expected, highest_seen = self._clients[row, : kernels.BITS].tolist()
+        return ClientState(client_id, SessionEpoch(session_epoch), ClientSeq(next_expected), ClientSeq(highest_seen))
+
+    def check(self, client_id: ClientId, session_epoch: SessionEpoch, client_seq: ClientSeq, block_crc: int) -> Verdict:
+        """What a batch is. Nothing changes."""
+        code = kernels.check_batch(
+            np.uint64(client_id),
+            session_epoch & _HALF,
+            _bounded(client_seq),
+            block_crc,
+            *self._arrays(),
+            self._answers,
+            0,
+        )
+        return Verdict(WindowCode(code), _result_of(self._answers[0]) if self._answers[0]["known"] else None)
+
+    def decide(self, client_id: ClientId, client_seq: ClientSeq, result: BatchResult) -> WindowCode:
+        """Record the fate of a batch: NEW, or why nothing was recorded (it is decided, skipped or outside)."""
+        outcome = np.zeros(1, WINDOW_RESULT)
+        outcome[0] = (
+            *(result.position, result.base_seq, result.timestamp_ns),
+            *(result.block_crc, result.reason, result.status, 1),
+        )
+        code = kernels.decide_batch(np.uint64(client_id), _bounded(client_seq), *self._arrays(), outcome, 0)
+        return WindowCode(code)
+
+    def check_many(self, batches: Rows) -> tuple[Values, Rows]:
+        """Codes and original results of many batches (WINDOW_BATCH), all against the window as it is now."""
+        codes = np.zeros(batches.size, np.int64)
+        answers = np.zeros(batches.size, WINDOW_RESULT)
+        kernels.check_many(batches, batches.size, *self._arrays(), answers, codes)
+        return codes, answers
+
+    def decide_many(self, batches: Rows, outcomes: Rows) -> Values:
+        """Record many fates (WINDOW_RESULT) in order; one code each, as `decide` gives."""
+        if batches.size != outcomes.size:
+            raise InvalidInputError(f"{batches.size} batches with {outcomes.size} outcomes: one for each is needed")
+        codes = np.zeros(batches.size, np.int64)
+        kernels.decide_many(batches, batches.size, *self._arrays(), outcomes, codes)
+        return codes
+
+    def skip_to(self, client_id: ClientId, next_expected: ClientSeq) -> bool:
+        """Give up all undecided client seqs below the given one; whether there were any."""
+        self._known_row(client_id)
+        _check_client_seq(next_expected)
+        tables = (self._keys, self._values, self._used)
+        rows = (self._clients, self._sides, self._slots)
+        return kernels.skip_to(np.uint64(client_id), next_expected, *tables, *rows) == kernels.CHECK_NEW
+
+    def forget(self, client_id: ClientId) -> None:
+        """Drop a publisher from memory; whoever wants it back has exported its row before."""
+        row = self._known_row(client_id)
+        slot = int(self._sides[row, kernels.SIDE_MEMORY]) - 1
+        if slot >= 0:
+            # The memory keeps its place in the ring and is taken when its turn comes.
+            self._slots[slot, kernels.SLOT_OWNER] = 0
+        table_remove(self._keys, self._values, self._used, self._counts, np.uint64(client_id))
+        self._clients[row] = 0
+        self._sides[row] = 0
+        self._free.append(row)
+
+    def longest_idle(self, count: int) -> list[ClientId]:
+        """The publishers whose last decision is longest ago, those without any first; candidates to forget."""
+        rows = self._rows_in_use()
+        decided_at = self._sides[rows, kernels.SIDE_DECIDED_AT]
+        order = np.lexsort((self._clients[rows, kernels.CLIENT_ID], decided_at))[:count]
+        return [ClientId(number) for number in self._clients[rows[order], kernels.CLIENT_ID].tolist()]
+
+    def export_rows(self, client_ids: Iterable[ClientId] | None = None) -> bytes:
+        """Rows of the named publishers in their order, or of all by rising client id, 64 bytes each."""
+        if client_ids is None:
+            rows = self._rows_in_use()
+            rows = rows[np.argsort(self._clients[rows, kernels.CLIENT_ID])]
+        else:
+            rows = np.array([self._known_row(client_id) for client_id in client_ids], np.int64)
+        return self._clients[rows].astype(_STORED_ROW).tobytes()
+
+    def import_rows(self, data: bytes | memoryview) -> int:
+        """Take rows that `export_rows` gave; how many. All of them or, after an error, none."""
+        rows = _checked_rows(data)
+        client_ids = [ClientId(number) for number in rows[:, kernels.CLIENT_ID].tolist()]
+        for client_id in client_ids:
+            if client_id in self:
+                raise ConflictError(f"the row of client {client_id:016x} is in memory already and may be newer")
+        if len(self) + len(client_ids) > self._clients.shape[0]:
+            raise _no_room(self._clients.shape[0])
+        for client_id, content in zip(client_ids, rows, strict=True):
+            self._clients[self._new_row(client_id)] = content
+        return len(client_ids)
+
+    @property
+    def admission_arrays(self) -> tuple[Keys, Values, Bytes, Words, Words, Words, Rows, Rows]:
+        """The arrays in the order the kernels of admission take them; the last is working space."""
+        return (*self._arrays(), self._answers)
+
+    def _arrays(self) -> tuple[Keys, Values, Bytes, Words, Words, Words, Rows]:
+        return (self._keys, self._values, self._used, self._clients, self._sides, self._slots, self._results)
+
+    def _rows_in_use(self) -> npt.NDArray[np.intp]:
+        return np.flatnonzero(self._clients[: self._high_water, kernels.CLIENT_ID])
+
+    def _row_of(self, client_id: ClientId) -> int | None:
+        entry = table_find(self._keys, self._used, np.uint64(client_id))
+        return None if entry == ABSENT else int(self._values[entry])
+
+    def _known_row(self, client_id: ClientId) -> int:
+        row = self._row_of(client_id)
+        if row is None:
+            raise NotFoundError(f"the row of client {client_id:016x} is not in memory; import it first")
+        return row
+
+    def _new_row(self, client_id: ClientId) -> int:
+        if self._free:
+            row = self._free.pop()
+        elif self._high_water < self._clients.shape[0]:
+            row = self._high_water
+            self._high_water += 1
+        else:
+            raise _no_room(self._clients.shape[0])
+        table_put(self._keys, self._values, self._used, self._counts, np.uint64(client_id), row)
+        return row
+
+
+def table_slots(entries: int) -> int:
+    """Slots of a hash table that takes so many entries: a power of two, at most three quarters of it used."""
+    return 1 << max(2, (entries * 4 // 3).bit_length())
+
+
+def _ring_of_slots(count: int) -> Words:
+    """Memories that belong to nobody, oldest first; the last row is the sentinel."""
+    slots = np.zeros((count + 1, kernels.ROW_WORDS), np.uint64)
+    numbers = np.arange(count + 1)
+    slots[:, kernels.SLOT_NEWER] = np.roll(numbers, -1)
+    slots[:, kernels.SLOT_OLDER] = np.roll(numbers, 1)
+    return slots
+
+
+def _check_client_seq(client_seq: ClientSeq) -> None:
+    if not 0 < client_seq <= kernels.CLIENT_SEQ_MAX:
+        raise LimitError(f"client seq {client_seq}: from 1 to {kernels.CLIENT_SEQ_MAX}")
+
+
+def _bounded(client_seq: ClientSeq) -> int:
+    """A client seq that a kernel can take; every one above its bound is outside any window."""
+    return min(client_seq, kernels.CLIENT_SEQ_MAX + 1)
+
+
+def _result_of(row: np.void) -> BatchResult:
+    return BatchResult(
+        block_crc=int(row["block_crc"]),
+        position=Position(int(row["position"])),
+        base_seq=Seq(int(row["base_seq"])),
+        timestamp_ns=TimestampNs(int(row["timestamp_ns"])),
+        status=AckStatus(int(row["status"])),
+        reason=int(row["reason"]),
+    )
+
+
+def _checked_rows(data: bytes | memoryview) -> Words:
+    """The rows, each within the invariants of a window."""
+    if len(data) % limits.CLIENT_ROW_SIZE:
+        raise CorruptionError(f"client rows: {len(data)} bytes are no multiple of {limits.CLIENT_ROW_SIZE}")
+    rows = np.frombuffer(data, _STORED_ROW).astype(np.uint64).reshape(-1, kernels.ROW_WORDS)
+    client_ids, epochs, next_expected, highest = rows[:, : kernels.BITS].T
+    # Each number is bounded before anything is added to it.
+    bounded = (next_expected <= kernels.CLIENT_SEQ_MAX + 1) & (highest <= kernels.CLIENT_SEQ_MAX)
+    good = (client_ids > 0) & (client_ids >> np.uint64(63) == 0) & (epochs > 0) & (epochs >> np.uint64(63) == 0)
+    good &= bounded & (next_expected > 0)
+    lowest, highest = np.where(good, next_expected, 1), np.where(good, highest, 1)
+    good &= (highest + 1 >= lowest) & (highest <= lowest + kernels.WINDOW - 1)
+    words = rows[np.arange(len(rows)), kernels.BITS + (lowest >> np.uint64(6) & np.uint64(3)).astype(np.intp)]
+    is_next_stored = (words >> (lowest & np.uint64(63)) & np.uint64(1)).astype(bool)
+    good &= ~(is_next_stored & (lowest <= highest))
+    if not good.all():
+        raise CorruptionError(f"client row {int(np.argmin(good))} of {len(rows)} is no state a window can have")
+    if np.unique(client_ids).size != client_ids.size:
+        raise CorruptionError("client rows: a client has two")
+    return rows
+
+
+def _no_room(clients_max: int) -> FullError:
+    return FullError(f"{clients_max} clients are in memory: export and forget the longest idle ones first")

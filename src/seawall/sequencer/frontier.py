@@ -1,0 +1,322 @@
+"""The commit frontier: the single point where a batch becomes part of the log and gets its numbers.
+
+It holds the next position, the hybrid clock, and for each topic the next seq and offset, the ceiling, the last
+timestamp and totals. `admit` takes batches that lie back to back in a buffer and stamps them there, in one kernel call
+(`kernels.frontier` has the layout and the rules, `kernels.client_frontier` the way through the client window). It knows
+neither files nor connections: a batch that is admitted is not durable, and nobody has been told.
+
+Ceilings. A seq that anyone has seen must never be given to another record, so seqs are handed out only below a ceiling
+that is durable in the log. `needs_ceiling` names the topics that have less than a quarter of a step left; the owner
+logs a higher ceiling ahead of need and calls `set_ceiling` once that is durable. A batch that would cross the ceiling
+stops the run it is in, undecided, and nothing overtakes it. After a crash the owner starts each topic at its ceiling.
+
+A deleted topic keeps its row, so that late batches learn that it was deleted; when rows run out the deleted topic with
+the lowest id gives its row up, and its batches are then refused as of an unknown topic.
+
+INV-FRONTIER-DENSE, INV-FRONTIER-CEILING, INV-FRONTIER-TIME, INV-BLOCK-UNTOUCHED: see the kernel module. One owner, no
+lock. A crash loses the arrays; they are rebuilt from a snapshot and the batches behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.clock import HybridClock
+from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.errors import ConflictError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.kernels import frontier as kernels
+from seawall.kernels.client_frontier import admit_client_run
+from seawall.kernels.frontier import Rows, admit_run
+from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import ABSENT, table_find, table_put, table_remove
+from seawall.sequencer.client_window import ClientWindow, table_slots
+
+#: Seqs, positions, offsets and timestamps stay below this, far from where adding to one would overflow.
+NUMBER_MAX = 1 << 62
+
+_TERM_MAX = (1 << 32) - 1
+_FIRST_POSITION = Position(0)
+_FIRST_SEQ = Seq(1)
+_FIRST_OFFSET = Offset(0)
+_NO_TIMESTAMP = TimestampNs(0)
+
+
+class RunStop(IntEnum):
+    """Why a call of `admit` stopped where it did."""
+
+    DONE = kernels.RUN_DONE  #: all batches are decided
+    ROWS_FULL = kernels.RUN_FULL  #: there are more; call again from where it stopped
+    CUT = kernels.RUN_CUT  #: the next batch is not whole
+    NEEDS_CEILING = kernels.RUN_NEEDS_CEILING  #: the next batch waits for a higher ceiling of its topic
+    UNKNOWN_CLIENT = kernels.RUN_UNKNOWN_CLIENT  #: the row of the next batch's client must be imported first
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What one call of `admit` did: a row for each decided batch, valid until the next call."""
+
+    stop: RunStop
+    rows: Rows
+    consumed: int  #: index of the first byte that was not decided
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNumbers:
+    """Everything the frontier knows of one topic."""
+
+    topic_id: TopicId
+    next_seq: Seq = _FIRST_SEQ
+    next_offset: Offset = _FIRST_OFFSET
+    ceiling: Seq = _FIRST_SEQ
+    last_timestamp_ns: TimestampNs = _NO_TIMESTAMP
+    record_total: int = 0
+    byte_total: int = 0
+    is_deleted: bool = False
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingNeed:
+    """A topic that runs out of seqs, and the ceiling that would give it a whole step again."""
+
+    topic_id: TopicId
+    ceiling: Seq
+    wanted: Seq
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierSnapshot:
+    """The frontier at one moment; `CommitFrontier(**…)` of its fields is the same frontier again."""
+
+    next_position: Position
+    last_timestamp_ns: TimestampNs
+    topics: tuple[TopicNumbers, ...]
+
+
+class CommitFrontier:
+    """Numbers for the batches of one data directory; `ceiling_step` seqs are asked for at a time."""
+
+    __slots__ = (
+        *("_ceiling_step", "_counts", "_high_water", "_keys", "_numbers", "_progress", "_rows"),
+        *("_topics", "_used", "_values"),
+    )
+
+    def __init__(
+        self,
+        *,
+        next_position: Position = _FIRST_POSITION,
+        last_timestamp_ns: TimestampNs = _NO_TIMESTAMP,
+        topics: Iterable[TopicNumbers] = (),
+        ceiling_step: int = limits.CEILING_STEP,
+        topics_max: int = limits.TOPICS_MAX,
+        rows_max: int = limits.ADMISSION_ROWS,
+    ) -> None:
+        if ceiling_step < 4 or topics_max < 1 or rows_max < 1:
+            raise InvalidInputError(
+                f"a ceiling step of {ceiling_step}, {topics_max} topics, {rows_max} rows: at least 4, 1 and 1"
+            )
+        _check_number("next position", next_position)
+        _check_number("last timestamp", last_timestamp_ns)
+        self._ceiling_step = ceiling_step
+        # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
+        table = table_slots(topics_max)
+        self._keys = np.zeros(table, np.uint64)
+        self._values = np.zeros(table, np.int64)
+        self._used = np.zeros(table, np.uint8)
+        self._counts = np.zeros(1, np.int64)
+        self._topics = np.zeros(topics_max, kernels.TOPIC_ROW)
+        self._high_water = 0
+        self._numbers = np.zeros(kernels.NUMBERS_SIZE, np.int64)
+        self._numbers[kernels.NEXT_POSITION] = next_position
+        self._numbers[kernels.LAST_TIMESTAMP] = last_timestamp_ns
+        self._rows = np.zeros(rows_max, kernels.ADMISSION_ROW)
+        self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
+        for topic in topics:
+            self.add_topic(topic)
+
+    @property
+    def next_position(self) -> Position:
+        """The position that the next admitted batch gets."""
+        return Position(int(self._numbers[kernels.NEXT_POSITION]))
+
+    @property
+    def last_timestamp_ns(self) -> TimestampNs:
+        """The last timestamp of the hybrid clock."""
+        return TimestampNs(int(self._numbers[kernels.LAST_TIMESTAMP]))
+
+    def admit(
+        self,
+        buffer: Bytes | bytearray | memoryview,
+        *,
+        term: Term,
+        wall_ns: int,
+        start: int = 0,
+        end: int | None = None,
+        window: ClientWindow | None = None,
+    ) -> Admission:
+        """Decide the batches that lie back to back in `buffer[start:end]`, and stamp there those that are admitted.
+
+        Both checksums of each were verified when it arrived. With a window, each batch of a session goes through it.
+        """
+        view = np.frombuffer(buffer, np.uint8)
+        end = view.size if end is None else end
+        if not view.flags.writeable or not 0 <= start <= end <= view.size:
+            raise InvalidInputError(f"bytes {start} to {end} of a buffer of {view.size}: a writable range is needed")
+        if not 0 <= term <= _TERM_MAX:
+            raise InvalidInputError(f"term {term} does not fit a batch header: it is from 0 to {_TERM_MAX}")
+        _check_number("wall clock", wall_ns)
+        state = (self._keys, self._values, self._used, self._topics, self._numbers)
+        if window is None:
+            code = admit_run(view, start, end, term, wall_ns, *state, self._rows, self._progress)
+        else:
+            through = (*state, *window.admission_arrays, self._rows, self._progress)
+            code = admit_client_run(view, start, end, term, wall_ns, *through)
+        count, consumed = self._progress.tolist()
+        return Admission(RunStop(code), self._rows[:count], consumed)
+
+    def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
+        """The position and the timestamp of a control batch, which takes effect there like any other batch."""
+        _check_number("wall clock", wall_ns)
+        position = self.next_position
+        timestamp_ns = HybridClock(self.last_timestamp_ns).now(wall_ns)
+        self._numbers[kernels.NEXT_POSITION] = position + 1
+        self._numbers[kernels.LAST_TIMESTAMP] = timestamp_ns
+        return position, timestamp_ns
+
+    def add_topic(self, topic: TopicNumbers) -> None:
+        """Let batches of a topic in; `ConflictError` if it is there, deleted or not."""
+        _check_topic(topic)
+        if self._row_of(topic.topic_id) is not None:
+            raise ConflictError(f"topic {topic.topic_id} is known to the frontier already")
+        row = self._free_row()
+        table_put(self._keys, self._values, self._used, self._counts, np.uint64(topic.topic_id), row)
+        self._topics[row] = (
+            *(topic.topic_id, _flags_of(topic), topic.next_seq, topic.next_offset, topic.ceiling),
+            *(topic.last_timestamp_ns, topic.record_total, topic.byte_total, 0),
+        )
+
+    def remove_topic(self, topic_id: TopicId) -> None:
+        """Refuse the batches of a topic from now on: it is deleted."""
+        self._topics[self._live_row(topic_id)]["flags"] |= kernels.TOPIC_DELETED
+
+    def set_full(self, topic_id: TopicId, is_full: bool) -> None:
+        """Refuse the batches of a topic while it is full or read-only."""
+        row = self._live_row(topic_id)
+        flags = int(self._topics[row]["flags"]) & ~kernels.TOPIC_FULL
+        self._topics[row]["flags"] = flags | (kernels.TOPIC_FULL if is_full else 0)
+
+    def set_ceiling(self, topic_id: TopicId, ceiling: Seq) -> None:
+        """Let a topic hand out seqs below `ceiling`, which is durable in the log; it never goes down."""
+        row = self._live_row(topic_id)
+        _check_number("ceiling", ceiling)
+        if ceiling < self._topics[row]["ceiling"]:
+            raise ConflictError(
+                f"ceiling {ceiling} of topic {topic_id} is below its present one, {self._topics[row]['ceiling']}"
+            )
+        self._topics[row]["ceiling"] = ceiling
+        self._topics[row]["wanted"] = 0
+
+    def seqs_left(self, topic_id: TopicId) -> int:
+        """How many seqs a topic can hand out below its ceiling."""
+        topic = self._topics[self._live_row(topic_id)]
+        return int(topic["ceiling"] - topic["next_seq"])
+
+    def needs_ceiling(self) -> list[CeilingNeed]:
+        """Topics that have less than a quarter of a step of seqs left or whose batches wait, by rising topic id."""
+        topics = self._topics[: self._high_water]
+        left = topics["ceiling"] - topics["next_seq"]
+        is_live = (topics["flags"] & (kernels.TOPIC_EXISTS | kernels.TOPIC_DELETED)) == kernels.TOPIC_EXISTS
+        short = topics[is_live & ((left < self._ceiling_step // 4) | (topics["wanted"] > 0))]
+        return [
+            CeilingNeed(
+                TopicId(int(topic["topic_id"])),
+                Seq(int(topic["ceiling"])),
+                Seq(max(int(topic["next_seq"]), int(topic["wanted"])) + self._ceiling_step),
+            )
+            for topic in short[np.argsort(short["topic_id"])]
+        ]
+
+    def topic(self, topic_id: TopicId) -> TopicNumbers:
+        """What is known of a topic, also of a deleted one."""
+        row = self._row_of(topic_id)
+        if row is None:
+            raise NotFoundError(f"topic {topic_id} is not known to the frontier")
+        return _numbers_of(self._topics[row])
+
+    def snapshot(self) -> FrontierSnapshot:
+        """A copy of everything, topics by rising id; to be stored, or to start another frontier from."""
+        topics = self._topics[: self._high_water]
+        topics = topics[np.argsort(topics["topic_id"])]
+        rows = tuple(_numbers_of(topic) for topic in topics)
+        return FrontierSnapshot(self.next_position, self.last_timestamp_ns, rows)
+
+    def _row_of(self, topic_id: TopicId) -> int | None:
+        entry = table_find(self._keys, self._used, np.uint64(topic_id))
+        return None if entry == ABSENT else int(self._values[entry])
+
+    def _live_row(self, topic_id: TopicId) -> int:
+        row = self._row_of(topic_id)
+        if row is None or self._topics[row]["flags"] & kernels.TOPIC_DELETED:
+            raise NotFoundError(f"topic {topic_id} does not exist, or is deleted")
+        return row
+
+    def _free_row(self) -> int:
+        """A row that was never used, else that of the deleted topic with the lowest id."""
+        if self._high_water < self._topics.size:
+            self._high_water += 1
+            return self._high_water - 1
+        deleted = np.flatnonzero(self._topics["flags"] & kernels.TOPIC_DELETED)
+        if deleted.size == 0:
+            raise FullError(f"{self._topics.size} topics exist, no more are possible: delete one first")
+        row = int(deleted[np.argmin(self._topics["topic_id"][deleted])])
+        table_remove(self._keys, self._values, self._used, self._counts, np.uint64(self._topics[row]["topic_id"]))
+        return row
+
+
+def at_ceiling(topic: TopicNumbers) -> TopicNumbers:
+    """A topic as it starts after a crash: seqs below its ceiling may have been seen, so none of them is given again."""
+    check(topic.next_seq <= topic.ceiling, "INV-FRONTIER-CEILING", f"next {topic.next_seq}, ceiling {topic.ceiling}")
+    return replace(topic, next_seq=topic.ceiling)
+
+
+def _flags_of(topic: TopicNumbers) -> int:
+    deleted = kernels.TOPIC_DELETED if topic.is_deleted else 0
+    full = kernels.TOPIC_FULL if topic.is_full else 0
+    return kernels.TOPIC_EXISTS | deleted | full
+
+
+def _numbers_of(row: np.void) -> TopicNumbers:
+    flags = int(row["flags"])
+    return TopicNumbers(
+        topic_id=TopicId(int(row["topic_id"])),
+        next_seq=Seq(int(row["next_seq"])),
+        next_offset=Offset(int(row["next_offset"])),
+        ceiling=Seq(int(row["ceiling"])),
+        last_timestamp_ns=TimestampNs(int(row["last_timestamp_ns"])),
+        record_total=int(row["record_total"]),
+        byte_total=int(row["byte_total"]),
+        is_deleted=bool(flags & kernels.TOPIC_DELETED),
+        is_full=bool(flags & kernels.TOPIC_FULL),
+    )
+
+
+def _check_topic(topic: TopicNumbers) -> None:
+    if not 0 <= topic.topic_id < 1 << 32:
+        raise InvalidInputError(f"topic id {topic.topic_id} is not allowed: it is a u32")
+    for name in ("next_seq", "next_offset", "ceiling", "last_timestamp_ns", "record_total", "byte_total"):
+        _check_number(f"{name} of topic {topic.topic_id}", getattr(topic, name))
+    if not 1 <= topic.next_seq <= topic.ceiling:
+        raise InvalidInputError(
+            f"topic {topic.topic_id}: next seq {topic.next_seq} is not from 1 to its ceiling {topic.ceiling}"
+        )
+
+
+def _check_number(name: str, value: int) -> None:
+    if not 0 <= value <= NUMBER_MAX:
+        raise LimitError(f"{name} is {value}: it is from 0 to {NUMBER_MAX}")

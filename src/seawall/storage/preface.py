@@ -1,0 +1,130 @@
+"""The preface: how every file of a data directory says what it is and whose.
+
+It takes the first 64 bytes of a file. The rest of the first 4,096 is zero, so that content starts on a page of its own
+and no write of content can tear the preface.
+
+| at | size | field        | notes                                                                                    |
+|----|------|--------------|------------------------------------------------------------------------------------------|
+| 0  | 8    | magic        | `SEAWALL` and a zero byte                                                                |
+| 8  | 4    | kind         | `FileKind`                                                                               |
+| 12 | 4    | format       | 1                                                                                        |
+| 16 | 16   | directory_id | of the data directory, the same in all its files                                         |
+| 32 | 8    | salt         | WAL: random, repeated by every epoch in the file; elsewhere 0                            |
+| 40 | 8    | first        | WAL: address of its first epoch; segment, index, deletes: first seq; snapshot: position  |
+| 48 | 8    | created_ns   | for people                                                                               |
+| 56 | 4    | topic_id     | segment, index, deletes; elsewhere 0                                                     |
+| 60 | 4    | crc          | CRC-32C of bytes 0–59                                                                    |
+
+Valid: magic and checksum match, bytes 64–4,095 are zero as far as they were read, the format is one this reader knows,
+the kind is the expected one, and so is the directory. Checked in this order; the first that fails names the trouble.
+
+Formats. A reader accepts the newest format and those in `READABLE_FORMATS`; a writer writes the newest. A directory
+moves on file by file, as files are rewritten, never in place.
+
+This module must not know what follows the preface.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, UnsupportedError
+from seawall.limits import PAGE_SIZE
+from seawall.wire.fields import Buffer, pack
+from seawall.wire.frames import checksum
+
+#: Where the content of every file starts.
+DATA_START: Final = PAGE_SIZE
+
+PREFACE_SIZE: Final = 64
+DIRECTORY_ID_SIZE: Final = 16
+
+#: The format that is written, and all that are read.
+FORMAT: Final = 1
+READABLE_FORMATS: Final = frozenset({FORMAT})
+
+_MAGIC: Final = b"SEAWALL\0"
+_FIELDS: Final = Struct("<8sII16sQQQI")
+_CRC: Final = Struct("<I")
+
+assert _FIELDS.size + _CRC.size == PREFACE_SIZE
+
+
+class FileKind(IntEnum):
+    """What a file holds; the numbers are for ever."""
+
+    DIRECTORY = 1
+    WAL = 2
+    SEGMENT = 3
+    INDEX = 4
+    DELETES = 5
+    SNAPSHOT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """The fields of the table."""
+
+    kind: FileKind
+    directory_id: bytes
+    _: KW_ONLY
+    first: int = 0
+    salt: int = 0
+    created_ns: int = 0
+    topic_id: int = 0
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if len(self.directory_id) != DIRECTORY_ID_SIZE:
+            raise InvalidInputError(f"a directory id of {len(self.directory_id)} bytes, must have {DIRECTORY_ID_SIZE}")
+
+    def encode(self) -> bytes:
+        """The first 4,096 bytes of the file."""
+        fields = pack(
+            _FIELDS,
+            "preface",
+            _MAGIC,
+            self.kind,
+            self.format,
+            self.directory_id,
+            self.salt,
+            self.first,
+            self.created_ns,
+            self.topic_id,
+        )
+        return (fields + _CRC.pack(checksum(fields))).ljust(DATA_START, b"\0")
+
+    @classmethod
+    def parse(cls, data: Buffer, *, kind: FileKind, directory_id: bytes | None = None, path: str = "file") -> Preface:
+        """The preface that `data`, the beginning of a file, holds; `path` is for messages.
+
+        Without a `directory_id` every directory's file will do.
+        """
+        if len(data) < PREFACE_SIZE or bytes(data[:8]) != _MAGIC:
+            raise CorruptionError(f"{path}: not a file of Seawall: it begins with {bytes(data[:8])!r}")
+        if checksum(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
+            raise ChecksumError(f"{path}: checksum of the preface does not match")
+        if bytes(data[PREFACE_SIZE:DATA_START]).strip(b"\0"):
+            raise CorruptionError(f"{path}: bytes {PREFACE_SIZE} to {DATA_START - 1} are not all zero")
+        _, number, written_format, owner, salt, first, created_ns, topic_id = _FIELDS.unpack_from(data)
+        if written_format not in READABLE_FORMATS:
+            raise UnsupportedError(
+                f"{path}: written in format {written_format}, this version reads up to format {FORMAT}; "
+                "open it with the version that wrote it, or a later one"
+            )
+        if number != kind:
+            raise CorruptionError(f"{path}: a file of kind {number} where kind {kind:d} ({kind.name}) belongs")
+        if directory_id is not None and owner != directory_id:
+            raise CorruptionError(f"{path}: belongs to directory {owner.hex()}, not to {directory_id.hex()}")
+        return cls(
+            kind,
+            owner,
+            first=first,
+            salt=salt,
+            created_ns=created_ns,
+            topic_id=topic_id,
+            format=written_format,
+        )

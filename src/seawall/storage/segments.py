@@ -1,0 +1,396 @@
+"""Segments: the stored batches of one topic, back to back from byte 4,096 of a file, in seq order.
+
+A batch has its *place* (segment, file position) from the moment it is appended: the running end of the active segment.
+Bytes get there later, in any order and more than once: large batches are written at once, small ones copied out of the
+write-ahead log, and replay repeats either. Each fills the same place with the same bytes.
+
+States, told apart by name (`segment_names.py`)
+    active    preallocated ahead of its end, zeros behind; the log vouches for what is missing
+    sealed    cut at the end of its last batch, synced, and never changed again
+
+Sealing: cut, sync the data, store the index, rename, sync the directory. A crash before the rename leaves an active
+segment, with or without an index that nobody reads; sealing again does the same to it. A crash after it leaves a sealed
+one. Nothing in between can be seen, because the name is the state.
+
+Invariants
+- INV-PLACE-ONCE: a file position is handed out once, and only after its disk space was reserved, so that a full disk is
+  found before anything is promised.
+- INV-SEALED-WHOLE: a segment is sealed only if its index ends where its places end.
+- INV-READ-VERIFIED: bytes leave a segment as whole batches, each verified (`segment_scan.py`).
+
+One owner at a time for each object: nothing here takes a lock. This module must not know the write-ahead log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError, SeawallError
+from seawall.io.files import write_all
+from seawall.io.interfaces import File, Files, ReadableBuffer
+from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
+from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
+from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
+
+__all__ = [
+    "ActiveSegment",
+    "SealReason",
+    "SealedSegment",
+    "SegmentLimits",
+    "TopicHome",
+    "read_segment_preface",
+    "reserve_target",
+    "seal_reason",
+]
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NS_PER_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicHome:
+    """Where the segments of one topic live, and what their files must say about themselves."""
+
+    files: Files
+    directory: str
+    directory_id: bytes
+    topic_id: TopicId
+
+    def path(self, name: str) -> str:
+        """Path of a file of the topic."""
+        return f"{self.directory}/{name}"
+
+    def preface(self, first_seq: Seq, created_ns: int = 0) -> Preface:
+        """The preface of a segment of the topic."""
+        return Preface(
+            FileKind.SEGMENT, self.directory_id, first=first_seq, created_ns=created_ns, topic_id=self.topic_id
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """When a segment is full; 0 means that this does not matter."""
+
+    records: int
+    size: int
+    age_ms: int
+
+
+class SealReason(Enum):
+    """Which limit a segment has reached."""
+
+    RECORDS = "records"
+    SIZE = "size"
+    AGE = "age"
+
+
+def seal_reason(
+    record_count: int, size: int, first_ns: TimestampNs, now_ns: TimestampNs, bounds: SegmentLimits
+) -> SealReason | None:
+    """Why a segment with this many records and bytes of batches, begun at `first_ns`, is to be sealed; None if not.
+
+    A segment without records is never sealed: it has no last seq to be named by.
+    """
+    if not record_count:
+        return None
+    if bounds.records and record_count >= bounds.records:
+        return SealReason.RECORDS
+    if bounds.size and size >= bounds.size:
+        return SealReason.SIZE
+    if bounds.age_ms and now_ns - first_ns >= bounds.age_ms * _NS_PER_MS:
+        return SealReason.AGE
+    return None
+
+
+def reserve_target(reserved: int, needed: int) -> int:
+    """Bytes to reserve when `reserved` are not enough for `needed`: as much again as there is, within bounds."""
+    step = min(max(reserved, limits.SEGMENT_RESERVE_SIZE_MIN), limits.SEGMENT_RESERVE_SIZE_MAX)
+    return max(reserved + step, needed)
+
+
+def read_segment_preface(file: File, home: TopicHome, first_seq: Seq) -> Preface | None:
+    """The preface of an open segment file; None if it is damaged, which costs no record.
+
+    `CorruptionError` if it is sound and says that the file is another segment, which must not be taken for this one.
+    """
+    data = file.read(DATA_START, 0)
+    try:
+        preface = Preface.parse(data, kind=FileKind.SEGMENT, path=file.path)
+    except CorruptionError:
+        return None
+    if (preface.directory_id, preface.topic_id, preface.first) != (home.directory_id, home.topic_id, first_seq):
+        raise CorruptionError(
+            f"{file.path}: says it starts at seq {preface.first} of topic {preface.topic_id} in directory "
+            f"{preface.directory_id.hex()}; here belongs seq {first_seq} of topic {home.topic_id} in directory "
+            f"{home.directory_id.hex()}"
+        )
+    return preface if len(data) == DATA_START else None
+
+
+class ActiveSegment:
+    """A segment that is written. Made by `create`, or by recovery with the index of what is in it."""
+
+    def __init__(self, home: TopicHome, preface: Preface, file: File, index: BatchIndex) -> None:
+        self._home = home
+        self._preface = preface
+        self._file = file
+        self._reserved = file.size()
+        self._end = index.end
+        #: The batches placed so far; whoever places one adds its entry.
+        self.index = index
+
+    @classmethod
+    def create(cls, home: TopicHome, first_seq: Seq, created_ns: TimestampNs) -> ActiveSegment:
+        """Make the file, durably, with some space reserved. After an error there is no file."""
+        path = home.path(active_name(first_seq))
+        preface = home.preface(first_seq, created_ns)
+        file = home.files.open(path, exclusive=True)
+        try:
+            _reserve(file, limits.SEGMENT_RESERVE_SIZE_MIN)
+            write_all(file, [preface.encode()], 0)
+            file.sync()
+            home.files.sync_directory(home.directory)
+        except (OSError, DiskFullError):
+            file.close()
+            # The failure on its way out matters more; recovery removes a segment that was never finished.
+            with contextlib.suppress(OSError):
+                home.files.unlink(path)
+            raise
+        return cls(home, preface, file, BatchIndex())
+
+    @property
+    def path(self) -> str:
+        """Path of the file."""
+        return self._file.path
+
+    @property
+    def first_seq(self) -> Seq:
+        """Seq the segment starts at."""
+        return Seq(self._preface.first)
+
+    @property
+    def end(self) -> int:
+        """File position the next batch gets."""
+        return self._end
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches placed so far."""
+        return self._end - DATA_START
+
+    def place(self, length: int) -> int:
+        """Hand out the next `length` bytes; returns their file position (INV-PLACE-ONCE).
+
+        `DiskFullError` if the disk has no room for them: then nothing was handed out.
+        """
+        if length < limits.BATCH_HEADER_SIZE:
+            raise InvalidInputError(f"{self.path}: no place of {length} bytes; a batch has {limits.BATCH_HEADER_SIZE}")
+        self.reserve(length)
+        at = self._end
+        self._end += length
+        return at
+
+    def reserve(self, length: int) -> None:
+        """Make sure that `length` more bytes can be placed; `DiskFullError` if the disk has no room for them."""
+        if self._end + length > self._reserved:
+            self._grow(self._end + length)
+
+    def write_at(self, at: int, buffers: Sequence[ReadableBuffer]) -> None:
+        """Fill a place with a batch that is in memory; durable after `sync`."""
+        self._require_place(at, sum(memoryview(buffer).nbytes for buffer in buffers))
+        write_all(self._file, buffers, at)
+
+    def copy_from(self, source: File, source_at: int, at: int, length: int) -> None:
+        """Fill a place, or several in a row, with bytes of another file, inside the kernel; durable after `sync`."""
+        self._require_place(at, length)
+        done = 0
+        while done < length:
+            copied = self._home.files.copy_range(source, source_at + done, self._file, at + done, length - done)
+            if not copied:
+                raise CorruptionError(
+                    f"{source.path}: ends {length - done} bytes before the end of what is to be copied to {self.path}"
+                )
+            done += copied
+
+    def sync(self) -> None:
+        """Make everything filled so far durable; `SyncError` is fatal."""
+        self._file.sync()
+
+    def read(self, first_entry: int, last_entry: int) -> memoryview:
+        """Batches `first_entry` up to, not including, `last_entry`, verified; their places must have been filled."""
+        return read_batches(self._file, self.index.slice(first_entry, last_entry), self._home.topic_id)
+
+    def seal(self) -> SealedSegment:
+        """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
+        check(self.index.end == self._end, "INV-SEALED-WHOLE", f"index ends at {self.index.end}, places at {self._end}")
+        index, home = self.index, self._home
+        name = SealedName.covering(self.first_seq, index.last_seq, index.first_timestamp_ns, index.last_timestamp_ns)
+        if home.files.exists(home.path(str(name))):
+            # Renaming would replace it, and whoever made it meant it to last.
+            raise ConflictError(f"{self.path}: cannot be sealed, there is a {name} already; move one of them away")
+        if self._reserved != self._end:
+            self._file.truncate(self._end)
+            self._reserved = self._end
+        self._file.sync()
+        write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
+        home.files.rename(self.path, home.path(str(name)))
+        home.files.sync_directory(home.directory)
+        self.close()
+        return SealedSegment(home, name)
+
+    def close(self) -> None:
+        """Give the file back; syncs nothing."""
+        self._file.close()
+
+    def _grow(self, needed: int) -> None:
+        """Reserve ahead; near the end of the disk, only what is needed."""
+        try:
+            self._reserved = _reserve(self._file, reserve_target(self._reserved, needed))
+        except DiskFullError:
+            self._reserved = _reserve(self._file, needed)
+
+    def _require_place(self, at: int, length: int) -> None:
+        if at < DATA_START or at + length > self._end:
+            raise InvalidInputError(
+                f"{self.path}: bytes {at} to {at + length} were never placed; places end at {self._end}"
+            )
+
+
+class SealedSegment:
+    """A segment that never changes again. File and index are opened when they are first needed."""
+
+    def __init__(self, home: TopicHome, name: SealedName) -> None:
+        self._home = home
+        self._file: File | None = None
+        self._index: BatchIndex | None = None
+        self._preface: Preface | None = None
+        self._rebuilt = False
+        self.name = name
+
+    @property
+    def path(self) -> str:
+        """Path of the file."""
+        return self._home.path(str(self.name))
+
+    @property
+    def index(self) -> BatchIndex:
+        """The stored index; one made from the data if that is missing or damaged."""
+        if self._index is None:
+            file = self._opened()
+            try:
+                self._index = self._load_index()
+            except (FileNotFoundError, CorruptionError):
+                self._index = scan_segment(file, self._home.topic_id, self.name.first_seq).index
+                self._rebuilt = True
+        return self._index
+
+    def read(self, first_entry: int, last_entry: int) -> memoryview:
+        """Batches `first_entry` up to, not including, `last_entry`, by one read, verified.
+
+        Damage raises `SegmentDamageError`, which says from which seq on reading can continue.
+        """
+        return read_batches(self._opened(), self.index.slice(first_entry, last_entry), self._home.topic_id)
+
+    def damages(self) -> list[SegmentDamage]:
+        """What is known to be damaged without reading the batches: preface, stretches without a batch, a lost end."""
+        entries = self.index.entries
+        inside = entries["at"] + entries["length"] <= self._opened().size()
+        return self._damages(entries[np.count_nonzero(inside) :])
+
+    def verify(self) -> list[SegmentDamage]:
+        """Everything that is damaged, found by reading all of it."""
+        return self._damages(self.index.entries)
+
+    def repair_index(self) -> bool:
+        """Store the index if it had to be made again; whether that was so."""
+        index = self.index
+        rebuilt, self._rebuilt = self._rebuilt, False
+        if rebuilt:
+            preface = self._preface or self._home.preface(self.name.first_seq)
+            write_sidecar(self._home.files, self._home.path(index_name(self.name.first_seq)), index, preface)
+        return rebuilt
+
+    def drop(self) -> None:
+        """Remove the segment and what belongs to it. The data goes first: what records were deleted must outlive it."""
+        self.close()
+        files, home = self._home.files, self._home
+        files.unlink(self.path)
+        files.sync_directory(home.directory)
+        for path in (home.path(index_name(self.name.first_seq)), home.path(deletes_name(self.name.first_seq))):
+            if files.exists(path):
+                files.unlink(path)
+        files.sync_directory(home.directory)
+
+    def close(self) -> None:
+        """Give file and index back; the next use opens them again."""
+        if self._file is not None:
+            self._file.close()
+        self._file = self._index = None
+
+    def _opened(self) -> File:
+        if self._file is None:
+            file = self._home.files.open(self.path, read_only=True)
+            try:
+                self._preface = read_segment_preface(file, self._home, self.name.first_seq)
+            except SeawallError:
+                file.close()
+                raise
+            self._file = file
+        return self._file
+
+    def _load_index(self) -> BatchIndex:
+        home, first_seq = self._home, self.name.first_seq
+        path = home.path(index_name(first_seq))
+        index = load_sidecar(home.files, path, home.preface(first_seq))
+        if len(index) and (index.first_seq < first_seq or index.last_seq > self.name.last_seq):
+            raise CorruptionError(f"{path}: seqs {index.first_seq} to {index.last_seq} are not those of {self.path}")
+        return index
+
+    def _damages(self, entries: Entries) -> list[SegmentDamage]:
+        """Damage of the preface, between batches, and of the given entries."""
+        file = self._opened()
+        found = [*self._unindexed(file.size()), *find_damage(file, entries, self._home.topic_id)]
+        if self._preface is None:
+            # No record is lost by it, which a last seq before the first one says.
+            found.append(SegmentDamage(self.path, 0, DATA_START, self.name.first_seq, Seq(self.name.first_seq - 1)))
+        return sorted(found, key=lambda damage: damage.from_at)
+
+    def _unindexed(self, size: int) -> list[SegmentDamage]:
+        """Stretches before, between and behind the entries that belong to none of them."""
+        index, name = self.index, self.name
+        if not len(index):
+            return [SegmentDamage(self.path, DATA_START, size, name.first_seq, name.last_seq)]
+        entries = index.entries
+        found: list[SegmentDamage] = []
+        if int(entries["at"][0]) > DATA_START:
+            last_seq = Seq(index.first_seq - 1)
+            found.append(SegmentDamage(self.path, DATA_START, int(entries["at"][0]), name.first_seq, last_seq))
+        gaps = np.flatnonzero(entries["at"][1:] != (entries["at"] + entries["length"])[:-1]) + 1
+        found.extend(damage_between(self.path, entries, int(gap)) for gap in gaps)
+        if index.end < size or index.last_seq < name.last_seq:
+            end = max(size, index.end)
+            found.append(SegmentDamage(self.path, index.end, end, Seq(index.last_seq + 1), name.last_seq))
+        return found
+
+
+def _reserve(file: File, length: int) -> int:
+    """Reserve the first `length` bytes, whole pages; returns how many are reserved then."""
+    pages = -(-length // limits.PAGE_SIZE) * limits.PAGE_SIZE
+    try:
+        file.allocate(pages)
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise DiskFullError(f"{file.path}: no room to reserve {pages} bytes; free some space on its disk") from error
+    return pages

@@ -1,0 +1,359 @@
+"""The writer of the write-ahead log: epochs, one after another, into preallocated files.
+
+    append_epoch … append_epoch, sync     what was appended is durable once `sync` has returned, and not before
+    prepare                               when idle: reserve the next file ahead of need
+    locate, drop_before                   for those who read batches back, and for the checkpoint
+    close                                 mark the log as closed in order
+
+An *address* counts bytes of epochs from the very first one; `wal_files` says where it lies. An epoch never straddles
+two files: one that does not fit the rest of a file begins the next, at the same address. Each file keeps the last 64
+bytes it could use for the mark of a clean close, so closing needs no space.
+
+Invariants
+- INV-WAL-SYNCED: an epoch's synced_through, and what `sync` returns, never cover a byte whose sync has not returned.
+- INV-WAL-NAMED-WHOLE: a new file gets its name after all earlier bytes, its space and its preface are durable, and no
+  epoch goes into it before its name is durable.
+- INV-WAL-ORDER: numbers of epochs rise by one; positions never go back.
+- INV-WAL-ZERO-TAIL: behind the last epoch there are zeros. `repair_tail` sees to it before a writer starts.
+- INV-WAL-KEEPS-LAST: the file with the last epoch is never dropped, so number and position can always be read back.
+- INV-WAL-POISON: after a failed write or sync nothing more is written, ever: what the disk holds is unknown.
+
+A full disk is found when a file is preallocated, before anything is promised: `DiskFullError`, and the writer goes on
+with what fits its present file.
+
+What a crash does: epochs since the last sync may be there, be gone, or be there in parts (`wal_reader` tells which);
+a prepared file may be left behind, which the next one to prepare removes; dropped files may be back, below every
+address that is still read.
+
+One owner at a time. Batches come as they will be read, already stamped; this module must not know what is in them.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from seawall.core.checks import check
+from seawall.core.types import LaneEpoch, Position, TimestampNs
+from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, LimitError
+from seawall.io.files import write_all
+from seawall.io.interfaces import File, Files, ReadableBuffer
+from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, EpochHeader, WalAddress
+from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
+
+_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReceipt:
+    """Where an epoch was put; it is written, not durable. Its batches lie back to back, `batches_at` to `end_at`."""
+
+    epoch: LaneEpoch
+    at: WalAddress
+    end_at: WalAddress
+
+    @property
+    def batches_at(self) -> WalAddress:
+        """Address of its first batch."""
+        return WalAddress(self.at + EPOCH_HEADER_SIZE)
+
+
+class WalWriter:
+    """The one writer of a log. `start` is its repaired end, as `repair_tail` returns it."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        directory_id: bytes,
+        *,
+        start: WalEnd,
+        file_size: int = WAL_FILE_SIZE,
+        salt: Callable[[], int],
+    ) -> None:
+        if not WAL_FILE_SIZE_MIN <= file_size <= WAL_FILE_SIZE_MAX:
+            raise LimitError(f"a WAL file of {file_size} bytes; choose {WAL_FILE_SIZE_MIN} to {WAL_FILE_SIZE_MAX}")
+        check(start.synced_through == start.at, "INV-WAL-ZERO-TAIL", f"the end was not repaired: {start}")
+        self._files = files
+        self._directory = directory
+        self._directory_id = directory_id
+        self._file_size = file_size
+        self._salt = salt
+        self._at = start.at
+        self._synced_through = start.synced_through
+        self._epoch = start.epoch
+        self._position = start.position
+        self._timestamp_ns = start.timestamp_ns
+        self._is_clean = start.clean
+        self._is_poisoned = False
+        self._is_closed = False
+        self._spare: File | None = None
+        self._current: WalFile | None = None
+        self._starts = wal_addresses(files, directory)
+        #: Open handles by first address, the current file's among them.
+        self._handles: dict[WalAddress, File] = {}
+        if self._starts:
+            check(self._starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins behind the end of the log, {start.at}")
+            self._use(open_wal_file(files, directory, self._starts[-1], directory_id, read_only=False))
+
+    @property
+    def at(self) -> WalAddress:
+        """Address of the next epoch."""
+        return self._at
+
+    @property
+    def synced_through(self) -> WalAddress:
+        """Address below which everything is durable."""
+        return self._synced_through
+
+    @property
+    def first_at(self) -> WalAddress:
+        """The oldest address still kept."""
+        return self._starts[0] if self._starts else self._at
+
+    @property
+    def next_position(self) -> Position:
+        """The least position the next epoch may begin with."""
+        return self._position
+
+    def append_epoch(
+        self,
+        batches: Sequence[ReadableBuffer],
+        first_position: Position,
+        batch_count: int,
+        timestamp_ns: TimestampNs,
+    ) -> EpochReceipt:
+        """Write one epoch of stamped batches with dense positions, however they are cut into buffers; no sync.
+
+        `LimitError` if it is larger than a file can hold, `DiskFullError` if it needs a new file and there is no space;
+        both leave everything as it was.
+        """
+        self._require_usable()
+        length = 0
+        for buffer in batches:
+            length += memoryview(buffer).nbytes
+        if first_position < self._position or not 1 <= batch_count <= length // BATCH_HEADER_SIZE:
+            detail = f"{batch_count} batches in {length} bytes from position {first_position}, due is {self._position}"
+            raise InvariantError("INV-WAL-ORDER", detail)
+        current = self._file_for(length, timestamp_ns)
+        return self._write_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
+
+    def reserve(self, length: int, timestamp_ns: TimestampNs) -> None:
+        """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
+
+        Whoever numbers batches asks first: a number must not be given to what then finds no room.
+        """
+        self._require_usable()
+        self._file_for(length, timestamp_ns)
+
+    def sync(self) -> WalAddress:
+        """Make everything appended durable; the address up to which that holds now. A `SyncError` is for ever."""
+        self._require_usable()
+        through = self._at
+        if self._current is not None and self._synced_through < through:
+            self._is_poisoned = True
+            self._current.file.sync()
+            self._is_poisoned = False
+            self._synced_through = through
+        return through
+
+    def prepare(self) -> bool:
+        """Reserve the next file if the present one is more than half full; whether there was something to do.
+
+        `DiskFullError` if there is no space: the writer goes on with what fits the present file.
+        """
+        self._require_usable()
+        current = self._current
+        if self._spare is not None:
+            return False
+        if current is not None and 2 * (self._at - current.first_at) <= current.size - DATA_START:
+            return False
+        self._spare = self._make_spare()
+        return True
+
+    def locate(self, at: WalAddress) -> tuple[File, int]:
+        """The file an address lies in, and the position there; the file stays open until it is dropped."""
+        self._require_open()
+        index = bisect_right(self._starts, at) - 1
+        if index < 0 or at >= self._at:
+            raise InvalidInputError(f"WAL address {at} is not kept; kept are {self.first_at} up to {self._at}")
+        first_at = self._starts[index]
+        file = self._handles.get(first_at)
+        if file is None:
+            file = self._files.open(wal_path(self._directory, first_at), read_only=True)
+            self._handles[first_at] = file
+        return file, DATA_START + at - first_at
+
+    def drop_before(self, at: WalAddress) -> int:
+        """Remove the files that lie wholly below an address, and whose content nobody reads any more; their number."""
+        self._require_usable()
+        if at > self._synced_through:
+            raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self._synced_through}")
+        dropped = 0
+        while len(self._starts) > 1 and self._starts[1] <= at:
+            if len(self._starts) == 2 and self._at == self._starts[1]:
+                break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
+            first_at = self._starts[0]
+            self._forget(first_at)
+            self._files.unlink(wal_path(self._directory, first_at))
+            del self._starts[0]
+            dropped += 1
+        if dropped:
+            self._is_poisoned = True
+            self._files.sync_directory(self._directory)
+            self._is_poisoned = False
+        return dropped
+
+    def close(self) -> None:
+        """Sync, mark the log as closed in order, give all files back; after a failure only that. Twice is fine."""
+        if self._is_closed:
+            return
+        try:
+            if not self._is_poisoned:
+                self._finish()
+        finally:
+            self._is_closed = True
+            for file in self._handles.values():
+                file.close()
+            if self._spare is not None:
+                self._spare.close()
+
+    def _finish(self) -> None:
+        """Write and sync the mark of a clean close, where there is anything to mark, and remove the prepared file."""
+        current = self._current
+        if current is not None and not self._is_clean:
+            self.sync()
+            if self._at + EPOCH_HEADER_SIZE > current.limit_at:
+                current = self._rotate(EPOCH_HEADER_SIZE, self._timestamp_ns)
+            self._write_epoch(current, [], 0, self._position, 0, FLAG_CLEAN, self._timestamp_ns)
+            self.sync()
+        if self._spare is not None:
+            self._files.unlink(spare_path(self._directory))
+
+    def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
+        """The present file if an epoch of that many bytes and the mark of a clean close fit in it; else the next."""
+        needed = 2 * EPOCH_HEADER_SIZE + length
+        current = self._current
+        if current is None or self._at + needed > current.limit_at:
+            return self._rotate(needed, timestamp_ns)
+        return current
+
+    def _write_epoch(
+        self,
+        current: WalFile,
+        batches: Sequence[ReadableBuffer],
+        length: int,
+        first_position: Position,
+        batch_count: int,
+        flags: int,
+        timestamp_ns: TimestampNs,
+    ) -> EpochReceipt:
+        """Write header and batches by one call and count them in."""
+        at = self._at
+        epoch = LaneEpoch(self._epoch + 1)
+        header = EpochHeader(
+            current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns
+        )
+        encoded = header.encode()
+        self._is_poisoned = True
+        try:
+            write_all(current.file, [encoded, *batches], current.file_position(at))
+        except OSError as error:
+            raise FatalError(
+                f"{current.file.path}: writing epoch {epoch} at address {at} failed ({error.strerror}); "
+                "what the file holds there is unknown: stop, start again and recover"
+            ) from error
+        self._is_poisoned = False
+        self._at = WalAddress(at + header.size)
+        self._epoch = epoch
+        self._position = header.next_position
+        self._timestamp_ns = timestamp_ns
+        self._is_clean = flags == FLAG_CLEAN
+        return EpochReceipt(epoch, at, self._at)
+
+    def _rotate(self, needed: int, timestamp_ns: TimestampNs) -> WalFile:
+        """Begin the next file at the present address; INV-WAL-NAMED-WHOLE is the order of the steps."""
+        if needed > self._file_size - DATA_START:
+            raise LimitError(
+                f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
+                f"{self._file_size - DATA_START}; commit fewer batches at once"
+            )
+        spare = self._spare or self._make_spare()
+        self._spare = spare
+        self.sync()
+        salt = self._salt()
+        preface = Preface(FileKind.WAL, self._directory_id, first=self._at, salt=salt, created_ns=timestamp_ns)
+        path = wal_path(self._directory, self._at)
+        self._is_poisoned = True
+        try:
+            write_all(spare, [preface.encode()], 0)
+            spare.sync()
+            self._files.rename(spare_path(self._directory), path)
+            self._files.sync_directory(self._directory)
+            # Opened again, so that messages about it name the file it is now.
+            spare.close()
+            file = self._files.open(path)
+        except OSError as error:
+            raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
+        self._is_poisoned = False
+        self._spare = None
+        if self._starts and self._starts[-1] == self._at:
+            # The file before held no epoch, and one too large for it came: the new file took its name.
+            self._forget(self._starts.pop())
+        self._starts.append(self._at)
+        current = WalFile(file, self._at, salt, self._file_size)
+        self._use(current)
+        return current
+
+    def _make_spare(self) -> File:
+        """A new file without content, its space reserved and durable."""
+        path = spare_path(self._directory)
+        if self._files.exists(path):
+            self._files.unlink(path)
+        try:
+            spare = self._files.open(path, exclusive=True)
+            try:
+                spare.allocate(self._file_size)
+            except OSError:
+                spare.close()
+                self._files.unlink(path)
+                raise
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            raise DiskFullError(
+                f"{self._directory}: no space for another WAL file of {self._file_size} bytes; "
+                "free space, or let a checkpoint drop old files"
+            ) from error
+        self._is_poisoned = True
+        spare.sync()
+        self._is_poisoned = False
+        return spare
+
+    def _use(self, current: WalFile) -> None:
+        self._current = current
+        self._handles[current.first_at] = current.file
+
+    def _forget(self, first_at: WalAddress) -> None:
+        """Close the handle of a file, if it has one."""
+        file = self._handles.pop(first_at, None)
+        if file is not None:
+            file.close()
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise InvalidInputError(f"{self._directory}: this WAL writer is closed")
+
+    def _require_usable(self) -> None:
+        """INV-WAL-POISON."""
+        self._require_open()
+        if self._is_poisoned:
+            raise FatalError(
+                f"{self._directory}: an earlier write or sync of the WAL failed, so nothing more may be written; "
+                "stop, start again and recover"
+            )

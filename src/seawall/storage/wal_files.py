@@ -1,0 +1,96 @@
+"""The files of a write-ahead log: their names, their prefaces, and where the log they hold ends.
+
+    wal-<first_at:020d>.wal   epochs from address first_at on; address a lies at position DATA_START + a − first_at
+    wal-next.preparing        space for the next file; no part of the log until it is renamed. Debris after a crash
+
+A file covers addresses from its first_at up to the first_at of the next. It gets its name only when everything before
+first_at is durable and its preface is too (INV-WAL-NAMED-WHOLE), so a name proves that all earlier addresses were
+synced, and a named file without a good preface is damage. Other names in the directory mean nothing here.
+
+This module must not know epochs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from seawall.core.types import LaneEpoch, Position, TimestampNs
+from seawall.errors import CorruptionError
+from seawall.io.interfaces import File, Files
+from seawall.storage.epochs import WalAddress
+from seawall.storage.preface import DATA_START, FileKind, Preface
+
+#: Name of the file that is prepared to be the next one.
+SPARE_NAME: Final = "wal-next.preparing"
+
+_NAME: Final = re.compile(r"wal-([0-9]{20})\.wal")
+
+
+@dataclass(frozen=True, slots=True)
+class WalEnd:
+    """Where a log ends, and what the next epoch goes on from.
+
+    `epoch` is the number of the last one (0 before the first), `position` the next one due, `clean` whether the last
+    epoch is a clean close with nothing behind it, `synced_through` the address below which all is known to be durable,
+    `timestamp_ns` that of the last epoch.
+    """
+
+    at: WalAddress
+    epoch: LaneEpoch
+    position: Position
+    clean: bool
+    synced_through: WalAddress
+    timestamp_ns: TimestampNs
+
+
+@dataclass(frozen=True, slots=True)
+class WalFile:
+    """One open file of the log."""
+
+    file: File
+    first_at: WalAddress
+    salt: int
+    size: int
+
+    @property
+    def limit_at(self) -> WalAddress:
+        """The address behind its last byte."""
+        return WalAddress(self.first_at + self.size - DATA_START)
+
+    def file_position(self, at: WalAddress) -> int:
+        """Where an address lies in the file."""
+        return DATA_START + at - self.first_at
+
+
+def wal_path(directory: str, first_at: WalAddress) -> str:
+    """The path of the file whose first address this is."""
+    return f"{directory}/wal-{first_at:020d}.wal"
+
+
+def spare_path(directory: str) -> str:
+    """The path of the file that is prepared to be the next one."""
+    return f"{directory}/{SPARE_NAME}"
+
+
+def wal_addresses(files: Files, directory: str) -> list[WalAddress]:
+    """First addresses of all files of the log, in order."""
+    matches = (_NAME.fullmatch(name) for name in files.list(directory))
+    return sorted(WalAddress(int(match[1])) for match in matches if match)
+
+
+def open_wal_file(
+    files: Files, directory: str, first_at: WalAddress, directory_id: bytes, *, read_only: bool
+) -> WalFile:
+    """Open a file of the log; `CorruptionError` if its preface is damaged or is not that of the name."""
+    path = wal_path(directory, first_at)
+    file = files.open(path, read_only=read_only)
+    try:
+        preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.WAL, directory_id=directory_id, path=path)
+        if preface.first != first_at:
+            raise CorruptionError(f"{path}: its preface says that it begins at address {preface.first}")
+        return WalFile(file, first_at, preface.salt, file.size())
+    except BaseException:
+        file.close()
+        raise

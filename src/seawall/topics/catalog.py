@@ -1,0 +1,233 @@
+"""All topics of a data directory, and the cursors of those who read them.
+
+Two kinds of methods. Planning ones (`create`, `delete`, `configure`, `commit`) look at what is there and answer with
+the control that would change it, or refuse; they change nothing. `apply_append` and `apply` carry out what the log
+says, in its order: the only way anything changes.
+
+Invariants
+- INV-TOPIC-ID-ONCE: an id is never given twice, also not after its topic was deleted. Id 0 means no topic. The epoch of
+  a topic is its id, so a name that is created again gets a higher one, without anybody remembering old names.
+- INV-TOPIC-NAME-ONE: a name belongs to at most one topic.
+- INV-APPLY-ONCE: a batch below `next_position` has taken effect already and does nothing; replay may start early.
+
+Batches that name a topic which is not there (deleted before they were ordered, or created in a damaged part of the log)
+do nothing, and `apply` says so. A create whose name is still taken ends the older topic: in a whole log that cannot
+happen, in a damaged one the delete between them is what was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.identifiers import check_topic_name
+from seawall.core.types import Offset, Position, Seq, Term, TopicEpoch, TopicId
+from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
+from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
+from seawall.storage.control_batches import Control, SimpleControl, parts_of
+from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
+from seawall.topics.config import TopicConfig
+from seawall.topics.state import StoredBytes, TopicState
+from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import ALL_TOPICS
+from seawall.wire.fields import JsonObject
+
+#: Tags of the records that the references of a control bring: one for each record, by topic and base seq.
+ReferenceTags: TypeAlias = Mapping[tuple[TopicId, Seq], Iterable[bytes | None]]
+_NO_TAGS: Final[ReferenceTags] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far an owner has read a topic; `offset` is what a version 1 consumer said."""
+
+    epoch: TopicEpoch
+    next_seq: Seq
+    offset: Offset | None = None
+
+
+class TopicCatalog:
+    """Every topic and cursor, as of `next_position`."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_name",
+        "_cursor_count",
+        "_cursors",
+        "_stored",
+        "next_position",
+        "next_topic_id",
+        "term",
+    )
+
+    def __init__(self, stored: StoredBytes) -> None:
+        self._stored = stored
+        self._by_id: dict[TopicId, TopicState] = {}
+        self._by_name: dict[str, TopicState] = {}
+        self._cursors: dict[TopicId, dict[str, Cursor]] = {}
+        self._cursor_count = 0
+        self.next_topic_id = TopicId(1)
+        self.next_position = Position(0)
+        self.term = Term(0)
+
+    def __len__(self) -> int:
+        """The number of topics."""
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[TopicState]:
+        """Every topic, in the order of creation."""
+        return iter(self._by_id.values())
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def find(self, topic_id: TopicId) -> TopicState | None:
+        """The topic with this id, if it is there."""
+        return self._by_id.get(topic_id)
+
+    def named(self, name: str) -> TopicState:
+        """The topic with this name, or `NotFoundError`."""
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise NotFoundError(f"there is no topic {name!r}")
+        return topic
+
+    def names(self) -> list[str]:
+        """Every name, sorted by its bytes."""
+        return sorted(self._by_name)
+
+    def cursor(self, owner: str, topic_id: TopicId) -> Cursor | None:
+        """How far an owner has read a topic."""
+        return self._cursors.get(topic_id, {}).get(owner)
+
+    def cursors(self, topic_id: TopicId) -> Mapping[str, Cursor]:
+        """Every cursor of a topic by its owner."""
+        return MappingProxyType(self._cursors.get(topic_id, {}))
+
+    # --- planning ----------------------------------------------------------------------------------------------
+
+    def create(self, name: str, config: TopicConfig) -> TopicCreate:
+        """The control that creates a topic."""
+        check_topic_name(name)
+        if name in self._by_name:
+            raise ConflictError(f"there is a topic {name!r} already")
+        if len(self._by_id) >= limits.TOPICS_MAX or self.next_topic_id >= ALL_TOPICS:
+            raise FullError(f"no topic can be added to {len(self._by_id)}: at most {limits.TOPICS_MAX}; delete some")
+        _check_dead_letter(name, config)
+        return TopicCreate(self.next_topic_id, name, TopicEpoch(self.next_topic_id), config.to_json())
+
+    def delete(self, name: str) -> TopicDelete:
+        """The control that deletes a topic."""
+        topic = self.named(name)
+        return TopicDelete(topic.topic_id, name, topic.epoch, topic.config.to_json())
+
+    def configure(self, name: str, patch: JsonObject) -> TopicConfigure | None:
+        """The control that changes settings of a topic; None where that changes nothing."""
+        topic = self.named(name)
+        config = topic.config.patched(patch)
+        _check_dead_letter(name, config)
+        if config == topic.config:
+            return None
+        return TopicConfigure(topic.topic_id, topic.config.to_json(), config.to_json())
+
+    def commit(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> CursorCommit:
+        """The control that sets a cursor."""
+        topic = self.named(name)
+        before = self.cursor(owner, topic.topic_id)
+        if before is None and self._cursor_count >= limits.CURSORS_MAX:
+            raise FullError(f"no cursor can be added to {self._cursor_count}; delete the topics nobody reads")
+        previous = Seq(0) if before is None else before.next_seq
+        return CursorCommit(owner, topic.topic_id, topic.epoch, next_seq, previous, offset)
+
+    # --- what the log says -------------------------------------------------------------------------------------
+
+    def apply_append(self, header: BatchHeader, tags: Iterable[bytes | None] = ()) -> bool:
+        """An append of the log; false where it did nothing."""
+        if not self._advance(header.position):
+            return False
+        topic = self._by_id.get(header.topic_id)
+        if topic is not None:
+            topic.append(header, tags)
+        return topic is not None
+
+    def apply(self, control: Control, position: Position, tags: ReferenceTags = _NO_TAGS) -> bool:
+        """A control batch of the log; false where some part of it did nothing."""
+        if not self._advance(position):
+            return False
+        idle = 0
+        for part in parts_of(control):
+            idle += not self._apply_part(part, tags)
+        return not idle
+
+    def _advance(self, position: Position) -> bool:
+        """INV-APPLY-ONCE."""
+        if position < self.next_position:
+            return False
+        self.next_position = Position(position + 1)
+        return True
+
+    def _apply_part(self, part: SimpleControl, tags: ReferenceTags) -> bool:
+        match part:
+            case TopicCreate():
+                return self._create(part)
+            case TermStart():
+                self.term = max(self.term, part.term)
+                return True
+            case ClientRow() | Checkpoint():
+                # Sessions belong to the sequencer, absorbed addresses to the log.
+                return True
+        topic = self._by_id.get(part.topic_id)
+        if topic is None:
+            return False
+        match part:
+            case TopicDelete():
+                self._remove(topic)
+            case CursorCommit():
+                self.set_cursor(part.owner, part.topic_id, Cursor(part.epoch, part.next_seq, part.offset))
+            case Reference():
+                topic.append(part.header, tags.get((topic.topic_id, part.header.base_seq), ()))
+            case _:
+                topic.apply(part)
+        return True
+
+    def _create(self, created: TopicCreate) -> bool:
+        check(
+            created.topic_id >= self.next_topic_id,
+            "INV-TOPIC-ID-ONCE",
+            f"topic {created.name} gets id {created.topic_id}, the next is {self.next_topic_id}",
+        )
+        older = self._by_name.get(created.name)
+        if older is not None:
+            self._remove(older)
+        config = TopicConfig.from_stored(created.config)
+        self.restore(TopicState(created.topic_id, created.name, created.epoch, config, self._stored))
+        return older is None
+
+    def _remove(self, topic: TopicState) -> None:
+        del self._by_id[topic.topic_id]
+        del self._by_name[topic.name]
+        self._cursor_count -= len(self._cursors.pop(topic.topic_id, {}))
+
+    # --- restart -----------------------------------------------------------------------------------------------
+
+    def restore(self, topic: TopicState) -> None:
+        """Put a topic there as a snapshot or a create has it."""
+        check(topic.name not in self._by_name, "INV-TOPIC-NAME-ONE", topic.name)
+        check(topic.topic_id not in self._by_id, "INV-TOPIC-ID-ONCE", f"{topic.name} {topic.topic_id}")
+        self._by_id[topic.topic_id] = topic
+        self._by_name[topic.name] = topic
+        self.next_topic_id = max(self.next_topic_id, TopicId(topic.topic_id + 1))
+
+    def set_cursor(self, owner: str, topic_id: TopicId, cursor: Cursor) -> None:
+        """Put a cursor of a topic there as a snapshot or a commit has it."""
+        cursors = self._cursors.setdefault(topic_id, {})
+        self._cursor_count += owner not in cursors
+        cursors[owner] = cursor
+
+
+def _check_dead_letter(name: str, config: TopicConfig) -> None:
+    if config.dead_letter == name:
+        raise ConfigError(f"dead_letter of topic {name!r} is the topic itself: dead jobs would come back for ever")

@@ -1,0 +1,103 @@
+"""Loss made explicit: ranges of seqs that will never be read, each with its reason.
+
+A `Gap` is what a reader is told. `Losses` are the ranges a topic lost inside its log; what it lost from below, by cap
+or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
+
+INV-LOSS-DISJOINT: loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost
+twice keeps its first reason: it was gone already.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from seawall.core.checks import check
+from seawall.core.types import Seq
+from seawall.wire.codes import GapReason
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Seqs `first_seq` to `last_seq`, both included, are gone. One that is empty ends right before it begins.
+
+    After a crash some of the numbers may never have had a record: they were reserved ahead.
+    """
+
+    first_seq: Seq
+    last_seq: Seq
+    reason: GapReason
+
+    def clipped(self, first: Seq, last: Seq) -> Gap | None:
+        """The part of it inside a range, if any."""
+        low, high = max(self.first_seq, first), min(self.last_seq, last)
+        return Gap(Seq(low), Seq(high), self.reason) if low <= high else None
+
+
+class Losses:
+    """The loss ranges of one topic: as many as it had crashes and damages."""
+
+    __slots__ = ("_gaps",)
+
+    def __init__(self, gaps: Iterable[Gap] = ()) -> None:
+        self._gaps: list[Gap] = []
+        for gap in gaps:
+            self.add(gap)
+
+    def __iter__(self) -> Iterator[Gap]:
+        """The ranges, ascending."""
+        return iter(self._gaps)
+
+    def add(self, lost: Gap) -> None:
+        """Add what is not lost yet of a range."""
+        check(1 <= lost.first_seq <= lost.last_seq, "INV-LOSS-DISJOINT", f"{lost} is empty")
+        added = [Gap(first, last, lost.reason) for first, last in self.outside(lost.first_seq, lost.last_seq)]
+        merged: list[Gap] = []
+        for gap in sorted((*self._gaps, *added), key=_first):
+            if merged and merged[-1].last_seq + 1 == gap.first_seq and merged[-1].reason is gap.reason:
+                merged[-1] = Gap(merged[-1].first_seq, gap.last_seq, gap.reason)
+            else:
+                merged.append(gap)
+        self._gaps = merged
+
+    def drop_below(self, seq: Seq) -> None:
+        """Forget what lies below `seq`."""
+        clipped = (gap.clipped(seq, gap.last_seq) for gap in self._gaps)
+        self._gaps = [gap for gap in clipped if gap is not None]
+
+    def inside(self, first: Seq, last: Seq) -> Iterator[Gap]:
+        """The parts of the loss ranges inside a range, ascending."""
+        for gap in self._gaps[self._index(first) :]:
+            if gap.first_seq > last:
+                break
+            yield Gap(max(gap.first_seq, first), min(gap.last_seq, last), gap.reason)
+
+    def outside(self, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
+        """The parts of a range that are not lost, ascending."""
+        for gap in self.inside(first, last):
+            if first < gap.first_seq:
+                yield first, Seq(gap.first_seq - 1)
+            first = Seq(gap.last_seq + 1)
+        if first <= last:
+            yield first, last
+
+    def first_outside(self, seq: Seq) -> Seq:
+        """The first seq from `seq` on that is not lost; ranges that touch are passed together."""
+        for gap in self._gaps[self._index(seq) :]:
+            if seq < gap.first_seq:
+                break
+            seq = Seq(gap.last_seq + 1)
+        return seq
+
+    def _index(self, seq: Seq) -> int:
+        """The first range that ends at `seq` or later."""
+        return bisect_left(self._gaps, seq, key=_last)
+
+
+def _first(gap: Gap) -> Seq:
+    return gap.first_seq
+
+
+def _last(gap: Gap) -> Seq:
+    return gap.last_seq

@@ -1,0 +1,87 @@
+"""Idempotency keys of one topic: which append a key belongs to, for as long as the topic's window.
+
+A key is a digest of what the client sent; times are those of the batches, in milliseconds, so the same log gives the
+same keys on every machine. Batches of a topic never go back in time, so the keys are sorted by age as they come and
+the oldest are always in front.
+
+INV-KEYS-RISING: keys are remembered in the order of their seqs.
+Bounded: a topic with `IDEMPOTENCY_KEYS_MAX` keys in its window takes no more appends with keys (`FullError`) until some
+expire. To forget one early would append a repeat a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.types import Seq
+from seawall.errors import FullError, InvalidInputError
+
+#: Bytes of a key's digest: 128 bits, so that two different keys never meet by chance.
+KEY_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedAppend:
+    """The records an append with a key was given, and when."""
+
+    first_seq: Seq
+    last_seq: Seq
+    at_ms: int
+
+
+class IdempotencyKeys:
+    """The keys of one topic that have not been forgotten."""
+
+    __slots__ = ("_appends",)
+
+    def __init__(self) -> None:
+        # Insertion order is age, which a dict keeps.
+        self._appends: dict[bytes, KeyedAppend] = {}
+
+    def __len__(self) -> int:
+        return len(self._appends)
+
+    def __iter__(self) -> Iterator[tuple[bytes, KeyedAppend]]:
+        """Keys and appends, oldest first."""
+        return iter(self._appends.items())
+
+    def find(self, key: bytes, now_ms: int, window_ms: int) -> KeyedAppend | None:
+        """The append a key belongs to, if it is within the window."""
+        found = self._appends.get(key)
+        return found if found is not None and now_ms - found.at_ms <= window_ms else None
+
+    def require_room(self, now_ms: int, window_ms: int) -> None:
+        """Refuse an append with a key before it is ordered, if its key could not be remembered."""
+        self.expire(now_ms, window_ms)
+        if len(self._appends) >= limits.IDEMPOTENCY_KEYS_MAX:
+            raise FullError(
+                f"{len(self._appends)} idempotency keys within {window_ms} ms, at most {limits.IDEMPOTENCY_KEYS_MAX}; "
+                "send again later, or give the topic a shorter window"
+            )
+
+    def remember(self, key: bytes, append: KeyedAppend) -> None:
+        """A key of an append that is in the log."""
+        if len(key) != KEY_SIZE:
+            raise InvalidInputError(f"a key is a digest of {KEY_SIZE} bytes, not {len(key)}")
+        # A key may come again once its window has passed; it then counts from its new age.
+        self._appends.pop(key, None)
+        newest = next(reversed(self._appends.values()), None)
+        check(
+            newest is None or newest.last_seq < append.first_seq,
+            "INV-KEYS-RISING",
+            f"{append.first_seq} after {newest}",
+        )
+        self._appends[key] = append
+
+    def expire(self, now_ms: int, window_ms: int) -> None:
+        """Forget the keys whose window has passed."""
+        expired = []
+        for key, append in self._appends.items():
+            if now_ms - append.at_ms <= window_ms:
+                break
+            expired.append(key)
+        for key in expired:
+            del self._appends[key]

@@ -1,0 +1,178 @@
+"""The catalog as sections of a metadata snapshot, and back.
+
+| section  | content                                                                                              |
+|----------|------------------------------------------------------------------------------------------------------|
+| CATALOG  | JSON: next_topic_id, term                                                                            |
+| TOPICS   | JSON: topics, an array of objects with every number of a topic, its config and its loss ranges       |
+| CURSORS  | JSON: cursors, an array of [topic_id, owner, epoch, next_seq, offset or null]                        |
+| KEYS     | JSON: keys, an array of [topic_id, key in hex, first_seq, last_seq, at_ms], oldest first in a topic  |
+| DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
+
+The tag index is not here: it is rebuilt from the records. What does not fit (an unknown topic, a floor above the head,
+a count that is not the number of live records) is `CorruptionError`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from seawall.core.identifiers import check_topic_name
+from seawall.core.types import Offset, Seq, Term, TopicEpoch, TopicId
+from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
+from seawall.storage.control import require_unsigned
+from seawall.storage.snapshots import SectionKind, Snapshot
+from seawall.topics.catalog import Cursor, TopicCatalog
+from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.topics.keys import KeyedAppend
+from seawall.topics.ranges import SeqRanges
+from seawall.topics.state import StoredBytes, TopicState
+from seawall.wire.codes import GapReason
+from seawall.wire.fields import JsonObject, JsonValue, json_object, json_text, json_unsigned, write_json
+
+_DELETED: Final = Struct("<II")
+_RANGE: Final = Struct("<QQ")
+
+_REASONS: Final = {int(reason): reason for reason in GapReason}
+
+#: The plain numbers of a topic: their JSON keys are the names of its fields.
+_NUMBERS: Final = (
+    *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
+    *("ttl_floor", "delete_below", "live_records", "live_bytes"),
+)
+
+
+def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
+    """The catalog as it is now."""
+    cursors: list[JsonValue] = []
+    keys: list[JsonValue] = []
+    for topic in catalog:
+        for owner, cursor in catalog.cursors(topic.topic_id).items():
+            cursors.append([topic.topic_id, owner, cursor.epoch, cursor.next_seq, cursor.offset])
+        for key, append in topic.keys:
+            keys.append([topic.topic_id, key.hex(), append.first_seq, append.last_seq, append.at_ms])
+    topics: list[JsonValue] = [_topic_document(topic) for topic in catalog]
+    return {
+        SectionKind.CATALOG: write_json({"next_topic_id": catalog.next_topic_id, "term": catalog.term}),
+        SectionKind.TOPICS: write_json({"topics": topics}),
+        SectionKind.CURSORS: write_json({"cursors": cursors}),
+        SectionKind.KEYS: write_json({"keys": keys}),
+        SectionKind.DELETED: b"".join(_deleted_bytes(topic) for topic in catalog if len(topic.deleted)),
+    }
+
+
+def load_catalog(snapshot: Snapshot, stored: StoredBytes) -> TopicCatalog:
+    """The catalog that `catalog_sections` wrote into a snapshot; tags are still missing."""
+    catalog = TopicCatalog(stored)
+    try:
+        _load(snapshot, catalog, stored)
+    except (ProtocolError, InvalidInputError, InvariantError) as error:
+        raise CorruptionError(f"snapshot at position {snapshot.position}: {error}") from error
+    return catalog
+
+
+def _load(snapshot: Snapshot, catalog: TopicCatalog, stored: StoredBytes) -> None:
+    deleted = _parse_deleted(snapshot.section(SectionKind.DELETED))
+    for document in _rows(snapshot, SectionKind.TOPICS, "topics"):
+        if not isinstance(document, dict):
+            raise CorruptionError("TOPICS: a topic is an object")
+        topic = _parse_topic(document, stored)
+        topic.deleted = SeqRanges(deleted.pop(topic.topic_id, ()))
+        topic.check_invariants()
+        catalog.restore(topic)
+    if deleted:
+        raise CorruptionError(f"DELETED: topics {sorted(deleted)} are not there")
+    for row in _rows(snapshot, SectionKind.CURSORS, "cursors"):
+        match row:
+            case [int(topic_id), str(owner), int(epoch), int(next_seq), int() | None as offset]:
+                require_unsigned(epoch, next_seq, offset or 0)
+                place = None if offset is None else Offset(offset)
+                catalog.set_cursor(
+                    owner, _known(catalog, topic_id).topic_id, Cursor(TopicEpoch(epoch), Seq(next_seq), place)
+                )
+            case _:
+                raise CorruptionError(f"CURSORS: {row} is no cursor")
+    for row in _rows(snapshot, SectionKind.KEYS, "keys"):
+        match row:
+            case [int(topic_id), str(key), int(first_seq), int(last_seq), int(at_ms)]:
+                require_unsigned(first_seq, last_seq, at_ms)
+                append = KeyedAppend(Seq(first_seq), Seq(last_seq), at_ms)
+                _known(catalog, topic_id).keys.remember(_parse_key(key), append)
+            case _:
+                raise CorruptionError(f"KEYS: {row} is no key")
+    numbers = snapshot.document(SectionKind.CATALOG)
+    next_topic_id = TopicId(json_unsigned(numbers, "next_topic_id", "CATALOG", 32))
+    if next_topic_id < catalog.next_topic_id:
+        raise CorruptionError(f"CATALOG: the next topic id is {next_topic_id}, {catalog.next_topic_id - 1} is in use")
+    catalog.next_topic_id = next_topic_id
+    catalog.term = Term(json_unsigned(numbers, "term", "CATALOG", 32))
+    catalog.next_position = snapshot.position
+
+
+def _topic_document(topic: TopicState) -> JsonValue:
+    losses: list[JsonValue] = [[gap.first_seq, gap.last_seq, int(gap.reason)] for gap in topic.losses]
+    document: dict[str, JsonValue] = {"topic_id": topic.topic_id, "name": topic.name, "epoch": topic.epoch}
+    document |= {name: getattr(topic, name) for name in _NUMBERS}
+    return document | {"config": topic.config.to_json(), "losses": losses}
+
+
+def _parse_topic(document: JsonObject, stored: StoredBytes) -> TopicState:
+    what = "TOPICS"
+    name = check_topic_name(json_text(document, "name", what))
+    topic_id = TopicId(json_unsigned(document, "topic_id", what, 32))
+    epoch = TopicEpoch(json_unsigned(document, "epoch", what))
+    config = TopicConfig.from_stored(json_object(document, "config", what))
+    topic = TopicState(topic_id, name, epoch, config, stored)
+    for number in _NUMBERS:
+        setattr(topic, number, json_unsigned(document, number, what))
+    losses = document.get("losses")
+    for row in losses if isinstance(losses, list) else [None]:
+        match row:
+            case [int(first_seq), int(last_seq), int(reason)] if reason in _REASONS:
+                topic.losses.add(Gap(Seq(first_seq), Seq(last_seq), _REASONS[reason]))
+            case _:
+                raise CorruptionError(f"{what}: {row} is no loss of topic {name}")
+    return topic
+
+
+def _rows(snapshot: Snapshot, kind: SectionKind, key: str) -> list[JsonValue]:
+    rows = snapshot.document(kind).get(key)
+    if not isinstance(rows, list):
+        raise CorruptionError(f"{kind.name}: {key} must be an array")
+    return rows
+
+
+def _known(catalog: TopicCatalog, topic_id: int) -> TopicState:
+    topic = catalog.find(TopicId(topic_id))
+    if topic is None:
+        raise CorruptionError(f"topic {topic_id} is not there")
+    return topic
+
+
+def _parse_key(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise CorruptionError(f"KEYS: {text!r} is not hexadecimal") from error
+
+
+def _deleted_bytes(topic: TopicState) -> bytes:
+    ranges = b"".join(_RANGE.pack(first, last) for first, last in topic.deleted)
+    return _DELETED.pack(topic.topic_id, len(topic.deleted)) + ranges
+
+
+def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:
+    deleted: dict[TopicId, list[tuple[int, int]]] = {}
+    at = 0
+    while at < len(data):
+        if at + _DELETED.size > len(data):
+            raise CorruptionError("DELETED: the section is cut")
+        topic_id, count = _DELETED.unpack_from(data, at)
+        at += _DELETED.size
+        end = at + count * _RANGE.size
+        if end > len(data) or topic_id in deleted:
+            raise CorruptionError(f"DELETED: {count} ranges of topic {topic_id} do not fit")
+        deleted[topic_id] = list(_RANGE.iter_unpack(data[at:end]))
+        at = end
+    return deleted

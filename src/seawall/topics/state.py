@@ -1,0 +1,264 @@
+"""The state of one topic: what it holds, what it lost, and what it still promises.
+
+Everything here changes by the batches of the log, in their order: `append` for records, `apply` for controls. Nothing
+else is read, except that a delete asks how many bytes the records it removes had (`StoredBytes`).
+
+    1 …… evict_floor …… floor ………………… head_seq
+    lost by cap or ttl    deleted    live, deleted or lost in the middle
+
+- `evict_floor`: one above the highest seq lost to a cap or to its age; below it a reader is told of a gap.
+- `floor`: the first live record, `head_seq` + 1 when there is none. Deletes raise it and tell nobody.
+- losses: ranges that a crash or damage took, told where a reader is about to pass them, also below the floor.
+- `ceiling`: seqs below it may have been handed out, whatever the log still shows.
+
+Invariants, checked after every change
+- INV-FLOOR-ORDER: 1 ≤ evict_floor ≤ floor ≤ head_seq + 1, and delete_below ≤ head_seq + 1.
+- INV-FLOOR-RISES: evict_floor, floor and head_seq never go back.
+- INV-LIVE-EXACT: `live_records` is the number of seqs from floor to head that are neither deleted nor lost.
+- INV-SEQ-ONCE: a record never gets a seq that was used before.
+- INV-REPLAY-INPUT: what a delete looks up (tags, bytes) must still be there when the delete is replayed. So a segment
+  whose records were deleted is dropped only once every snapshot that is kept covers the delete. Evictions say their
+  bytes themselves, and their segments may go at once.
+
+After damage in the log a control may arrive whose predecessor is missing. That stops no replay: later values win,
+floors only rise, and seqs that no batch and no control accounts for become a loss by corruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from seawall.core.checks import check
+from seawall.core.types import Offset, Seq, TimestampNs, TopicEpoch, TopicId
+from seawall.errors import InvalidInputError
+from seawall.storage.control import Ceiling, SegmentRoll
+from seawall.storage.control_batches import SimpleControl
+from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, TopicConfigure
+from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap, Losses
+from seawall.topics.keys import IdempotencyKeys
+from seawall.topics.ranges import SeqRanges
+from seawall.topics.tags import TagIndex
+from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import GapReason
+
+
+class StoredBytes(Protocol):
+    """Where a topic's records lie, as far as its state needs to know."""
+
+    def stored_bytes(self, topic_id: TopicId, first_seq: Seq, last_seq: Seq) -> int:
+        """Plain bytes of the records in a range that is live as a whole."""
+        ...
+
+
+class TopicState:
+    """One topic. Its fields are for reading; only `append`, `apply` and a restart change them."""
+
+    __slots__ = (
+        "_stored",
+        "cap_floor",
+        "ceiling",
+        "config",
+        "delete_below",
+        "deleted",
+        "end_offset",
+        "epoch",
+        "floor",
+        "head_seq",
+        "keys",
+        "last_timestamp_ns",
+        "live_bytes",
+        "live_records",
+        "losses",
+        "name",
+        "segment_first_seq",
+        "tags",
+        "topic_id",
+        "ttl_floor",
+    )
+
+    def __init__(
+        self, topic_id: TopicId, name: str, epoch: TopicEpoch, config: TopicConfig, stored: StoredBytes
+    ) -> None:
+        self._stored = stored
+        self.topic_id = topic_id
+        self.name = name
+        self.epoch = epoch
+        self.config = config
+        self.head_seq = Seq(0)
+        self.end_offset = Offset(0)
+        self.last_timestamp_ns = TimestampNs(0)
+        self.ceiling = Seq(1)
+        self.segment_first_seq = Seq(0)
+        self.floor = Seq(1)
+        #: One above the highest seq lost to a cap, and to its age: the higher one is the floor of both.
+        self.cap_floor = Seq(1)
+        self.ttl_floor = Seq(1)
+        self.delete_below = Seq(1)
+        self.deleted = SeqRanges()
+        self.losses = Losses()
+        self.live_records = 0
+        self.live_bytes = 0
+        self.tags = TagIndex()
+        self.keys = IdempotencyKeys()
+
+    @property
+    def evict_floor(self) -> Seq:
+        """One above the highest seq lost to a cap or to its age."""
+        return max(self.cap_floor, self.ttl_floor)
+
+    @property
+    def next_seq(self) -> Seq:
+        """The seq of the next record."""
+        return Seq(self.head_seq + 1)
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def append(self, header: BatchHeader, tags: Iterable[bytes | None] = ()) -> None:
+        """Records of a stamped batch; `tags` has one for each of them, or is empty where none has a tag."""
+        check(header.topic_id == self.topic_id, "INV-CONTROL-TOPIC", f"{header.topic_id} in topic {self.topic_id}")
+        check(
+            header.base_seq > self.head_seq,
+            "INV-SEQ-ONCE",
+            f"seq {header.base_seq} of topic {self.name} again, head is {self.head_seq}",
+        )
+        if header.base_seq > self.next_seq:
+            self._lose(Gap(self.next_seq, Seq(header.base_seq - 1), GapReason.CORRUPTION))
+            self._settle()
+        self.head_seq = Seq(header.base_seq + header.record_count - 1)
+        self.end_offset = Offset(header.base_offset + header.raw_length)
+        self.last_timestamp_ns = max(self.last_timestamp_ns, header.timestamp_ns)
+        self.live_records += header.record_count
+        self.live_bytes += header.raw_length
+        self.tags.add_batch(header.base_seq, tags)
+
+    def apply(self, control: SimpleControl) -> None:
+        """One control that concerns this topic, other than the append of a reference."""
+        check(control.topic_id == self.topic_id, "INV-CONTROL-TOPIC", f"{control.topic_id} in topic {self.topic_id}")
+        before = (self.evict_floor, self.floor, self.head_seq)
+        match control:
+            case TopicConfigure():
+                self.config = TopicConfig.from_stored(control.after)
+            case Ceiling():
+                self.ceiling = max(self.ceiling, control.ceiling)
+            case SegmentRoll():
+                self.segment_first_seq = max(self.segment_first_seq, control.first_seq)
+            case DeleteRecords():
+                self._delete(control)
+            case FloorRaise():
+                self._evict(control)
+            case Loss():
+                self._remove_live(control.first_seq, control.last_seq, control.lost_bytes)
+                self._lose(Gap(control.first_seq, control.last_seq, control.reason))
+            case _:
+                raise InvalidInputError(f"{control.COMMAND.name} does not change the state of a topic")
+        self._settle()
+        after = (self.evict_floor, self.floor, self.head_seq)
+        check(all(map(int.__le__, before, after)), "INV-FLOOR-RISES", f"{before} became {after}")
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def gaps(self, from_seq: Seq, to_seq: Seq) -> list[Gap]:
+        """What a reader of a range has to be told, ascending and disjoint; deleted records are not mentioned."""
+        low, high = sorted(((self.cap_floor, GapReason.CAP), (self.ttl_floor, GapReason.TTL)), key=_floor_of)
+        evicted = (
+            Gap(Seq(1), Seq(low[0] - 1), low[1]),
+            Gap(low[0], Seq(high[0] - 1), high[1]),
+        )
+        found = [gap for each in evicted if (gap := each.clipped(from_seq, to_seq)) is not None]
+        found.extend(self.losses.inside(from_seq, to_seq))
+        return found
+
+    def recreated(self, epoch: TopicEpoch) -> Gap | None:
+        """What a cursor of another life of this name has to be told; empty where the new life has no records."""
+        return None if epoch == self.epoch else Gap(Seq(1), self.head_seq, GapReason.RECREATED)
+
+    def first_readable(self, seq: Seq) -> Seq:
+        """The first live record from `seq` on; the next seq where there is none."""
+        seq = max(seq, self.floor)
+        while seq <= self.head_seq:
+            passed = self.losses.first_outside(self.deleted.first_outside(seq))
+            if passed == seq:
+                return seq
+            seq = passed
+        return self.next_seq
+
+    def live_runs(self, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
+        """The parts of a range that are live as a whole, ascending."""
+        first, last = max(first, self.floor), min(last, self.head_seq)
+        for low, high in self.deleted.outside(first, last):
+            yield from self.losses.outside(low, high)
+
+    def check_invariants(self) -> None:
+        """Recount what is kept by adding and subtracting, and compare the floors."""
+        self._check_order()
+        live = sum(last - first + 1 for first, last in self.live_runs(self.floor, self.head_seq))
+        check(live == self.live_records, "INV-LIVE-EXACT", f"{live} live, counted {self.live_records}")
+        check(self.first_readable(self.floor) == self.floor, "INV-FLOOR-ORDER", f"floor {self.floor} is not live")
+
+    # --- the transitions ---------------------------------------------------------------------------------------
+
+    def _delete(self, delete: DeleteRecords) -> None:
+        below = self.next_seq if delete.before_seq is None else min(delete.before_seq, self.next_seq)
+        if delete.match is not None:
+            self._delete_runs(_runs(self.tags.take(delete.match, below)))
+        elif below > self.delete_below:
+            self._delete_runs([(self.floor, Seq(below - 1))])
+            self.delete_below = below
+
+    def _delete_runs(self, runs: Iterable[tuple[Seq, Seq]]) -> None:
+        for first, last in runs:
+            live = list(self.live_runs(first, last))
+            for low, high in live:
+                self._remove_live(low, high, self._stored.stored_bytes(self.topic_id, low, high))
+                self.deleted.add(low, high)
+
+    def _evict(self, raised: FloorRaise) -> None:
+        evict_floor = min(raised.evict_floor, self.next_seq)
+        if evict_floor <= self.evict_floor:
+            return
+        self._remove_live(self.floor, Seq(evict_floor - 1), raised.removed_bytes)
+        if raised.reason is GapReason.CAP:
+            self.cap_floor = evict_floor
+        else:
+            self.ttl_floor = evict_floor
+
+    def _lose(self, lost: Gap) -> None:
+        """A range is gone; where it lies beyond the head, numbering goes on behind it."""
+        self.head_seq = max(self.head_seq, lost.last_seq)
+        self.losses.add(lost)
+
+    def _remove_live(self, first: Seq, last: Seq, removed_bytes: int) -> None:
+        """Count out what a change takes from the live records, before it takes it."""
+        self.live_records -= sum(high - low + 1 for low, high in self.live_runs(first, last))
+        self.live_bytes = max(0, self.live_bytes - removed_bytes)
+
+    def _settle(self) -> None:
+        """Move the floor to the first live record, and forget what lies where no reader asks any more."""
+        self.floor = self.first_readable(max(self.evict_floor, self.delete_below))
+        self.deleted.drop_below(self.floor)
+        self.losses.drop_below(self.evict_floor)
+        self.tags.drop_below(self.floor)
+        self._check_order()
+
+    def _check_order(self) -> None:
+        end = self.next_seq
+        check(
+            1 <= self.evict_floor <= self.floor <= end and self.delete_below <= end,
+            "INV-FLOOR-ORDER",
+            f"evicted below {self.evict_floor}, floor {self.floor}, end {end}, deleted below {self.delete_below}",
+        )
+
+
+def _floor_of(floor: tuple[Seq, GapReason]) -> Seq:
+    return floor[0]
+
+
+def _runs(seqs: list[Seq]) -> Iterator[tuple[Seq, Seq]]:
+    """Ascending seqs as ranges."""
+    start = 0
+    for index in range(1, len(seqs) + 1):
+        if index == len(seqs) or seqs[index] != seqs[index - 1] + 1:
+            yield seqs[start], seqs[index - 1]
+            start = index

@@ -1,0 +1,279 @@
+"""The store on a simulated disk: appends, reads, rolls, checkpoints, and recovery after every possible crash."""
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
+from seawall.engine.store import Machine, Store, StoreSettings, open_store
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import ConflictError, FatalError, NotFoundError, SeawallError
+from seawall.testing import SimClock, SimCrash, SimDisk
+from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import GapReason
+from seawall.wire.records import Record, decode_block, encode_block
+
+SMALL = StoreSettings(
+    wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=64, ballast_size=4096, checkpoint_size=1 << 62
+)
+
+
+def machine(disk: SimDisk, seed: int = 0) -> Machine:
+    chance = random.Random(seed)
+    return Machine(disk, SimClock(wall_ns=1_700_000_000_000_000_000), chance.randbytes, pid=7)
+
+
+def batch(topic_id: int, values: list[bytes]) -> bytearray:
+    block = encode_block([Record(1, value) for value in values])
+    header = batch_header(
+        block,
+        topic_id=TopicId(topic_id),
+        client_id=ClientId(1 << 63),
+        client_seq=ClientSeq(1),
+        session_epoch=0,
+        record_count=len(values),
+        timestamp_ns=TimestampNs(0),
+    )
+    return bytearray(encode_batch(header, block))
+
+
+def publish(store: Store, name: str, *groups: list[bytes]) -> list[int]:
+    topic = store.catalog.named(name)
+    headers = store.append(name, [batch(topic.topic_id, values) for values in groups])
+    return [header.base_seq for header in headers]
+
+
+def contents(store: Store, name: str, size_max: int = 1 << 20) -> tuple[dict[int, bytes], list[Gap]]:
+    """Every record by its seq, and every gap, read in pieces of `size_max`."""
+    records: dict[int, bytes] = {}
+    gaps: list[Gap] = []
+    seq = Seq(1)
+    while items := store.read(name, seq, size_max=size_max):
+        for item in items:
+            if isinstance(item, StoredBatch):
+                for number, record in enumerate(decode_block(item.block, item.header.record_count)):
+                    assert item.header.base_seq + number not in records
+                    records[item.header.base_seq + number] = record.value
+                seq = Seq(item.header.base_seq + item.header.record_count)
+            else:
+                gaps.append(item)
+                seq = Seq(item.last_seq + 1)
+    return records, gaps
+
+
+def new_store(disk: SimDisk | None = None, settings: StoreSettings = SMALL) -> tuple[SimDisk, Store]:
+    disk = disk or SimDisk(seed=1)
+    return disk, open_store(machine(disk), "/data", settings)
+
+
+@pytest.mark.parametrize("size_max", [1, 300, 1 << 20])
+def test_what_is_appended_is_read_back(size_max: int) -> None:
+    _, store = new_store()
+    store.create_topic("events", TopicConfig())
+    assert publish(store, "events", [b"a", b"b"], [b"c"]) == [1, 3]
+    assert publish(store, "events", [b"large" * 20_000]) == [4]
+    assert publish(store, "events", [b"d"]) == [5]
+    records, gaps = contents(store, "events", size_max)
+    assert records == {1: b"a", 2: b"b", 3: b"c", 4: b"large" * 20_000, 5: b"d"}
+    assert gaps == []
+    store.close()
+
+
+def test_a_clean_end_leaves_no_gap() -> None:
+    disk, store = new_store()
+    store.create_topic("events", TopicConfig())
+    publish(store, "events", [b"a"], [b"b" * 70_000])
+    store.close()
+    _, store = new_store(disk)
+    assert publish(store, "events", [b"c"]) == [3]
+    assert contents(store, "events") == ({1: b"a", 2: b"b" * 70_000, 3: b"c"}, [])
+    store.close()
+
+
+def test_a_crash_costs_numbers_not_records() -> None:
+    disk, store = new_store()
+    store.create_topic("events", TopicConfig())
+    publish(store, "events", [b"a"], [b"b"])
+    disk.crash(keep="none")
+    _, store = new_store(disk)
+    (seq,) = publish(store, "events", [b"c"])
+    assert seq == 65
+    records, gaps = contents(store, "events")
+    assert records == {1: b"a", 2: b"b", 65: b"c"}
+    assert gaps == [Gap(Seq(3), Seq(64), GapReason.CRASH)]
+    store.close()
+
+
+def test_checkpoints_and_rolls_change_nothing_a_reader_sees() -> None:
+    config = TopicConfig(segment_max_records=5)
+    disk, store = new_store()
+    store.create_topic("events", config)
+    expected = {}
+    for number in range(40):
+        value = b"%d" % number * (30_000 if number % 7 == 0 else 1)
+        (seq,) = publish(store, "events", [value])
+        expected[seq] = value
+        if number % 9 == 8:
+            store.checkpoint()
+    assert contents(store, "events") == (expected, [])
+    sealed = [name for name in disk.list("/data/topics/00000001") if name.endswith(".sealed")]
+    assert len(sealed) == 7
+    store.close()
+    _, store = new_store(disk)
+    assert contents(store, "events") == (expected, [])
+    store.close()
+
+
+def test_the_log_is_cut_behind_checkpoints() -> None:
+    disk, store = new_store()
+    store.create_topic("events", TopicConfig())
+    for _ in range(4):
+        for _ in range(12):
+            publish(store, "events", [bytes(50_000)])
+        store.checkpoint()
+    assert len(disk.list("/data/wal")) <= 6
+    assert len(disk.list("/data/meta")) == 2
+    store.close()
+
+
+def test_topics_come_and_go() -> None:
+    disk, store = new_store()
+    store.create_topic("a", TopicConfig())
+    store.create_topic("b", TopicConfig())
+    publish(store, "a", [b"1"])
+    with pytest.raises(ConflictError):
+        store.create_topic("a", TopicConfig())
+    store.delete_topic("a")
+    with pytest.raises(NotFoundError):
+        publish(store, "a", [b"2"])
+    store.create_topic("a", TopicConfig())
+    assert publish(store, "a", [b"new"]) == [1]
+    store.configure_topic("b", {"ttl_ms": 5_000})
+    store.commit_cursor("reader", "a", Seq(2))
+    store.close()
+    _, store = new_store(disk)
+    assert store.catalog.names() == ["a", "b"]
+    assert contents(store, "a") == ({1: b"new"}, [])
+    assert store.catalog.named("b").config.ttl_ms == 5_000
+    cursor = store.catalog.cursor("reader", store.catalog.named("a").topic_id)
+    assert cursor is not None
+    assert cursor.next_seq == 2
+    store.close()
+
+
+def test_a_failed_sync_ends_writing_and_leaves_reading() -> None:
+    """INV-STORE-FAILED."""
+    disk, store = new_store()
+    store.create_topic("events", TopicConfig())
+    publish(store, "events", [b"kept"])
+    disk.fail("sync", nth=1)
+    with pytest.raises(FatalError):
+        publish(store, "events", [b"unknown"])
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        publish(store, "events", [b"refused"])
+    assert contents(store, "events")[0] == {1: b"kept"}
+    store.close()
+
+
+def test_a_full_disk_refuses_and_recovers() -> None:
+    disk = SimDisk(seed=1, capacity=(1 << 20) + 600_000)
+    _, store = new_store(disk)
+    store.create_topic("events", TopicConfig())
+    accepted = 0
+    with pytest.raises(SeawallError):
+        for _ in range(200):
+            publish(store, "events", [bytes(20_000)])
+            accepted += 1
+    assert accepted > 0
+    assert len(contents(store, "events")[0]) == accepted
+    store.close()
+    _, store = new_store(disk)
+    assert len(contents(store, "events")[0]) == accepted
+    store.close()
+
+
+Step = Callable[[Store, random.Random], None]
+
+
+def scenario(store: Store, chance: random.Random, acked: dict[int, bytes], attempted: dict[int, bytes]) -> None:
+    """Appends of every size over two topics, rolls, checkpoints; what was acked is noted as soon as it was."""
+    config = TopicConfig(segment_max_records=6)
+    for name in ("one", "two"):
+        if name not in store.catalog.names():
+            store.create_topic(name, config)
+    for number in range(14):
+        size = chance.choice((1, 10, 200, 3_000, 70_000))
+        value = chance.randbytes(4) + bytes(size)
+        attempted[len(attempted)] = value
+        (seq,) = publish(store, "one", [value])
+        acked[seq] = value
+        if number % 3 == 2:
+            publish(store, "two", [b"x"], [b"y"])
+        if number in (5, 9):
+            store.checkpoint()
+    store.close()
+
+
+def check_oracle(store: Store, acked: dict[int, bytes], attempted: dict[int, bytes]) -> None:
+    """Acked records are all there and unchanged, nothing is invented, and every hole is an explicit gap."""
+    if "one" not in store.catalog.names():
+        assert not acked
+        return
+    records, gaps = contents(store, "one")
+    for seq, value in acked.items():
+        assert records.get(seq) == value, f"acked seq {seq}"
+    assert set(records.values()) <= set(attempted.values())
+    assert len(set(records.values())) == len(records)
+    covered = set(records)
+    for gap in gaps:
+        span = set(range(gap.first_seq, gap.last_seq + 1))
+        assert not span & covered
+        covered |= span
+    assert covered == set(range(1, store.catalog.named("one").next_seq))
+
+
+CRASHES = [(keep, unit) for keep in ("none", "all", "random") for unit in (512, 4096)]
+
+
+def sweep(keep: str, unit: int, seeds: int, step: int) -> int:
+    """A crash at every `step`-th changing call of the scenario, and a second one during recovery; the images seen."""
+    images = 0
+    for seed in range(seeds):
+        for nth in itertools.count(1 + seed % step, step):
+            disk = SimDisk(seed=seed * 10_007 + nth, unit_size=unit)
+            acked: dict[int, bytes] = {}
+            attempted: dict[int, bytes] = {}
+            disk.crash_after(nth)
+            try:
+                scenario(open_store(machine(disk, seed), "/data", SMALL), random.Random(seed), acked, attempted)
+                break
+            except SimCrash:
+                disk.crash(keep=keep)
+            images += 1
+            # A crash inside recovery must not matter either.
+            disk.crash_after(1 + nth % 23)
+            try:
+                open_store(machine(disk, seed + 1), "/data", SMALL).close()
+            except SimCrash:
+                disk.crash(keep=keep)
+            else:
+                disk.kill()
+            store = open_store(machine(disk, seed + 2), "/data", SMALL)
+            check_oracle(store, acked, attempted)
+            head = store.catalog.named("one").next_seq if "one" in store.catalog.names() else 1
+            if "one" in store.catalog.names():
+                (seq,) = publish(store, "one", [b"after"])
+                assert seq == head
+                assert seq not in acked
+            store.close()
+    return images
+
+
+@pytest.mark.parametrize(("keep", "unit"), CRASHES)
+def test_no_crash_loses_what_was_acked(keep: str, unit: int) -> None:
+    assert sweep(keep, unit, seeds=2, step=5) > 20

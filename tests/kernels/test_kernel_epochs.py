@@ -1,0 +1,217 @@
+"""Epochs and the batches in them: kernel and twin agree, and both agree with the codec of the wire."""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+from typing import Any
+
+import crc32c as wheel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall.errors import CorruptionError
+from seawall.kernels import epochs, jit
+from seawall.kernels.twins import epochs as twin
+from seawall.wire.batches import BatchHeader, iter_batches
+from seawall.wire.codes import Codec
+
+EXAMPLES = 25 if jit.PYTHON_MODE else 250
+SALT = 0xFEDC_BA98_7654_3210
+
+
+def batch(position: int = 0, block: bytes = b"\1\2\0\0\0hi", **fields: Any) -> bytes:
+    """A stored batch, with single fields overridden."""
+    values = {
+        "command": 0,
+        "client_seq": 1,
+        "timestamp_ns": 5,
+        "record_count": 1,
+        "payload_length": 52 + len(block),
+        "block_crc": wheel.crc32c(block),
+        "topic_id": 3,
+        "client_id": 7,
+        "position": position,
+        "base_seq": 9,
+        "base_offset": 11,
+        "raw_length": len(block),
+        "term": 1,
+        "session_epoch": 1,
+        "order": 255,
+        "ack_level": 255,
+        "codec": Codec.NONE,
+        "flags": 0,
+    } | fields
+    return BatchHeader(**values).header_bytes() + block
+
+
+def patched(data: bytes, at: int, value: bytes) -> bytes:
+    """A batch with other bytes in its header and the checksum that belongs to them."""
+    changed = bytearray(data)
+    changed[at : at + len(value)] = value
+    changed[8:12] = struct.pack("<I", wheel.crc32c(bytes(changed[12:96]), wheel.crc32c(bytes(changed[:8]))))
+    return bytes(changed)
+
+
+def epoch_header(body: bytes = bytes(48), salt: int = SALT) -> bytes:
+    covered = struct.pack("<Q", salt) + body
+    return b"EPOC" + struct.pack("<I", wheel.crc32c(covered)) + covered
+
+
+def verify_both(data: bytes, first_position: int, count: int, start: int = 3) -> tuple[int, list[int]]:
+    buffer = np.frombuffer(b"LAN"[:start] + data + batch(first_position), np.uint8)
+    results = []
+    for verify in (epochs.verify_epoch, twin.verify_epoch):
+        offsets = np.full(count + 1, -1, np.int64)
+        good = verify(buffer, start, start + len(data), first_position, count, offsets)
+        results.append((int(good), offsets.tolist()))
+    assert results[0] == results[1]
+    good, offsets = results[0]
+    return good, [offset - start for offset in offsets[: good + 1]]
+
+
+def find_both(data: bytes, start: int = 0, end: int | None = None, salt: int = SALT) -> int:
+    buffer = np.frombuffer(data, np.uint8)
+    stop = len(data) if end is None else end
+    found = epochs.find_epoch(buffer, start, stop, np.uint64(salt))
+    assert found == twin.find_epoch(buffer, start, stop, salt)
+    return int(found)
+
+
+def is_good(data: bytes) -> bool:
+    """What the codec of the wire says about exactly these bytes as one stored batch."""
+    try:
+        return len(list(iter_batches(data))) == 1
+    except CorruptionError:
+        return False
+
+
+GOOD = {
+    "records": batch(),
+    "empty block": batch(block=b"", record_count=0),
+    "opaque": batch(block=b"?", flags=2),
+    "control": batch(command=3, record_count=0, block=b"{}"),
+    "control that counts": batch(command=0xFFFF, record_count=77, block=b""),
+    "lz4": batch(block=b"xx", codec=Codec.LZ4, raw_length=100, record_count=20),
+    "zstd, the largest": batch(block=b"x", codec=Codec.ZSTD, raw_length=1 << 24),
+    "every ack level": batch(ack_level=0),
+    "ack level 2": batch(ack_level=2),
+}
+BAD = {
+    "nothing": b"",
+    "short": batch()[:95],
+    "cut": batch()[:-1],
+    "magic": patched(batch(), 0, b"X"),
+    "version": patched(batch(), 4, b"\1"),
+    "kind": patched(batch(), 5, b"\x08"),
+    "header checksum": batch()[:8] + b"\0\0\0\0" + batch()[12:],
+    "payload length": patched(batch(), 32, struct.pack("<I", 51)),
+    "4 GiB": patched(batch(), 32, b"\xff\xff\xff\xff"),
+    "reserved": patched(batch(), 44, b"\1"),
+    "ack level": patched(batch(), 93, b"\3"),
+    "codec": patched(batch(), 94, b"\3"),
+    "flags": patched(batch(), 95, b"\1"),
+    "flags behind the known one": patched(batch(), 95, b"\x82"),
+    "block": batch()[:-1] + b"I",
+    "raw length": batch(raw_length=8),
+    "raw length 0": batch(block=b"x", codec=Codec.LZ4, raw_length=0, record_count=0),
+    "raw length of 16 MiB": batch(block=b"x", codec=Codec.LZ4, raw_length=(1 << 24) + 1),
+    "too many records": batch(record_count=2),
+    "two opaque ones": batch(flags=2, record_count=2),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_batch(name: str) -> None:
+    assert is_good(GOOD[name])
+    assert verify_both(GOOD[name], 0, 1) == (1, [0, len(GOOD[name])])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_batch(name: str) -> None:
+    assert not is_good(BAD[name])
+    assert verify_both(BAD[name], 0, 1) == (0, [0])
+    before = batch(0)
+    assert verify_both(before + BAD[name] + batch(2), 0, 3) == (1, [0, len(before)])
+
+
+@pytest.mark.skipif(jit.PYTHON_MODE, reason="64 MiB of checksum")
+def test_a_block_is_bounded_as_on_the_wire() -> None:
+    sizes = []
+    for length in (64 << 20, (64 << 20) + 1):
+        data = batch(block=bytes(length), codec=Codec.LZ4, raw_length=100)
+        buffer = np.frombuffer(data, np.uint8)
+        sizes.append(epochs.batch_size(buffer, 0, buffer.size))
+        assert is_good(data) == (sizes[-1] > 0)
+    assert sizes == [96 + (64 << 20), epochs.BATCH_BAD]
+
+
+def test_positions_are_dense() -> None:
+    first, second = batch(41), batch(42)
+    assert verify_both(first + second, 41, 2) == (2, [0, len(first), len(first + second)])
+    assert verify_both(first + second, 40, 2)[0] == 0
+    assert verify_both(first + first, 41, 2)[0] == 1
+    assert verify_both(first + batch(43), 41, 2)[0] == 1
+    assert verify_both(batch(2**63 + 41) + second, 41, 1)[0] == 0
+
+
+def test_no_more_than_the_count_are_looked_at() -> None:
+    data = batch(0) + batch(1)
+    assert verify_both(data, 0, 1) == (1, [0, len(batch(0))])
+    assert verify_both(data, 0, 0) == (0, [0])
+    assert verify_both(data, 0, 3)[0] == 2
+
+
+blocks = st.binary(max_size=40)
+fields = st.sampled_from(
+    [{"flags": 2}, {"command": 3}, {"command": 3, "raw_length": 4}, {"codec": Codec.ZSTD, "raw_length": 9, "flags": 2}]
+)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.tuples(blocks, fields), max_size=4), st.data())
+def test_any_bytes_are_judged_as_the_twin_and_the_codec_do(
+    parts: list[tuple[bytes, dict[str, Any]]], data: st.DataObject
+) -> None:
+    run = bytearray(b"".join(batch(index, block, **given) for index, (block, given) in enumerate(parts)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        if run:
+            run[data.draw(st.integers(0, len(run) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    good, offsets = verify_both(bytes(run), 0, 5)
+    assert all(is_good(bytes(run[first:last])) for first, last in pairwise(offsets))
+    assert verify_both(bytes(run), 0, good) == (good, offsets)
+
+
+@pytest.mark.parametrize("before", [0, 1, 7, 8, 9, 63, 64, 100])
+@pytest.mark.parametrize("filler", [b"\0", b"E", b"EPOC"])
+def test_a_header_is_found_wherever_it_begins(before: int, filler: bytes) -> None:
+    front = (filler * 100)[:before]
+    data = front + epoch_header() + bytes(9)
+    assert find_both(data) == before
+    assert find_both(data, start=before) == before
+    assert find_both(data, start=before + 1) == -1
+    assert find_both(data, end=before + 63) == -1
+    assert find_both(data, end=before + 64) == before
+
+
+def test_what_is_no_header_is_passed() -> None:
+    assert find_both(b"") == -1
+    assert find_both(bytes(200)) == -1
+    assert find_both(epoch_header(salt=SALT ^ 1)) == -1
+    assert find_both(epoch_header(salt=SALT ^ 1) + epoch_header()) == 64
+    wrong = epoch_header()[:-1] + b"\1"
+    assert find_both(wrong) == -1
+    assert find_both(wrong[:20] + epoch_header()) == 20
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.one_of(st.just(epoch_header()), st.just(b"EPOC"), st.just(bytes(8)), blocks), max_size=6))
+def test_the_search_equals_its_twin(parts: list[bytes]) -> None:
+    data = b"".join(parts)
+    found = find_both(data)
+    assert (found == -1) == (epoch_header() not in data)
+    if found >= 0:
+        assert data[found : found + 64] == epoch_header()
+        find_both(data, start=found + 1)

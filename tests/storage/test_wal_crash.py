@@ -1,0 +1,321 @@
+"""The write-ahead log under power cuts: at every call that changes the disk, whatever the disk kept of the rest.
+
+A scenario appends epochs of random sizes, syncs, rotates, prepares, drops, closes and opens again. After each possible
+crash the log must hold every synced epoch and, behind them, an unbroken run of the others, byte for byte; it must read
+the same twice, repair to the same bytes twice, and go on. A writer with a planted mistake must fail the same sweep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import pytest
+
+from seawall.limits import PAGE_SIZE, SECTOR_SIZE
+from seawall.storage import wal, wal_reader
+from seawall.storage.wal import WalWriter
+from seawall.storage.wal_files import WalEnd
+from seawall.storage.wal_reader import WalBatch, read_wal, repair_tail
+from seawall.testing.disk import SimDisk
+from seawall.testing.faults import SimCrash
+from seawall.wire.batches import batch_header, encode_batch, stamp
+from seawall.wire.codes import BatchFlags
+
+OWNER = bytes(range(16))
+DIRECTORY = "/data/wal"
+#: Far below what a writer accepts, so that a short scenario fills several files.
+SIZE = 4 * PAGE_SIZE
+STEPS = 24
+#: Seeds whose scenarios do everything: see `test_scenarios_reach_what_they_are_for`.
+SEEDS = (16, 21, 32, 33)
+KEEPS: tuple[Literal["none", "all", "random"], ...] = ("none", "all", "random")
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "WAL_FILE_SIZE_MIN", SIZE)
+
+
+def batch(position: int, size: int, chance: random.Random) -> bytes:
+    block = chance.randbytes(size - 96)
+    header = batch_header(
+        block,
+        topic_id=1,
+        client_id=7,
+        client_seq=1,
+        session_epoch=1,
+        record_count=1,
+        timestamp_ns=5,
+        flags=BatchFlags.OPAQUE,
+    )
+    stored = bytearray(encode_batch(header, block))
+    stamp(stored, position=position, base_seq=1, base_offset=0, timestamp_ns=5, term=1)
+    return bytes(stored)
+
+
+class Scenario:
+    """A run on one disk, and what it may expect to find after any crash."""
+
+    def __init__(self, seed: int, unit_size: int, writer_class: type[WalWriter] = WalWriter) -> None:
+        self.disk = SimDisk(seed=seed, unit_size=unit_size)
+        self.disk.make_directory(DIRECTORY)
+        self.disk.sync_directory("/")
+        self.disk.sync_directory("/data")
+        self.chance = random.Random(seed)
+        self.writer_class = writer_class
+        #: Every batch handed over, in order, with the number of its epoch and the address behind it.
+        self.written: list[tuple[int, int, bytes]] = []
+        self.synced = 0
+        self.floor = 0
+        #: Sizes of the batches of the first epoch that did not survive.
+        self.lost: list[int] = []
+
+    def open(self) -> WalWriter:
+        """Recover and start a writer."""
+        *_, end = read_wal(self.disk, DIRECTORY, OWNER, self.floor)
+        assert isinstance(end, WalEnd)
+        start = repair_tail(self.disk, DIRECTORY, OWNER, end)
+        writer = self.writer_class(
+            self.disk, DIRECTORY, OWNER, start=start, file_size=SIZE, salt=lambda: self.chance.getrandbits(64)
+        )
+        # What recovery found is durable now and stays.
+        self.synced = len(self.written)
+        return writer
+
+    def append(self, writer: WalWriter, sizes: Sequence[int] = ()) -> None:
+        first = writer.next_position
+        # Small epochs, some that end with a unit of the disk, and some that soon fill a file.
+        count = self.chance.choice((1, 1, 2, 4))
+        sizes = sizes or [self.chance.choice((96, 130, 448, 900, 2_900)) for _ in range(count)]
+        batches = [batch(first + index, size, self.chance) for index, size in enumerate(sizes)]
+        expected_at = writer.at + 64
+        for stored in batches:
+            self.written.append((writer._epoch + 1, expected_at, stored))
+            expected_at += len(stored)
+        writer.append_epoch(batches, first, len(batches), 1_000)
+
+    def run(self) -> None:
+        """The whole scenario; ends early by `SimCrash`."""
+        writer = self.open()
+        for _ in range(STEPS):
+            step = self.chance.choice(("append",) * 6 + ("sync", "sync", "prepare", "drop", "reopen"))
+            if step == "append":
+                self.append(writer)
+            elif step == "sync":
+                writer.sync()
+                self.synced = len(self.written)
+            elif step == "prepare":
+                writer.prepare()
+            elif step == "drop":
+                known = [at for _, at, _ in self.written[: self.synced] if at >= self.floor]
+                if known:
+                    # The owner's own knowledge first, as a snapshot would have it.
+                    self.floor = self.chance.choice(known)
+                    writer.drop_before(self.floor)
+            else:
+                writer.close()
+                self.synced = len(self.written)
+                writer = self.open()
+        writer.close()
+        self.synced = len(self.written)
+
+    def check(self) -> list[bytes]:
+        """What is on the disk now is what must be; returns the batches that survived, from the floor on."""
+        items = list(read_wal(self.disk, DIRECTORY, OWNER, self.floor))
+        end = items.pop()
+        assert isinstance(end, WalEnd)
+        found = [item for item in items if isinstance(item, WalBatch)]
+        assert len(found) == len(items), "damage where nothing was damaged"
+        due = [entry for entry in self.written if entry[1] >= self.floor]
+        assert [bytes(item.data) for item in found] == [stored for _, _, stored in due[: len(found)]]
+        promised = [entry for entry in self.written[: self.synced] if entry[1] >= self.floor]
+        assert len(found) >= len(promised), "a synced batch is lost"
+        survived = len(self.written) - len(due) + len(found)
+        if survived:
+            last = self.written[survived - 1][0]
+            # A clean close that made it counts as an epoch of its own.
+            assert end.epoch in (last, last + 1)
+            assert survived == len(self.written) or self.written[survived][0] != last, "half an epoch"
+        assert end.position == survived
+        # The rest is gone for good: nobody was told of it.
+        gone = self.written[survived:]
+        self.lost = [len(stored) for epoch, _, stored in gone if epoch == gone[0][0]]
+        del self.written[survived:]
+        return [bytes(item.data) for item in found]
+
+    def bytes_on_disk(self) -> dict[str, bytes]:
+        return {name: self.disk.durable_bytes(f"{DIRECTORY}/{name}") for name in self.disk.list(DIRECTORY)}
+
+    def recover(self) -> None:
+        """Read twice, repair twice, and go on: what was there stays, and what is added is there too."""
+        items = list(read_wal(self.disk, DIRECTORY, OWNER, self.floor))
+        assert items == list(read_wal(self.disk, DIRECTORY, OWNER, self.floor))
+        end = items[-1]
+        assert isinstance(end, WalEnd)
+        start = repair_tail(self.disk, DIRECTORY, OWNER, end)
+        repaired = self.bytes_on_disk()
+        assert repair_tail(self.disk, DIRECTORY, OWNER, end) == start
+        assert self.bytes_on_disk() == repaired
+        # A writer who got no answer sends again: an epoch of the same size in the same place.
+        sizes = self.lost
+        before = self.check()
+        writer = self.open()
+        self.append(writer, sizes)
+        writer.sync()
+        self.synced = len(self.written)
+        assert self.check()[: len(before)] == before
+        self.append(writer)
+        writer.close()
+        self.synced = len(self.written)
+        self.disk.crash(keep="none")
+        assert self.check()[: len(before)] == before
+        *_, end = read_wal(self.disk, DIRECTORY, OWNER, self.floor)
+        assert isinstance(end, WalEnd)
+        assert end.clean
+
+
+def sweep(seed: int, unit_size: int, keeps: Iterable[Any] = KEEPS, writer_class: type[WalWriter] = WalWriter) -> int:
+    """Crash the scenario of a seed at every changing call; the number of crash points."""
+    for calls in itertools.count(1):
+        for keep in keeps:
+            scenario = Scenario(seed, unit_size, writer_class)
+            scenario.disk.crash_after(calls)
+            try:
+                scenario.run()
+            except SimCrash:
+                scenario.disk.crash(keep)
+                scenario.check()
+                scenario.recover()
+                continue
+            scenario.disk.kill()
+            scenario.check()
+            return calls - 1
+    raise AssertionError("a scenario ends")
+
+
+@pytest.mark.parametrize(("seed", "unit_size"), list(zip(SEEDS, [SECTOR_SIZE, PAGE_SIZE] * 2, strict=True)))
+def test_no_crash_loses_or_invents_anything(seed: int, unit_size: int) -> None:
+    assert sweep(seed, unit_size) > 40
+
+
+@pytest.mark.parametrize("seed", SEEDS[:2])
+def test_a_crash_of_the_recovery_is_no_other(seed: int) -> None:
+    """Recovery interrupted at each of its own changing calls, twice in a row with different outcomes."""
+    chance = random.Random(seed)
+    for calls in range(9, 66, 12):
+        for inner in itertools.count(1):
+            scenario = Scenario(seed, SECTOR_SIZE)
+            scenario.disk.crash_after(calls)
+            with pytest.raises(SimCrash):
+                scenario.run()
+            scenario.disk.crash(chance.choice(KEEPS))
+            scenario.check()
+            scenario.disk.crash_after(inner)
+            try:
+                scenario.open()
+            except SimCrash:
+                scenario.disk.crash(chance.choice(KEEPS))
+                scenario.check()
+                scenario.recover()
+                continue
+            scenario.disk.kill()
+            scenario.recover()
+            break
+
+
+def test_a_killed_process_loses_nothing() -> None:
+    for calls in range(1, 60, 3):
+        scenario = Scenario(SEEDS[0], SECTOR_SIZE)
+        scenario.disk.crash_after(calls, inside=False)
+        with pytest.raises(SimCrash):
+            scenario.run()
+        scenario.disk.kill()
+        scenario.check()
+        scenario.recover()
+
+
+def test_scenarios_reach_what_they_are_for() -> None:
+    """Each seed of the sweep begins several files and drops some; together they also leave prepared ones behind."""
+    unused = 0
+    for seed in SEEDS:
+        scenario = Scenario(seed, SECTOR_SIZE)
+        scenario.run()
+        history = scenario.disk.history()
+        assert sum(" rename " in line for line in history) >= 3
+        assert sum(f" unlink {DIRECTORY}/wal-0" in line for line in history) >= 1
+        unused += sum(f" unlink {DIRECTORY}/wal-next" in line for line in history)
+        assert scenario.written[-1][0] > 10
+    assert unused
+
+
+# --- planted mistakes --------------------------------------------------------------------------------------------
+
+
+class ClaimsTooMuch(WalWriter):
+    """Says in each header that everything before it is durable."""
+
+    def _write_epoch(self, *arguments: Any) -> Any:
+        honest, self._synced_through = self._synced_through, self._at
+        receipt = super()._write_epoch(*arguments)
+        self._synced_through = honest
+        return receipt
+
+
+class ClaimsItself(WalWriter):
+    """Says in each header that the epoch itself is durable."""
+
+    def _write_epoch(self, current: Any, batches: Any, length: int, *arguments: Any) -> Any:
+        honest, self._synced_through = self._synced_through, self._at + 64 + length
+        receipt = super()._write_epoch(current, batches, length, *arguments)
+        self._synced_through = honest
+        return receipt
+
+
+class NeverSyncs(WalWriter):
+    """Returns from `sync` without one."""
+
+    def sync(self) -> Any:
+        self._synced_through = self._at
+        return self._at
+
+
+class RotatesUnsynced(WalWriter):
+    """Begins a file while the one before is in the cache only."""
+
+    def _rotate(self, *arguments: Any) -> Any:
+        honest, self._synced_through = self._synced_through, self._at
+        current = super()._rotate(*arguments)
+        self._synced_through = honest
+        return current
+
+
+def sweep_all(writer_class: type[WalWriter] = WalWriter) -> None:
+    for seed in SEEDS:
+        sweep(seed, SECTOR_SIZE, writer_class=writer_class)
+
+
+@pytest.mark.parametrize("writer_class", [ClaimsTooMuch, ClaimsItself, NeverSyncs, RotatesUnsynced])
+def test_a_writer_with_a_mistake_is_caught(writer_class: type[WalWriter]) -> None:
+    with pytest.raises(AssertionError):
+        sweep_all(writer_class)
+
+
+def test_a_name_that_is_never_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_directory = SimDisk.sync_directory
+
+    def forgetful(disk: SimDisk, path: str) -> None:
+        if path != DIRECTORY:
+            sync_directory(disk, path)
+
+    monkeypatch.setattr(SimDisk, "sync_directory", forgetful)
+    with pytest.raises(AssertionError):
+        sweep_all()
+
+
+def test_a_tail_that_is_not_zeroed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_reader, "_is_zero", lambda _: True)
+    with pytest.raises(AssertionError):
+        sweep(SEEDS[1], SECTOR_SIZE)

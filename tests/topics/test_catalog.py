@@ -1,0 +1,358 @@
+"""All topics: names, ids, epochs, cursors, and a snapshot that brings all of it back."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall import limits
+from seawall.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    FullError,
+    InvalidInputError,
+    InvariantError,
+    NotFoundError,
+)
+from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
+from seawall.storage.control_batches import Compound, Control
+from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, MatchKind, TagMatch, TermStart
+from seawall.storage.snapshots import SectionKind, Snapshot
+from seawall.topics.catalog import Cursor, TopicCatalog
+from seawall.topics.config import TopicConfig
+from seawall.topics.keys import KeyedAppend
+from seawall.topics.persistence import catalog_sections, load_catalog
+from seawall.wire.batches import BatchHeader, batch_header
+from seawall.wire.codes import GapReason
+
+
+class TenBytes:
+    """Every record has ten bytes, whatever its topic."""
+
+    def stored_bytes(self, topic_id: int, first_seq: int, last_seq: int) -> int:
+        assert topic_id
+        return 10 * (last_seq - first_seq + 1)
+
+
+def append_header(topic_id: int, base_seq: int, count: int, position: int) -> BatchHeader:
+    header = batch_header(
+        bytes(10 * count),
+        topic_id=topic_id,
+        client_id=1,
+        client_seq=1,
+        session_epoch=0,
+        record_count=count,
+        timestamp_ns=5,
+    )
+    return replace(header, base_seq=base_seq, position=position)
+
+
+class Log:
+    """A catalog and the position of the next batch."""
+
+    def __init__(self) -> None:
+        self.catalog = TopicCatalog(TenBytes())
+        self.position = 0
+
+    def apply(self, control: Control) -> bool:
+        self.position += 1
+        return self.catalog.apply(control, self.position - 1)
+
+    def append(self, name: str, count: int, tags: tuple[bytes | None, ...] = ()) -> None:
+        topic = self.catalog.named(name)
+        self.position += 1
+        assert self.catalog.apply_append(append_header(topic.topic_id, topic.next_seq, count, self.position - 1), tags)
+
+    def create(self, name: str, **settings) -> None:
+        assert self.apply(self.catalog.create(name, TopicConfig(**settings)))
+
+
+# --- names, ids, epochs ----------------------------------------------------------------------------------------------
+
+
+def test_topics_are_found_by_name_and_id() -> None:
+    log = Log()
+    log.create("b")
+    log.create("a", ttl_ms=5)
+    catalog = log.catalog
+    assert (len(catalog), catalog.names(), [topic.name for topic in catalog]) == (2, ["a", "b"], ["b", "a"])
+    assert catalog.named("a") is catalog.find(2)
+    assert (catalog.named("a").config.ttl_ms, catalog.find(3)) == (5, None)
+    with pytest.raises(NotFoundError, match="no topic 'c'"):
+        catalog.named("c")
+
+
+def test_planning_changes_nothing() -> None:
+    log = Log()
+    log.create("a")
+    for _ in range(2):
+        assert log.catalog.create("b", TopicConfig()).topic_id == 2
+    log.catalog.delete("a")
+    log.catalog.configure("a", {"ttl_ms": 9})
+    log.catalog.commit("reader", "a", 5)
+    assert log.catalog.names() == ["a"]
+    assert log.catalog.named("a").config == TopicConfig()
+    assert log.catalog.cursor("reader", 1) is None
+
+
+def test_a_name_that_comes_again_is_a_new_topic() -> None:
+    log = Log()
+    log.create("a")
+    log.append("a", 5)
+    first = log.catalog.named("a")
+    assert log.apply(log.catalog.commit("reader", "a", 3))
+    first.keys.remember(bytes(16), KeyedAppend(1, 5, 0))
+    assert log.apply(log.catalog.delete("a"))
+    assert (len(log.catalog), log.catalog.cursor("reader", 1), log.catalog.find(1)) == (0, None, None)
+    log.create("a")
+    second = log.catalog.named("a")
+    assert (second.topic_id, second.head_seq, len(second.keys)) == (2, 0, 0)
+    assert second.epoch > first.epoch
+    assert second.recreated(first.epoch).reason is GapReason.RECREATED
+
+
+def test_names_and_numbers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.create("a")
+    with pytest.raises(ConflictError, match="already"):
+        log.catalog.create("a", TopicConfig())
+    with pytest.raises(InvalidInputError):
+        log.catalog.create("a/b", TopicConfig())
+    with pytest.raises(ConfigError, match="the topic itself"):
+        log.catalog.create("b", TopicConfig(dead_letter="b"))
+    with pytest.raises(ConfigError, match="the topic itself"):
+        log.catalog.configure("a", {"dead_letter": "a"})
+    with pytest.raises(NotFoundError):
+        log.catalog.delete("b")
+    with pytest.raises(InvariantError, match="INV-TOPIC-ID-ONCE"):
+        log.apply(replace(log.catalog.create("b", TopicConfig()), topic_id=1))
+    log.catalog.next_topic_id = 0xFFFF_FFFF
+    with pytest.raises(FullError):
+        log.catalog.create("b", TopicConfig())
+    log.catalog.next_topic_id = 2
+    monkeypatch.setattr(limits, "TOPICS_MAX", 1)
+    with pytest.raises(FullError, match="at most 1"):
+        log.catalog.create("b", TopicConfig())
+
+
+def test_a_create_whose_name_is_taken_ends_the_older_topic() -> None:
+    log = Log()
+    log.create("a")
+    created = log.catalog.create("b", TopicConfig())
+    assert not log.apply(replace(created, name="a"))
+    assert log.catalog.named("a").topic_id == 2
+    assert log.catalog.find(1) is None
+
+
+def test_settings_change_by_a_control() -> None:
+    log = Log()
+    log.create("a")
+    control = log.catalog.configure("a", {"ttl_ms": 9})
+    assert (control.before["ttl_ms"], control.after["ttl_ms"]) == (0, 9)
+    assert log.apply(control)
+    assert log.catalog.named("a").config.ttl_ms == 9
+    assert log.catalog.configure("a", {"ttl_ms": 9}) is None
+
+
+# --- what the log says -----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_takes_effect_once() -> None:
+    log = Log()
+    log.create("a")
+    header = append_header(1, 1, 5, 1)
+    assert log.catalog.apply_append(header)
+    assert not log.catalog.apply_append(header)
+    assert not log.catalog.apply(Ceiling(1, 50, 1), 1)
+    assert (log.catalog.named("a").head_seq, log.catalog.named("a").ceiling) == (5, 1)
+    assert log.catalog.next_position == 2
+    assert log.catalog.apply(Ceiling(1, 50, 1), 9), "positions may be skipped"
+    assert log.catalog.next_position == 10
+
+
+def test_what_names_no_topic_does_nothing() -> None:
+    log = Log()
+    for control in (Ceiling(1, 50, 1), CursorCommit("a", 1, 1, 1, 0), DeleteRecords(1, 5)):
+        assert not log.apply(control)
+    log.create("a")
+    assert not log.catalog.apply_append(append_header(7, 1, 1, log.position))
+    log.position += 1
+    assert log.apply(Compound((ClientRow(1, bytes(64)), Checkpoint(5, 1, 0), TermStart(4, 0, 0))))
+    assert log.catalog.term == 4
+    assert log.apply(TermStart(3, 0, 0))
+    assert log.catalog.term == 4
+
+
+def test_a_compound_applies_every_part_it_can() -> None:
+    log = Log()
+    log.create("a")
+    header = append_header(1, 1, 2, log.position)
+    parts = (
+        Ceiling(9, 50, 1),
+        Reference(header, 1, 4096),
+        CursorCommit("router", 1, 1, 3, 0),
+        SegmentRoll(1, 3, 1),
+    )
+    assert not log.catalog.apply(Compound(parts), log.position, {(1, 1): [b"x", None]})
+    topic = log.catalog.named("a")
+    assert (topic.head_seq, topic.segment_first_seq) == (2, 3)
+    assert log.catalog.cursor("router", 1) == Cursor(1, 3)
+    topic.apply(DeleteRecords(1, None, TagMatch(MatchKind.EQ, "x")))
+    assert topic.floor == 2
+
+
+def test_cursors_are_set_to_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.create("a")
+    assert log.apply(log.catalog.commit("reader", "a", 5))
+    again = log.catalog.commit("reader", "a", 3, 90)
+    assert again.previous == 5
+    assert log.apply(again)
+    assert dict(log.catalog.cursors(1)) == {"reader": Cursor(1, 3, 90)}
+    assert dict(log.catalog.cursors(9)) == {}
+    monkeypatch.setattr(limits, "CURSORS_MAX", 1)
+    log.catalog.commit("reader", "a", 6)
+    with pytest.raises(FullError, match="no cursor"):
+        log.catalog.commit("other", "a", 6)
+    assert log.apply(log.catalog.delete("a"))
+    log.create("a")
+    log.catalog.commit("other", "a", 6)
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def busy_log() -> Log:
+    log = Log()
+    for name in ("gone", "a", "b", "empty"):
+        log.create(name, ttl_ms=5)
+    log.append("a", 20, (b"x", None) * 10)
+    log.append("b", 3)
+    for control in (
+        TermStart(2, 1, 0),
+        Ceiling(2, 1000, 1),
+        SegmentRoll(2, 11, 1),
+        DeleteRecords(2, None, TagMatch(MatchKind.EQ, "x")),
+        FloorRaise(2, GapReason.CAP, 4, 1, 10),
+        FloorRaise(2, GapReason.TTL, 6, 4, 10),
+        Loss(2, 8, 9, GapReason.CORRUPTION, 10),
+        Loss(2, 21, 30, GapReason.CRASH),
+        log.catalog.commit("réader", "a", 7),
+        log.catalog.commit("v1", "b", 2, 10),
+        log.catalog.delete("gone"),
+    ):
+        assert log.apply(control)
+    log.catalog.named("b").keys.remember(bytes(16), KeyedAppend(1, 2, 700))
+    log.catalog.named("b").keys.remember(b"k" * 16, KeyedAppend(3, 3, 701))
+    return log
+
+
+def snapshot_of(log: Log) -> Snapshot:
+    return Snapshot(log.catalog.next_position, 0, 0, catalog_sections(log.catalog))
+
+
+def test_a_snapshot_brings_everything_back() -> None:
+    log = busy_log()
+    snapshot = snapshot_of(log)
+    loaded = load_catalog(snapshot, TenBytes())
+    assert catalog_sections(loaded) == snapshot.sections
+    assert (loaded.next_position, loaded.next_topic_id, loaded.term) == (log.position, 5, 2)
+    topic = loaded.named("a")
+    assert topic.gaps(1, 40) == log.catalog.named("a").gaps(1, 40)
+    assert list(topic.deleted) == list(log.catalog.named("a").deleted) != []
+    assert loaded.cursor("réader", 2) == Cursor(2, 7)
+    assert loaded.named("b").keys.find(b"k" * 16, 701, 5) == KeyedAppend(3, 3, 701)
+    assert loaded.create("c", TopicConfig()).topic_id == 5, "ids are not given again"
+
+
+def tail(log: Log) -> list[Control]:
+    return [
+        DeleteRecords(2, 15),
+        FloorRaise(2, GapReason.CAP, 20, 6, 30),
+        CursorCommit("réader", 2, 2, 31, 7),
+        log.catalog.create("late", TopicConfig()),
+    ]
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 4))
+def test_replay_over_a_snapshot_gives_the_same_as_never_stopping(taken_after: int) -> None:
+    log = busy_log()
+    controls = tail(log)
+    start = log.position
+    for control in controls[:taken_after]:
+        assert log.apply(control)
+    loaded = load_catalog(snapshot_of(log), TenBytes())
+    for control in controls[taken_after:]:
+        assert log.apply(control)
+    for position, control in enumerate(controls, start):
+        assert loaded.apply(control, position) == (position >= start + taken_after)
+    assert catalog_sections(loaded) == catalog_sections(log.catalog)
+
+
+def test_an_empty_catalog_comes_back() -> None:
+    log = Log()
+    assert len(load_catalog(snapshot_of(log), TenBytes())) == 0
+
+
+def edited(sections: dict[SectionKind, bytes], kind: SectionKind, edit) -> dict[SectionKind, bytes]:
+    document = json.loads(sections[kind])
+    edit(document)
+    return {**sections, kind: json.dumps(document).encode()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "edit"),
+    [
+        (SectionKind.CATALOG, lambda it: it.pop("term")),
+        (SectionKind.CATALOG, lambda it: it.update(next_topic_id=4)),
+        (SectionKind.CATALOG, lambda it: it.update(next_topic_id=-1)),
+        (SectionKind.TOPICS, lambda it: it.update(topics={})),
+        (SectionKind.TOPICS, lambda it: it["topics"].append(5)),
+        (SectionKind.TOPICS, lambda it: it["topics"].append(it["topics"][0])),
+        (SectionKind.TOPICS, lambda it: it["topics"].append({**it["topics"][0], "name": "twin"})),
+        (SectionKind.TOPICS, lambda it: it["topics"].pop(0)),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(name="a/b")),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(floor=2000)),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(live_records=1)),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(head_seq="x")),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(config={"x": 1})),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].pop("losses")),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(losses=[[1, 2]])),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(losses=[[1, 2, 99]])),
+        (SectionKind.TOPICS, lambda it: it["topics"][0].update(losses=[[2, 1, 3]])),
+        (SectionKind.CURSORS, lambda it: it["cursors"].append([99, "a", 1, 1, None])),
+        (SectionKind.CURSORS, lambda it: it["cursors"].append([2, "a", 1, 1])),
+        (SectionKind.CURSORS, lambda it: it["cursors"].append([2, "a", 1, -1, None])),
+        (SectionKind.CURSORS, lambda it: it.clear()),
+        (SectionKind.KEYS, lambda it: it["keys"].append([3, "zz", 9, 9, 1])),
+        (SectionKind.KEYS, lambda it: it["keys"].append([3, "aa", 9, 9, 1])),
+        (SectionKind.KEYS, lambda it: it["keys"].append([3, "aa", 9])),
+        (SectionKind.KEYS, lambda it: it["keys"].append([3, "00" * 15 + "01", 1, 1, 1])),
+        (SectionKind.KEYS, lambda it: it["keys"].append([3, "00" * 15 + "01", 2**64, 2**64, 1])),
+    ],
+)
+def test_a_snapshot_that_contradicts_itself_is_damage(kind: SectionKind, edit) -> None:
+    sections = edited(catalog_sections(busy_log().catalog), kind, edit)
+    with pytest.raises(CorruptionError):
+        load_catalog(Snapshot(9, 0, 0, sections), TenBytes())
+
+
+@pytest.mark.parametrize(
+    "deleted",
+    [b"\0", b"\2\0\0\0\2\0\0\0" + bytes(16), b"\2\0\0\0\1\0\0\0" + bytes(16), b"\x63\0\0\0\0\0\0\0"],
+)
+def test_bad_ranges_of_deleted_records_are_damage(deleted: bytes) -> None:
+    sections = catalog_sections(busy_log().catalog)
+    with pytest.raises(CorruptionError):
+        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted}), TenBytes())
+
+
+def test_deleted_records_of_one_topic_come_once() -> None:
+    sections = catalog_sections(busy_log().catalog)
+    deleted = sections[SectionKind.DELETED]
+    with pytest.raises(CorruptionError, match="DELETED"):
+        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted * 2}), TenBytes())

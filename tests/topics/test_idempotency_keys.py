@@ -1,0 +1,67 @@
+"""Idempotency keys: found within the window, forgotten after it, never forgotten early."""
+
+import pytest
+
+from seawall import limits
+from seawall.core.types import Seq
+from seawall.errors import FullError, InvalidInputError, InvariantError
+from seawall.topics.keys import IdempotencyKeys, KeyedAppend
+
+WINDOW = 100
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def append(number: int, at_ms: int) -> KeyedAppend:
+    return KeyedAppend(Seq(number * 10 + 1), Seq(number * 10 + 10), at_ms)
+
+
+def test_a_key_is_found_until_its_window_has_passed() -> None:
+    keys = IdempotencyKeys()
+    keys.remember(key(1), append(1, 1000))
+    assert keys.find(key(1), 1100, WINDOW) == append(1, 1000)
+    assert keys.find(key(1), 1101, WINDOW) is None
+    assert keys.find(key(1), 1101, WINDOW + 1) == append(1, 1000), "a longer window reaches further back"
+    assert keys.find(key(2), 1000, WINDOW) is None
+    assert keys.find(key(1), 1000, 0) == append(1, 1000)
+
+
+def test_expiry_forgets_the_oldest_alone() -> None:
+    keys = IdempotencyKeys()
+    for number in range(5):
+        keys.remember(key(number), append(number, 1000 + number))
+    keys.expire(1102, WINDOW)
+    assert [each for each, _ in keys] == [key(2), key(3), key(4)]
+    keys.expire(2000, WINDOW)
+    assert len(keys) == 0
+
+
+def test_a_key_that_comes_again_counts_from_its_new_age() -> None:
+    keys = IdempotencyKeys()
+    for number, at_ms in ((1, 1000), (2, 1001)):
+        keys.remember(key(number), append(number, at_ms))
+    keys.remember(key(1), append(3, 1200))
+    assert [each for each, _ in keys] == [key(2), key(1)]
+    assert keys.find(key(1), 1200, WINDOW) == append(3, 1200)
+
+
+def test_a_full_table_refuses_until_keys_expire(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IDEMPOTENCY_KEYS_MAX", 2)
+    keys = IdempotencyKeys()
+    for number in range(2):
+        keys.require_room(1000, WINDOW)
+        keys.remember(key(number), append(number, 1000))
+    with pytest.raises(FullError, match="shorter window"):
+        keys.require_room(1100, WINDOW)
+    keys.require_room(1101, WINDOW)
+
+
+def test_mistakes() -> None:
+    keys = IdempotencyKeys()
+    with pytest.raises(InvalidInputError, match="16 bytes"):
+        keys.remember(b"short", append(1, 1000))
+    keys.remember(key(1), append(1, 1000))
+    with pytest.raises(InvariantError, match="INV-KEYS-RISING"):
+        keys.remember(key(2), append(1, 1000))

@@ -1,0 +1,327 @@
+"""The state of a topic against a model that keeps every record in a dictionary."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall.core.types import Seq
+from seawall.errors import CorruptionError, InvalidInputError, InvariantError
+from seawall.storage.control import Ceiling, Checkpoint, CursorCommit, SegmentRoll
+from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, MatchKind, TagMatch, TopicConfigure
+from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.topics.state import TopicState
+from seawall.wire.batches import BatchHeader, batch_header
+from seawall.wire.codes import GapReason
+
+TOPIC = 3
+
+
+class Records:
+    """Sizes of records: the record with seq n has n % 7 + 1 bytes."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []
+
+    def stored_bytes(self, topic_id: int, first_seq: int, last_seq: int) -> int:
+        self.asked.append((topic_id, first_seq, last_seq))
+        return sum(size_of(seq) for seq in range(first_seq, last_seq + 1))
+
+
+def size_of(seq: int) -> int:
+    return seq % 7 + 1
+
+
+def append_header(base_seq: int, count: int, *, base_offset: int = 0, timestamp_ns: int = 0) -> BatchHeader:
+    length = sum(size_of(seq) for seq in range(base_seq, base_seq + count))
+    header = batch_header(
+        bytes(length), topic_id=TOPIC, client_id=1, client_seq=1, session_epoch=0, record_count=count, timestamp_ns=0
+    )
+    return replace(header, base_seq=base_seq, base_offset=base_offset, timestamp_ns=timestamp_ns)
+
+
+def new_topic() -> TopicState:
+    return TopicState(TOPIC, "events", 3, TopicConfig(), Records())
+
+
+def topic_with(count: int) -> TopicState:
+    topic = new_topic()
+    topic.append(append_header(1, count))
+    return topic
+
+
+def live_seqs(topic: TopicState) -> list[int]:
+    return [seq for first, last in topic.live_runs(1, topic.head_seq) for seq in range(first, last + 1)]
+
+
+# --- one transition after the other ----------------------------------------------------------------------------------
+
+
+def test_a_new_topic_is_empty() -> None:
+    topic = new_topic()
+    assert (topic.head_seq, topic.next_seq, topic.floor, topic.evict_floor) == (0, 1, 1, 1)
+    assert topic.first_readable(1) == 1
+    assert topic.gaps(1, 100) == []
+    topic.check_invariants()
+
+
+def test_appends_raise_head_offset_and_time() -> None:
+    topic = new_topic()
+    topic.append(append_header(1, 3, timestamp_ns=50))
+    topic.append(append_header(4, 2, base_offset=9, timestamp_ns=40))
+    assert (topic.head_seq, topic.live_records, topic.live_bytes) == (5, 5, sum(map(size_of, range(1, 6))))
+    assert topic.end_offset == 9 + size_of(4) + size_of(5)
+    assert topic.last_timestamp_ns == 50, "never decreases"
+    assert topic.floor == 1
+
+
+def test_a_seq_is_used_once_and_in_its_topic() -> None:
+    topic = topic_with(5)
+    for base_seq in (1, 5):
+        with pytest.raises(InvariantError, match="INV-SEQ-ONCE"):
+            topic.append(append_header(base_seq, 3))
+    with pytest.raises(InvariantError, match="INV-CONTROL-TOPIC"):
+        topic.append(replace(append_header(6, 1), topic_id=4))
+    with pytest.raises(InvariantError, match="INV-CONTROL-TOPIC"):
+        topic.apply(Ceiling(4, 10, 1))
+    with pytest.raises(InvariantError, match="INV-CONTROL-TOPIC"):
+        topic.apply(Checkpoint(1, 1, 0))
+
+
+def test_seqs_nobody_accounts_for_are_a_loss() -> None:
+    topic = new_topic()
+    topic.append(append_header(4, 2))
+    assert topic.gaps(1, 9) == [Gap(1, 3, GapReason.CORRUPTION)]
+    assert (topic.floor, topic.live_records) == (4, 2)
+    topic.check_invariants()
+
+
+def test_a_delete_below_a_seq_is_silent() -> None:
+    topic = topic_with(10)
+    topic.apply(DeleteRecords(TOPIC, 4))
+    assert (topic.floor, topic.evict_floor, topic.delete_below) == (4, 1, 4)
+    assert topic.gaps(1, 10) == []
+    assert live_seqs(topic) == [4, 5, 6, 7, 8, 9, 10]
+    assert topic.live_bytes == sum(map(size_of, range(4, 11)))
+    topic.apply(DeleteRecords(TOPIC, 2))
+    assert topic.delete_below == 4, "a lower one changes nothing"
+    assert topic._stored.asked == [(TOPIC, 1, 3)]
+
+
+def test_a_delete_covers_only_what_precedes_it() -> None:
+    topic = new_topic()
+    topic.append(append_header(1, 4), [b"a", b"b", None, b"a"])
+    topic.apply(DeleteRecords(TOPIC, 100, TagMatch(MatchKind.EQ, "a")))
+    topic.append(append_header(5, 2), [b"a", b"b"])
+    assert live_seqs(topic) == [2, 3, 5, 6]
+    topic.apply(DeleteRecords(TOPIC, 1000))
+    assert (topic.floor, topic.delete_below, topic.live_bytes) == (7, 7, 0)
+    topic.append(append_header(7, 1))
+    assert live_seqs(topic) == [7]
+
+
+def test_a_delete_by_tag_and_seq_needs_both() -> None:
+    topic = new_topic()
+    topic.append(append_header(1, 5), [b"ab", b"a", b"b", b"abc", None])
+    topic.apply(DeleteRecords(TOPIC, 4, TagMatch(MatchKind.PREFIX, "a")))
+    assert live_seqs(topic) == [3, 4, 5]
+    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.PREFIX, "")))
+    assert live_seqs(topic) == [5]
+    assert topic._stored.asked == [(TOPIC, 1, 2), (TOPIC, 3, 4)]
+    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.EQ, "nobody")))
+    assert live_seqs(topic) == [5]
+
+
+def test_evictions_are_told_with_their_reason() -> None:
+    topic = topic_with(20)
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 5, 1, sum(map(size_of, range(1, 5)))))
+    topic.apply(FloorRaise(TOPIC, GapReason.TTL, 8, 5, sum(map(size_of, range(5, 8)))))
+    assert (topic.evict_floor, topic.floor, topic.live_records) == (8, 8, 13)
+    assert topic.live_bytes == sum(map(size_of, range(8, 21)))
+    assert topic.gaps(1, 20) == [Gap(1, 4, GapReason.CAP), Gap(5, 7, GapReason.TTL)]
+    assert topic.gaps(3, 6) == [Gap(3, 4, GapReason.CAP), Gap(5, 6, GapReason.TTL)]
+    assert topic.gaps(8, 20) == []
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 6, 1, 1000))
+    assert (topic.evict_floor, topic.live_records) == (8, 13), "a floor never goes back"
+    assert topic.live_bytes == sum(map(size_of, range(8, 21)))
+    assert topic._stored.asked == [], "evictions say their bytes themselves"
+
+
+def test_an_eviction_cannot_reach_beyond_the_head() -> None:
+    topic = topic_with(3)
+    topic.apply(FloorRaise(TOPIC, GapReason.TTL, 100, 1, 1000))
+    assert (topic.evict_floor, topic.floor, topic.live_records, topic.live_bytes) == (4, 4, 0, 0)
+
+
+def test_the_floor_passes_deleted_records_behind_an_eviction() -> None:
+    topic = new_topic()
+    topic.append(append_header(1, 6), [None, None, b"x", b"x", None, None])
+    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.EQ, "x")))
+    assert topic.floor == 1
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 3, 1, size_of(1) + size_of(2)))
+    assert (topic.evict_floor, topic.floor) == (3, 5)
+    assert topic.gaps(1, 6) == [Gap(1, 2, GapReason.CAP)]
+    assert list(topic.deleted) == [], "what lies below the floor is forgotten"
+
+
+def test_a_loss_in_the_middle_and_beyond_the_head() -> None:
+    topic = topic_with(10)
+    topic.apply(Loss(TOPIC, 4, 5, GapReason.CORRUPTION, size_of(4) + size_of(5)))
+    topic.apply(Loss(TOPIC, 11, 20, GapReason.CRASH))
+    assert (topic.head_seq, topic.next_seq, topic.live_records) == (20, 21, 8)
+    assert topic.gaps(1, 100) == [Gap(4, 5, GapReason.CORRUPTION), Gap(11, 20, GapReason.CRASH)]
+    assert topic.gaps(5, 12) == [Gap(5, 5, GapReason.CORRUPTION), Gap(11, 12, GapReason.CRASH)]
+    assert [topic.first_readable(seq) for seq in (1, 4, 6, 10, 11, 21, 30)] == [1, 6, 6, 10, 21, 21, 21]
+    topic.append(append_header(21, 1))
+    assert topic.first_readable(11) == 21
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 5, 1, 0))
+    assert topic.gaps(1, 9) == [Gap(1, 4, GapReason.CAP), Gap(5, 5, GapReason.CORRUPTION)]
+    assert topic.floor == 6
+
+
+def test_a_loss_below_the_floor_is_still_told() -> None:
+    topic = topic_with(5)
+    topic.apply(Loss(TOPIC, 1, 2, GapReason.CORRUPTION, 0))
+    assert topic.floor == 3
+    assert topic.gaps(1, 5) == [Gap(1, 2, GapReason.CORRUPTION)]
+
+
+def test_a_cursor_of_another_life_is_told() -> None:
+    topic = topic_with(5)
+    assert topic.recreated(3) is None
+    assert topic.recreated(2) == Gap(1, 5, GapReason.RECREATED)
+    assert new_topic().recreated(2) == Gap(1, 0, GapReason.RECREATED)
+
+
+def test_ceiling_segment_and_config() -> None:
+    topic = new_topic()
+    topic.apply(Ceiling(TOPIC, 1000, 1))
+    topic.apply(Ceiling(TOPIC, 500, 1))
+    topic.apply(SegmentRoll(TOPIC, 100, 1))
+    topic.apply(TopicConfigure(TOPIC, {}, TopicConfig(ttl_ms=5).to_json()))
+    assert (topic.ceiling, topic.segment_first_seq, topic.config.ttl_ms) == (1000, 100, 5)
+    with pytest.raises(CorruptionError, match="stored configuration"):
+        topic.apply(TopicConfigure(TOPIC, {}, {"unknown": 1}))
+
+
+def test_what_does_not_change_a_topic_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match="CURSOR"):
+        new_topic().apply(CursorCommit("a", TOPIC, 3, 1, 0))
+
+
+def test_a_wrong_count_is_noticed() -> None:
+    topic = topic_with(5)
+    topic.live_records = 4
+    with pytest.raises(InvariantError, match="INV-LIVE-EXACT"):
+        topic.check_invariants()
+    topic = topic_with(5)
+    topic.floor = Seq(9)
+    with pytest.raises(InvariantError, match="INV-FLOOR-ORDER"):
+        topic.check_invariants()
+    topic = topic_with(5)
+    topic.deleted.add(1, 2)
+    topic.live_records = 3
+    with pytest.raises(InvariantError, match="floor 1 is not live"):
+        topic.check_invariants()
+
+
+# --- any history -----------------------------------------------------------------------------------------------------
+
+tags = st.sampled_from([None, b"a", b"ab", b"b"])
+selectors = st.none() | st.builds(TagMatch, st.sampled_from(MatchKind), st.sampled_from(["", "a", "ab", "b"]))
+events = st.one_of(
+    st.lists(tags, min_size=1, max_size=8).map(lambda drawn: ("append", drawn)),
+    st.tuples(st.just("delete"), st.none() | st.integers(0, 80), selectors),
+    st.tuples(st.just("evict"), st.sampled_from([GapReason.CAP, GapReason.TTL]), st.integers(1, 12)),
+    st.tuples(st.just("lose"), st.integers(1, 60), st.integers(0, 8)),
+    st.tuples(st.just("crash"), st.integers(1, 8)),
+)
+
+
+class Model:
+    """Every seq with its tag or why it is gone."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, bytes | None] = {}
+        self.lost: dict[int, GapReason] = {}
+        self.head = 0
+        self.evict_floor = 1
+
+    @property
+    def floor(self) -> int:
+        return min(self.live, default=self.head + 1)
+
+    def bytes_below(self, seq: int) -> int:
+        return sum(size_of(each) for each in self.live if each < seq)
+
+    def remove(self, seqs: set[int]) -> None:
+        self.live = {seq: tag for seq, tag in self.live.items() if seq not in seqs}
+
+
+def play(topic: TopicState, model: Model, event: tuple) -> None:
+    match event:
+        case "append", drawn:
+            topic.append(append_header(model.head + 1, len(drawn)), drawn)
+            model.live |= dict(enumerate(drawn, model.head + 1))
+            model.head += len(drawn)
+        case "delete", before_seq, selector:
+            if before_seq is None and selector is None:
+                return
+            topic.apply(DeleteRecords(TOPIC, before_seq, selector))
+            below = model.head + 1 if before_seq is None else before_seq
+            model.remove({seq for seq, tag in model.live.items() if seq < below and matches(selector, tag)})
+        case "evict", reason, count:
+            doomed = sorted(model.live)[:count]
+            if doomed:
+                floor = doomed[-1] + 1
+                topic.apply(FloorRaise(TOPIC, reason, floor, model.evict_floor, model.bytes_below(floor)))
+                model.remove(set(doomed))
+                model.evict_floor = floor
+        case "lose", first, length:
+            lost = range(first, min(first + length, model.head) + 1)
+            if lost:
+                size = sum(size_of(seq) for seq in lost if seq in model.live)
+                topic.apply(Loss(TOPIC, lost[0], lost[-1], GapReason.CORRUPTION, size))
+                model.remove(set(lost))
+                model.lost |= {seq: GapReason.CORRUPTION for seq in lost if seq not in model.lost}
+        case "crash", length:
+            topic.apply(Loss(TOPIC, model.head + 1, model.head + length, GapReason.CRASH))
+            model.lost |= dict.fromkeys(range(model.head + 1, model.head + length + 1), GapReason.CRASH)
+            model.head += length
+
+
+def matches(selector: TagMatch | None, tag: bytes | None) -> bool:
+    if selector is None:
+        return True
+    text = selector.text.encode()
+    return tag is not None and (tag == text if selector.kind is MatchKind.EQ else tag.startswith(text))
+
+
+@settings(max_examples=200)
+@given(st.lists(events, max_size=15))
+def test_any_history_gives_what_the_model_says(history: list[tuple]) -> None:
+    topic, model = new_topic(), Model()
+    floors = (0, 0, 0)
+    for event in history:
+        play(topic, model, event)
+        topic.check_invariants()
+        after = (topic.evict_floor, topic.floor, topic.head_seq)
+        assert all(map(int.__le__, floors, after)), "INV-FLOOR-RISES"
+        floors = after
+    assert live_seqs(topic) == sorted(model.live)
+    assert (topic.head_seq, topic.floor, topic.evict_floor) == (model.head, model.floor, model.evict_floor)
+    assert topic.live_records == len(model.live)
+    assert topic.live_bytes == sum(map(size_of, model.live))
+    gaps = topic.gaps(Seq(1), Seq(model.head + 5))
+    told = {seq: gap.reason for gap in gaps for seq in range(gap.first_seq, gap.last_seq + 1)}
+    assert {seq for seq in told if seq < model.evict_floor} == set(range(1, model.evict_floor))
+    assert {seq: reason for seq, reason in told.items() if seq >= model.evict_floor} == {
+        seq: reason for seq, reason in model.lost.items() if seq >= model.evict_floor
+    }
+    assert not told.keys() & model.live.keys()
+    for seq in range(1, model.head + 2):
+        assert topic.first_readable(Seq(seq)) == min(
+            (each for each in model.live if each >= seq), default=model.head + 1
+        )
