@@ -266,7 +266,7 @@ def test_a_batch_that_waits_for_a_ceiling_is_not_decided() -> None:
 
 
 def test_codes_are_those_of_the_wire() -> None:
-    assert (frontier.STATUS_OK, client_frontier.STATUS_DUPLICATE, frontier.STATUS_REJECTED) == tuple(AckStatus)[:3]
+    assert tuple(AckStatus)[:3] == (frontier.STATUS_OK, client_frontier.STATUS_DUPLICATE, frontier.STATUS_REJECTED)
     named = {
         frontier.REASON_TOPIC_NOT_FOUND: ErrorCode.TOPIC_NOT_FOUND,
         frontier.REASON_TOPIC_DELETED: ErrorCode.TOPIC_DELETED,

@@ -206,6 +206,17 @@ def test_ceiling_segment_and_config() -> None:
         topic.apply(TopicConfigure(TOPIC, {}, {"unknown": 1}))
 
 
+def test_numbers_reserved_before_a_crash_are_not_given_again() -> None:
+    topic = topic_with(5)
+    assert topic.crash_loss() is None, "nothing was reserved"
+    topic.apply(Ceiling(TOPIC, 1000, 1))
+    loss = topic.crash_loss()
+    assert loss == Loss(TOPIC, 6, 999, GapReason.CRASH)
+    topic.apply(loss)
+    assert (topic.next_seq, topic.ceiling, topic.crash_loss()) == (1000, 1000, None)
+    assert topic.gaps(1, 2000) == [Gap(6, 999, GapReason.CRASH)]
+
+
 def test_what_does_not_change_a_topic_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="CURSOR"):
         new_topic().apply(CursorCommit("a", TOPIC, 3, 1, 0))

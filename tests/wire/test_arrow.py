@@ -177,3 +177,11 @@ def test_an_empty_block_and_an_empty_table() -> None:
     assert list(encode_table(SCHEMA.empty_table())) == []
     assert list(encode_values([])) == []
     assert np.array_equal(decode_table(b"", base_seq=5).column("seq").to_numpy(), [])
+
+
+def test_a_stated_count_is_held_to() -> None:
+    block = encode_block([Record(1, b"a"), Record(1, b"b")])
+    assert decode_table(block, base_seq=1, record_count=2).num_rows == 2
+    for wrong in (1, 3):
+        with pytest.raises(CorruptionError, match="as many"):
+            decode_table(block, base_seq=1, record_count=wrong)

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
-from seawall.engine.records import Publishable, ReceivedBatch, encode, received
+from seawall.engine.records import Publishable, ReceivedBatch, encode, received, to_arrow
 from seawall.engine.store import Machine, Store, StoreSettings, open_store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
@@ -33,7 +33,7 @@ from seawall.limits import MIB
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.arrow import EncodedBlock
+from seawall.wire.arrow import EncodedBlock, decode_table
 from seawall.wire.batches import BatchHeader, batch_header
 from seawall.wire.fields import JsonValue
 
@@ -203,12 +203,8 @@ class EmbeddedLog:
         """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
         import pyarrow as pa
 
-        batches = [each.to_arrow(columns) for each in self.follow(topic, from_seq) if isinstance(each, ReceivedBatch)]
-        if not batches:
-            from seawall.wire.arrow import decode_table
-
-            batches = [decode_table(b"", base_seq=1, wanted=columns)]
-        return pa.Table.from_batches(batches)
+        found = (each for each in self.follow(topic, from_seq) if isinstance(each, ReceivedBatch))
+        return pa.Table.from_batches(list(to_arrow(found, columns)) or [decode_table(b"", base_seq=1, wanted=columns)])
 
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""

@@ -17,6 +17,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
 
 from seawall.core.types import Seq, TimestampNs
 from seawall.io.interfaces import File
@@ -27,7 +31,9 @@ from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, verify_block
 
 #: The file an address of the log lies in, and the position there.
-Locate = Callable[[WalAddress], tuple[File, int]]
+Locate: TypeAlias = Callable[[WalAddress], tuple[File, int]]
+#: Verified bytes of the entries from a first one up to, not including, a last one.
+RunReader: TypeAlias = Callable[[int, int], Iterator[memoryview]]
 
 
 @dataclass(slots=True)
@@ -112,19 +118,23 @@ class TopicLog:
     def read(self, from_seq: Seq, end_seq: Seq, size_max: int) -> Iterator[StoredBatch]:
         """Whole batches from the one that holds `from_seq`, or the first behind it, up to `end_seq`, in order.
 
-        Ends after `size_max` bytes, but never before the first batch.
+        Ends after `size_max` bytes, but never before the first batch. Batches that lie together are read together.
         """
-        size = 0
-        for index, read in self._segments_from(from_seq):
-            entry = index.find_seq(from_seq)
-            while entry < len(index):
-                row = index.slice(entry, entry + 1)[0]
-                length = int(row["length"])
-                if int(row["base_seq"]) >= end_seq or (size and size + length > size_max):
-                    return
-                yield _verified(read(entry))
-                size += length
-                entry += 1
+        left = size_max
+        for index, read_run in self._segments_from(from_seq):
+            first = index.find_seq(from_seq)
+            entries = index.slice(first, len(index))
+            visible = int(np.searchsorted(entries["base_seq"], np.uint64(end_seq)))
+            ends = np.cumsum(entries["length"][:visible], dtype=np.int64)
+            count = int(np.searchsorted(ends, np.int64(left), side="right"))
+            if not count and visible and left == size_max:
+                count = 1
+            if count:
+                for data in read_run(first, first + count):
+                    yield from _batches_of(data)
+                left -= int(ends[count - 1])
+            if count < visible:
+                return
 
     def close(self) -> None:
         """Give all files back; syncs nothing."""
@@ -133,34 +143,39 @@ class TopicLog:
         for segment in self.sealed:
             segment.close()
 
-    def _segments_from(self, seq: Seq) -> Iterator[tuple[BatchIndex, Callable[[int], memoryview]]]:
+    def _segments_from(self, seq: Seq) -> Iterator[tuple[BatchIndex, RunReader]]:
         """Index and reader of every segment that may hold `seq` or what follows it."""
         starts = [segment.name.first_seq for segment in self.sealed]
         for segment in self.sealed[max(0, bisect_right(starts, seq) - 1) :]:
             if segment.name.last_seq >= seq:
-                yield segment.index, _reader_of(segment)
+                yield segment.index, partial(_read_sealed, segment)
         for filling in self.filling:
-            yield filling.segment.index, self._reader_of_filling(filling)
+            yield filling.segment.index, partial(self._read_filling, filling)
 
-    def _reader_of_filling(self, filling: Filling) -> Callable[[int], memoryview]:
-        def read(entry: int) -> memoryview:
+    def _read_filling(self, filling: Filling, first: int, last: int) -> Iterator[memoryview]:
+        """Batches of a segment whose places are partly unfilled: from there, or from the log, one by one."""
+        for entry in range(first, last):
             address = filling.waiting.get(entry)
             if address is None:
-                return filling.segment.read(entry, entry + 1)
+                yield filling.segment.read(entry, entry + 1)
+                continue
             file, at = self._locate(address)
-            return memoryview(file.read(int(filling.segment.index.slice(entry, entry + 1)["length"][0]), at))
-
-        return read
-
-
-def _reader_of(segment: SealedSegment) -> Callable[[int], memoryview]:
-    return lambda entry: segment.read(entry, entry + 1)
+            data = memoryview(file.read(int(filling.segment.index.slice(entry, entry + 1)["length"][0]), at))
+            verify_block(parse_batch_header(data, source=BatchSource.STORED), data[BATCH_HEADER_SIZE:])
+            yield data
 
 
-def _verified(data: memoryview) -> StoredBatch:
-    header = parse_batch_header(data, source=BatchSource.STORED)
-    verify_block(header, data[BATCH_HEADER_SIZE:])
-    return StoredBatch(header, data)
+def _read_sealed(segment: SealedSegment, first: int, last: int) -> Iterator[memoryview]:
+    yield segment.read(first, last)
+
+
+def _batches_of(data: memoryview) -> Iterator[StoredBatch]:
+    """The batches of a verified run."""
+    at = 0
+    while at < len(data):
+        header = parse_batch_header(data[at:], source=BatchSource.STORED)
+        yield StoredBatch(header, data[at : at + header.size])
+        at += header.size
 
 
 def _runs(filling: Filling) -> Iterator[tuple[int, int]]:

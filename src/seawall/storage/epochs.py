@@ -80,9 +80,7 @@ class EpochHeader:
 
     def encode(self) -> bytes:
         """The 64 bytes of the header."""
-        body = pack(
-            _BODY,
-            "epoch header",
+        return encode_epoch_header(
             self.salt,
             self.epoch,
             self.length,
@@ -92,7 +90,32 @@ class EpochHeader:
             self.flags,
             self.timestamp_ns,
         )
-        return _START.pack(EPOCH_MAGIC, checksum(body)) + body
+
+
+def encode_epoch_header(
+    salt: int,
+    epoch: LaneEpoch,
+    length: int,
+    synced_through: WalAddress,
+    first_position: Position,
+    batch_count: int,
+    flags: int,
+    timestamp_ns: TimestampNs,
+) -> bytes:
+    """The 64 bytes of a header, for the writer, who makes one for every commit and keeps none."""
+    body = pack(
+        _BODY,
+        "epoch header",
+        salt,
+        epoch,
+        length,
+        synced_through,
+        first_position,
+        batch_count,
+        flags,
+        timestamp_ns,
+    )
+    return _START.pack(EPOCH_MAGIC, checksum(body)) + body
 
 
 def parse_epoch_header(data: Buffer, *, salt: int, at: WalAddress) -> EpochHeader | None:

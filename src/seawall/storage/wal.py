@@ -42,7 +42,7 @@ from seawall.errors import DiskFullError, FatalError, InvalidInputError, Invaria
 from seawall.io.files import write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, EpochHeader, WalAddress
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
 
@@ -256,22 +256,27 @@ class WalWriter:
         """Write header and batches by one call and count them in."""
         at = self._at
         epoch = LaneEpoch(self._epoch + 1)
-        header = EpochHeader(
+        header = encode_epoch_header(
             current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns
         )
-        encoded = header.encode()
+        buffers = [header, *batches]
+        size = EPOCH_HEADER_SIZE + length
+        file, file_at = current.file, current.file_position(at)
         self._is_poisoned = True
         try:
-            write_all(current.file, [encoded, *batches], current.file_position(at))
+            written = file.write(buffers, file_at)
+            if written < size:
+                # Rare enough to copy the epoch: a signal, or more buffers than one call takes.
+                write_all(file, [memoryview(b"".join(buffers))[written:]], file_at + written)
         except OSError as error:
             raise FatalError(
-                f"{current.file.path}: writing epoch {epoch} at address {at} failed ({error.strerror}); "
+                f"{file.path}: writing epoch {epoch} at address {at} failed ({error.strerror}); "
                 "what the file holds there is unknown: stop, start again and recover"
             ) from error
         self._is_poisoned = False
-        self._at = WalAddress(at + header.size)
+        self._at = WalAddress(at + size)
         self._epoch = epoch
-        self._position = header.next_position
+        self._position = Position(first_position + batch_count)
         self._timestamp_ns = timestamp_ns
         self._is_clean = flags == FLAG_CLEAN
         return EpochReceipt(epoch, at, self._at)

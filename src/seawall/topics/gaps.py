@@ -10,7 +10,7 @@ twice keeps its first reason: it was gone already.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seawall.core.checks import check
@@ -40,10 +40,8 @@ class Losses:
 
     __slots__ = ("_gaps",)
 
-    def __init__(self, gaps: Iterable[Gap] = ()) -> None:
+    def __init__(self) -> None:
         self._gaps: list[Gap] = []
-        for gap in gaps:
-            self.add(gap)
 
     def __iter__(self) -> Iterator[Gap]:
         """The ranges, ascending."""

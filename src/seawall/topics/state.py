@@ -174,6 +174,15 @@ class TopicState:
         """What a cursor of another life of this name has to be told; empty where the new life has no records."""
         return None if epoch == self.epoch else Gap(Seq(1), self.head_seq, GapReason.RECREATED)
 
+    def crash_loss(self) -> Loss | None:
+        """What a restart after a crash has to log: seqs below the ceiling that no surviving record has.
+
+        Any of them may have been seen, so none is given again; numbering goes on at the ceiling.
+        """
+        if self.ceiling <= self.next_seq:
+            return None
+        return Loss(self.topic_id, self.next_seq, Seq(self.ceiling - 1), GapReason.CRASH)
+
     def first_readable(self, seq: Seq) -> Seq:
         """The first live record from `seq` on; the next seq where there is none."""
         seq = max(seq, self.floor)

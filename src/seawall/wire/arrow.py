@@ -81,15 +81,23 @@ def encode_table(table: pa.Table | pa.RecordBatch) -> Iterator[EncodedBlock]:
             yield from _encode_batch(batch)
 
 
-def decode_table(block: Buffer, *, base_seq: int, wanted: Sequence[str] = KNOWN_COLUMNS) -> pa.RecordBatch:
-    """The records of a plain block as columns: seq, type, and those of `wanted`."""
+def decode_table(
+    block: Buffer, *, base_seq: int, wanted: Sequence[str] = KNOWN_COLUMNS, record_count: int | None = None
+) -> pa.RecordBatch:
+    """The records of a plain block, or of several joined, as columns: seq, type, and those of `wanted`.
+
+    Whoever knows how many records there are says so: room for the most there could be is then not needed.
+    """
     import pyarrow as pa
 
     source = np.frombuffer(block, np.uint8)
-    offsets = np.empty(source.size // limits.RECORD_HEADER_SIZE + 2, np.int64)
-    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, offsets.size - 1, offsets)
-    if count < 0:
-        raise CorruptionError(f"a block of {source.size} bytes is not a run of records (code {count})")
+    room = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
+    offsets = np.empty(room + 1, np.int64)
+    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, room, offsets)
+    if count < 0 or record_count not in (None, count):
+        raise CorruptionError(
+            f"a block of {source.size} bytes is not a run of records, or not of as many as it should (code {count})"
+        )
     located = _Located(source, offsets, count)
     arrays: dict[str, pa.Array] = {"seq": located.seqs(base_seq), "type": pa.array(located.types.astype(np.uint32))}
     for name in wanted:
