@@ -27,6 +27,7 @@ SUITES = {
         "seawall.bench.limits", "what this machine can do: memory, loopback, disk, wake-ups, start-up"
     ),
     "kernels": SuiteEntry("seawall.bench.kernels", "the compiled kernels against a memory copy, disk rings"),
+    "storage": SuiteEntry("seawall.bench.storage", "the embedded log against the disk and the memory below it"),
     "design": SuiteEntry("seawall.bench.design", "the alternatives that the decision records weigh"),
 }
 

@@ -107,7 +107,7 @@ class ReceivedBatch:
 
 
 def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Many batches as columns; small ones with consecutive seqs are joined, since Arrow arrays cost more than a copy."""
+    """Many batches as columns; small ones with consecutive seqs are joined: Arrow arrays cost more than a copy."""
     run: list[ReceivedBatch] = []
     size = 0
     for batch in batches:

@@ -1,0 +1,341 @@
+"""One file of a data directory shown to people: what its preface says, then one item for each thing in it.
+
+An item is a flat JSON object whose `item` says what it is; `at` and `to` are positions in the file.
+
+| item       | in                  | what it is                                                                       |
+|------------|---------------------|----------------------------------------------------------------------------------|
+| `preface`  | every file, first   | whose the file is, of which kind and format                                      |
+| `epoch`    | WAL                 | one group commit; its batches follow                                             |
+| `batch`    | WAL, segment        | records of a topic                                                               |
+| `control`  | WAL                 | a change of state, with its parts                                                |
+| `record`   | behind a batch      | one record, its value shortened; only where records are asked for                |
+| `entry`    | index               | one row                                                                          |
+| `range`    | deletes             | a range of deleted seqs                                                          |
+| `snapshot` | snapshot            | where replay starts                                                              |
+| `section`  | snapshot            | a part of the state; its document only where records are asked for               |
+| `empty`    | WAL, segment        | zeros: space that is reserved, or a place that is filled later                   |
+| `damage`   | WAL, segment        | bytes that are none of these                                                     |
+
+INV-INSPECT-READS: nothing is changed and no lock is taken, so a file may be looked at while its owner writes it; what
+is just being written then shows as damage. Sidecars and snapshots are valid as a whole or not at all: damage in one is
+a `CorruptionError`, as is a damaged preface, without which nobody knows what the file is.
+
+This module does not judge: whether bytes that are missing were ever promised is the matter of `verify`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import Seq, TopicId
+from seawall.errors import CorruptionError, ProtocolError
+from seawall.io.files import read_exactly
+from seawall.io.interfaces import File, Files
+from seawall.kernels.epochs import find_epoch
+from seawall.storage.batch_index import load_sidecar
+from seawall.storage.control import ControlCommand
+from seawall.storage.control_batches import Control, parts_of, read_control
+from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
+from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.segment_scan import scan_segment
+from seawall.storage.snapshots import Snapshot
+from seawall.wire.batches import BatchHeader, BatchSource, block_of, parse_batch_header, verify_block
+from seawall.wire.fields import JsonValue, read_json_object
+from seawall.wire.records import RecordType, iter_records
+
+__all__ = ["Item", "inspect_file", "is_zero", "type_name"]
+
+Item: TypeAlias = dict[str, JsonValue]
+
+#: Bytes of a value that are shown.
+_SHOWN_SIZE: Final = 64
+
+_KIND_AT: Final = 8
+
+
+def inspect_file(files: Files, path: str, *, records: bool = False) -> Iterator[Item]:
+    """What a file holds, the preface first; with `records` the records and documents in it, too."""
+    file = files.open(path, read_only=True)
+    try:
+        preface = _preface(file)
+        yield _preface_item(preface, file.size())
+        match preface.kind:
+            case FileKind.WAL:
+                yield from _LogView(file, preface, records).items()
+            case FileKind.SEGMENT:
+                yield from _segment_items(file, preface, records)
+            case FileKind.INDEX:
+                yield from _index_items(files, path, preface)
+            case FileKind.DELETES:
+                yield from _delete_items(files, path, preface)
+            case FileKind.SNAPSHOT:
+                yield from _snapshot_items(file, preface, records)
+            case FileKind.DIRECTORY:
+                pass
+    finally:
+        file.close()
+
+
+def is_zero(file: File, from_at: int, to_at: int) -> bool:
+    """Whether a file holds nothing but zeros between two positions."""
+    for at in range(from_at, to_at, limits.COPY_BUFFER_SIZE):
+        if np.frombuffer(file.read(min(limits.COPY_BUFFER_SIZE, to_at - at), at), np.uint8).any():
+            return False
+    return True
+
+
+def type_name(record_type: int) -> str:
+    """A record type in a word, or as its number where it has none."""
+    try:
+        return RecordType(record_type).name.lower()
+    except ValueError:
+        return f"{record_type:#x}"
+
+
+# --- prefaces ----------------------------------------------------------------------------------------------------
+
+
+def _preface(file: File) -> Preface:
+    data = file.read(DATA_START, 0)
+    number = int.from_bytes(data[_KIND_AT : _KIND_AT + 4], "little")
+    # A kind that does not exist is read as any other: the checks before that of the kind then name the trouble.
+    kind = FileKind(number) if number in set(FileKind) else FileKind.DIRECTORY
+    return Preface.parse(data, kind=kind, path=file.path)
+
+
+def _preface_item(preface: Preface, size: int) -> Item:
+    return {
+        "item": "preface",
+        "kind": preface.kind.name.lower(),
+        "format": preface.format,
+        "directory_id": preface.directory_id.hex(),
+        "first": preface.first,
+        "salt": preface.salt,
+        "created_ns": preface.created_ns,
+        "topic_id": preface.topic_id,
+        "size": size,
+    }
+
+
+def _stretch(file: File, from_at: int, to_at: int) -> Item:
+    """Bytes that hold none of what belongs there."""
+    return {"item": "empty" if is_zero(file, from_at, to_at) else "damage", "at": from_at, "to": to_at}
+
+
+# --- the log -----------------------------------------------------------------------------------------------------
+
+
+class _LogView:
+    """The epochs of one file of the log, each judged by itself: numbers that do not follow are for people to see."""
+
+    def __init__(self, file: File, preface: Preface, records: bool) -> None:
+        self._file = file
+        self._preface = preface
+        self._records = records
+        self._size = file.size()
+
+    def items(self) -> Iterator[Item]:
+        at = DATA_START
+        while at < self._size:
+            header = self._header(at)
+            if header is None:
+                behind = self._next_header(at + 1)
+                yield _stretch(self._file, at, behind)
+                at = behind
+                continue
+            yield {
+                "item": "epoch",
+                "at": at,
+                "to": at + header.size,
+                "epoch": header.epoch,
+                "address": self._address(at),
+                "synced_through": header.synced_through,
+                "first_position": header.first_position,
+                "batches": header.batch_count,
+                "clean_close": header.is_clean,
+                "timestamp_ns": header.timestamp_ns,
+            }
+            yield from self._batches(at + EPOCH_HEADER_SIZE, at + header.size)
+            at += header.size
+
+    def _address(self, at: int) -> WalAddress:
+        return WalAddress(self._preface.first + at - DATA_START)
+
+    def _header(self, at: int) -> EpochHeader | None:
+        data = self._file.read(EPOCH_HEADER_SIZE, at)
+        header = parse_epoch_header(data, salt=self._preface.salt, at=self._address(at))
+        return header if header is not None and at + header.size <= self._size else None
+
+    def _next_header(self, at: int) -> int:
+        """Where the next header stands; the end of the file if there is none."""
+        while at + EPOCH_HEADER_SIZE <= self._size:
+            window = np.frombuffer(self._file.read(limits.WAL_READ_SIZE, at), np.uint8)
+            found = find_epoch(window, 0, len(window), np.uint64(self._preface.salt))
+            if found < 0:
+                at += len(window) - EPOCH_HEADER_SIZE + 1
+            elif self._header(at + found) is not None:
+                return at + found
+            else:
+                at += found + 1
+        return self._size
+
+    def _batches(self, at: int, to: int) -> Iterator[Item]:
+        data = memoryview(read_exactly(self._file, to - at, at))
+        start = 0
+        while start < len(data):
+            try:
+                header, block = _batch_in(data[start:])
+                items = list(_batch_items(header, block, at + start, self._records))
+            except CorruptionError as error:
+                yield {"item": "damage", "at": at + start, "to": to, "why": str(error)}
+                return
+            yield from items
+            start += header.size
+
+
+# --- segments and what belongs to them ---------------------------------------------------------------------------
+
+
+def _segment_items(file: File, preface: Preface, records: bool) -> Iterator[Item]:
+    scan = scan_segment(file, TopicId(preface.topic_id), Seq(preface.first))
+    reached = DATA_START
+    for entry in scan.index.entries:
+        at, length = int(entry["at"]), int(entry["length"])
+        if at > reached:
+            yield _stretch(file, reached, at)
+        header, block = _batch_in(memoryview(read_exactly(file, length, at)))
+        yield from _batch_items(header, block, at, records)
+        reached = at + length
+    if reached < file.size():
+        yield _stretch(file, reached, file.size())
+
+
+def _index_items(files: Files, path: str, preface: Preface) -> Iterator[Item]:
+    entries = load_sidecar(files, path, preface).entries
+    for entry in entries:
+        yield {"item": "entry", **{name: int(entry[name]) for name in entries.dtype.names or ()}}
+
+
+def _delete_items(files: Files, path: str, preface: Preface) -> Iterator[Item]:
+    for first_seq, end in load_deletes(files, path, preface).ranges.tolist():
+        yield {"item": "range", "first_seq": first_seq, "last_seq": end - 1}
+
+
+# --- snapshots ---------------------------------------------------------------------------------------------------
+
+
+def _snapshot_items(file: File, preface: Preface, records: bool) -> Iterator[Item]:
+    size = file.size()
+    if size > limits.SNAPSHOT_SIZE_MAX:
+        raise CorruptionError(f"{file.path}: {size} bytes, a snapshot has at most {limits.SNAPSHOT_SIZE_MAX}")
+    snapshot = Snapshot.parse(read_exactly(file, size, 0), directory_id=preface.directory_id, path=file.path)
+    yield {
+        "item": "snapshot",
+        "position": snapshot.position,
+        "wal_from_at": snapshot.wal_from_at,
+        "created_ns": snapshot.created_ns,
+        "sections": len(snapshot.sections),
+    }
+    for kind, content in snapshot.sections.items():
+        section: Item = {"item": "section", "section": kind.name.lower(), "size": len(content)}
+        if records:
+            try:
+                section["document"] = read_json_object(content, kind.name)
+            except ProtocolError:
+                # Not every section is a document; rows are shown as far as a value is.
+                section |= _shown(content)
+        yield section
+
+
+# --- batches -----------------------------------------------------------------------------------------------------
+
+
+def _batch_in(data: memoryview) -> tuple[BatchHeader, memoryview]:
+    """The verified batch that some bytes begin with."""
+    header = parse_batch_header(data, source=BatchSource.STORED)
+    block = data[limits.BATCH_HEADER_SIZE : header.size]
+    verify_block(header, block)
+    return header, block
+
+
+def _batch_items(header: BatchHeader, block: memoryview, at: int, records: bool) -> Iterator[Item]:
+    numbers: Item = {"at": at, "to": at + header.size, "position": header.position, "term": header.term}
+    if header.is_control:
+        control = read_control(header, block)
+        yield {"item": "control", **numbers, "timestamp_ns": header.timestamp_ns, "parts": _parts(control)}
+        return
+    yield {
+        "item": "batch",
+        **numbers,
+        "topic_id": header.topic_id,
+        "first_seq": header.base_seq,
+        "last_seq": header.base_seq + header.record_count - 1,
+        "records": header.record_count,
+        "timestamp_ns": header.timestamp_ns,
+        "client_id": header.client_id,
+        "client_seq": header.client_seq,
+        "base_offset": header.base_offset,
+        "codec": header.codec.name.lower(),
+        "opaque": header.is_opaque,
+    }
+    if records:
+        yield from _record_items(header, block)
+
+
+def _record_items(header: BatchHeader, block: memoryview) -> Iterator[Item]:
+    plain = block_of(header, block)
+    if header.is_opaque:
+        yield {"item": "record", "seq": header.base_seq, "type": "opaque", "size": len(plain), **_shown(bytes(plain))}
+        return
+    for seq, record in enumerate(iter_records(plain), header.base_seq):
+        size = len(record.value)
+        yield {
+            "item": "record",
+            "seq": seq,
+            "type": type_name(record.record_type),
+            "size": size,
+            **_shown(record.value),
+        }
+
+
+def _parts(control: Control) -> list[JsonValue]:
+    parts: list[JsonValue] = []
+    for part in parts_of(control):
+        fields = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)}
+        parts.append({"command": ControlCommand(part.COMMAND).name.lower(), **fields})
+    return parts
+
+
+def _plain(value: object) -> JsonValue:
+    """A field of a control as JSON."""
+    match value:
+        case IntEnum():
+            return value.name.lower()
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes():
+            return value.hex()
+        case Mapping():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case BatchHeader():
+            return {"position": value.position, "first_seq": value.base_seq, "records": value.record_count}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+    return str(value)
+
+
+def _shown(value: bytes) -> Item:
+    """The beginning of a value: as text where all of that is printable, else in hex."""
+    beginning = value[:_SHOWN_SIZE]
+    dots = "…" if len(value) > _SHOWN_SIZE else ""
+    text = beginning.decode("utf-8", "replace")
+    if text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text[: len(text) - len(dots)]:
+        return {"value": text.rstrip("\N{REPLACEMENT CHARACTER}") + dots}
+    return {"hex": beginning.hex() + dots}

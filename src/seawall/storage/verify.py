@@ -1,0 +1,421 @@
+"""Reading everything in a data directory and naming everything that is damaged, without changing a byte.
+
+    with open_for_reading(files, path) as directory:
+        verification = Verification(files, directory, expect)
+        for finding in verification.run(): ...
+        verification.totals
+
+Order: snapshots, the log, then each topic. Each step knows more because of the one before: the snapshots say from where
+on the log is needed, snapshot and log together say what must lie in segments that are not sealed and which records are
+live at all. The last is told by `expect`, since what batches mean is not known in this room.
+
+What is no damage: bytes behind the end of the log that nobody was promised, places that are filled from the log at the
+next opening, debris of replacements, files of deleted topics. What of it a person may want to know is a note.
+
+INV-VERIFY-READS: files are opened read-only, and nothing is created, not even the lock. The lock is held, so nobody
+changes what is read.
+INV-VERIFY-GOES-ON: damage, or a sector that cannot be read, ends the reading of its file at most.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import Position, Seq, TopicId
+from seawall.errors import CorruptionError, LockedError, NotFoundError
+from seawall.io.files import REPLACEMENT_SUFFIX, read_exactly
+from seawall.io.interfaces import File, Files
+from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar
+from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.directory import DataDirectory
+from seawall.storage.epochs import WalAddress
+from seawall.storage.inspect import is_zero
+from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.segment_names import (
+    SealedName,
+    active_name,
+    deletes_name,
+    index_name,
+    sort_names,
+    topic_directory_name,
+)
+from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
+from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.snapshots import Snapshot, snapshot_name
+from seawall.storage.wal_files import SPARE_NAME, WalEnd, wal_addresses, wal_path
+from seawall.storage.wal_reader import Damage, WalBatch, read_wal
+
+__all__ = ["Finding", "KnownTopic", "Places", "Totals", "Verification", "open_for_reading"]
+
+_RESTORE: Final = "restore the file from a copy"
+_REBUILT: Final = "nothing is lost: the next opening makes it again from the segment"
+_AROUND: Final = f"what lies before and behind can be read; {_RESTORE} to get this back"
+_LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before the directory is opened again"
+_OLDER: Final = "nothing is lost: the next opening uses the snapshot before it, and more of the log"
+_NO_SNAPSHOT: Final = f"no other snapshot is whole; {_RESTORE} unless the log still reaches back to its beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One damage: bytes `from_at` up to `to_at` of a file, what is wrong with them, and what can be done.
+
+    `last_seq` is None where nothing tells how far it goes; both are None where no seqs are concerned, or where, as in
+    the log, nobody can tell which.
+    """
+
+    path: str
+    from_at: int
+    to_at: int
+    what: str
+    way_out: str
+    first_seq: Seq | None = None
+    last_seq: Seq | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was read, and what is worth knowing and no damage."""
+
+    file_count: int = 0
+    byte_count: int = 0
+    logged_batches: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    damage_count: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The batches that belong into a segment that is not sealed; those in `waiting` may still be in the log alone."""
+
+    entries: Entries
+    waiting: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """What snapshot and log say about a topic: its unsealed segments by first seq, and the seqs that must be there."""
+
+    segments: Mapping[Seq, Places]
+    live: tuple[tuple[Seq, Seq], ...]
+
+
+#: From the snapshot that an opening would use to every topic there is. Raises `CorruptionError` where that fails.
+Expect: TypeAlias = Callable[[Snapshot | None], Mapping[TopicId, KnownTopic]]
+
+
+def open_for_reading(files: Files, path: str) -> DataDirectory:
+    """A data directory, its lock held; nothing in it is touched."""
+    path = path.rstrip("/") or path[:1]
+    format_path, lock_path = f"{path}/FORMAT", f"{path}/LOCK"
+    if not files.exists(format_path):
+        raise NotFoundError(f"{path} is no data directory of Seawall: it has no FORMAT; name another")
+    # A copy may lack the lock, and then nobody has it open.
+    lock = files.open(lock_path if files.exists(lock_path) else format_path, read_only=True)
+    try:
+        if not lock.try_lock():
+            raise LockedError(f"{path} is in use by another process; stop that one, or verify a copy")
+        file = files.open(format_path, read_only=True)
+        try:
+            preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.DIRECTORY, path=format_path)
+        except CorruptionError as error:
+            raise CorruptionError(f"{error}; {_RESTORE}: without it nothing else can be judged") from error
+        finally:
+            file.close()
+        directory = DataDirectory(files, path, lock, preface.directory_id, 0)
+        for needed in (directory.meta, directory.wal, directory.topics):
+            if not files.exists(needed):
+                raise CorruptionError(f"{needed} is missing; restore the directory from a copy")
+    except BaseException:
+        lock.close()
+        raise
+    return directory
+
+
+class Verification:
+    """One reading of a whole directory."""
+
+    def __init__(self, files: Files, directory: DataDirectory, expect: Expect) -> None:
+        self._files = files
+        self._directory = directory
+        self._expect = expect
+        self.totals = Totals()
+        #: Valid snapshots, newest first.
+        self._snapshots: list[Snapshot] = []
+        #: None where the log does not tell.
+        self._topics: Mapping[TopicId, KnownTopic] | None = None
+
+    def run(self) -> Iterator[Finding]:
+        """Every damage, as it is found."""
+        for finding in self._steps():
+            self.totals.damage_count += 1
+            yield finding
+
+    def _steps(self) -> Iterator[Finding]:
+        yield from self._verify_snapshots()
+        yield from self._verify_log()
+        for name in self._files.list(self._directory.topics):
+            yield from self._verify_topic(name)
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def _verify_snapshots(self) -> Iterator[Finding]:
+        damaged: list[tuple[str, int, str]] = []
+        for name in reversed(self._files.list(self._directory.meta)):
+            path = f"{self._directory.meta}/{name}"
+            digits = name.removeprefix("snapshot-").removesuffix(".meta")
+            if not digits.isdecimal() or name != snapshot_name(Position(int(digits))):
+                self._note_name(path)
+                continue
+            size = self._count(path)
+            try:
+                self._snapshots.append(self._read_snapshot(path, size, Position(int(digits))))
+            except (CorruptionError, OSError) as error:
+                damaged.append((path, size, _trouble(error)))
+        for path, size, what in damaged:
+            yield Finding(path, 0, size, what, _OLDER if self._snapshots else _NO_SNAPSHOT)
+
+    def _read_snapshot(self, path: str, size: int, position: Position) -> Snapshot:
+        if size > limits.SNAPSHOT_SIZE_MAX:
+            raise CorruptionError(f"{path}: {size} bytes, a snapshot has at most {limits.SNAPSHOT_SIZE_MAX}")
+        file = self._files.open(path, read_only=True)
+        try:
+            data = read_exactly(file, size, 0)
+        finally:
+            file.close()
+        snapshot = Snapshot.parse(data, directory_id=self._directory.directory_id, path=path)
+        if snapshot.position != position:
+            raise CorruptionError(f"{path}: holds the snapshot at position {snapshot.position}")
+        return snapshot
+
+    # --- the log -------------------------------------------------------------------------------------------------
+
+    def _verify_log(self) -> Iterator[Finding]:
+        """Every epoch there is, those that the newest snapshot does not need any more included."""
+        directory = self._directory.wal
+        starts = wal_addresses(self._files, directory)
+        for first_at in starts:
+            self._count(wal_path(directory, first_at))
+        for name in self._files.list(directory):
+            if name != SPARE_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
+                self._note_name(f"{directory}/{name}")
+        needed = [snapshot.wal_from_at for snapshot in self._snapshots[: limits.SNAPSHOTS_KEPT]] or [0]
+        from_at = min(min(needed), starts[0]) if starts else min(needed)
+        reached = yield from self._walk_log(WalAddress(from_at), starts)
+        if reached is not None and reached < max(needed):
+            # The walk took it for the end, but the newest snapshot knows that all up to its own address was durable.
+            known = WalAddress(max(needed))
+            yield self._log_finding(reached, known, "nothing valid, though a snapshot was made behind it", starts)
+            reached = yield from self._walk_log(known, starts)
+        if reached is None:
+            return
+        try:
+            self._topics = self._expect(self._snapshots[0] if self._snapshots else None)
+        except (CorruptionError, OSError) as error:
+            yield Finding(self._directory.path, 0, 0, _trouble(error), "restore the directory from a copy")
+
+    def _walk_log(self, from_at: WalAddress, starts: list[WalAddress]) -> Generator[Finding, None, WalAddress | None]:
+        """Read the log from an address; where it ends, or None if that cannot be told."""
+        reached: WalAddress | None = None
+        try:
+            for item in read_wal(self._files, self._directory.wal, self._directory.directory_id, from_at):
+                match item:
+                    case WalBatch():
+                        self.totals.logged_batches += 1
+                    case Damage():
+                        yield self._log_finding(item.from_at, item.to_at, item.reason, starts)
+                    case WalEnd():
+                        reached = item.at
+        except (CorruptionError, OSError) as error:
+            path = wal_path(self._directory.wal, starts[-1]) if starts else self._directory.wal
+            yield Finding(path, 0, DATA_START, _trouble(error), f"the directory cannot be opened; {_RESTORE}")
+        return reached
+
+    def _log_finding(self, from_at: WalAddress, to_at: WalAddress, what: str, starts: list[WalAddress]) -> Finding:
+        """Addresses as bytes of the file that holds the first of them."""
+        index = bisect_right(starts, from_at) - 1
+        if index < 0:
+            return Finding(self._directory.wal, 0, 0, f"addresses {from_at} to {to_at} are missing: {what}", _LOG)
+        start = DATA_START - starts[index]
+        return Finding(wal_path(self._directory.wal, starts[index]), start + from_at, start + to_at, what, _LOG)
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def _verify_topic(self, name: str) -> Iterator[Finding]:
+        path = f"{self._directory.topics}/{name}"
+        topic_id = _topic_id(name)
+        if topic_id is None:
+            self._note_name(path)
+            return
+        known = None if self._topics is None else self._topics.get(topic_id)
+        if self._topics is not None and known is None:
+            self.totals.notes.append(f"{path}: files of a topic that was deleted; they were not read")
+            return
+        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
+        names = sort_names(self._files.list(path))
+        for unknown in names.unknown:
+            self._note_name(home.path(unknown))
+        for sealed in names.sealed:
+            yield from self._guarded(home.path(str(sealed)), sealed.first_seq, self._verify_sealed(home, sealed))
+        sealed_seqs = {sealed.first_seq for sealed in names.sealed}
+        places = {} if known is None else {seq: each for seq, each in known.segments.items() if seq not in sealed_seqs}
+        for first_seq in sorted({*names.active, *places} - sealed_seqs):
+            active = self._verify_active(home, first_seq, places.get(first_seq), first_seq in names.active)
+            yield from self._guarded(home.path(active_name(first_seq)), first_seq, active)
+        for first_seq in names.deletes:
+            yield from self._verify_deletes(home, first_seq)
+        yield from _overlaps(home, names.sealed)
+        if known is not None:
+            yield from _missing(home, known, names.sealed, places.values())
+
+    def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
+        path = home.path(index_name(name.first_seq))
+        try:
+            self._count(path)
+            load_sidecar(self._files, path, home.preface(name.first_seq))
+        except (CorruptionError, OSError) as error:
+            yield Finding(path, 0, 0, _trouble(error), _REBUILT, name.first_seq, name.last_seq)
+        segment = SealedSegment(home, name)
+        try:
+            self._count(segment.path)
+            for damage in segment.verify():
+                yield _segment_finding(damage)
+            self._count_batches(segment.index)
+        finally:
+            segment.close()
+
+    def _verify_active(
+        self, home: TopicHome, first_seq: Seq, places: Places | None, is_there: bool
+    ) -> Iterator[Finding]:
+        path = home.path(active_name(first_seq))
+        if not is_there:
+            if places is not None and len(places.waiting) < len(places.entries):
+                what = "the segment is missing, and not all of its batches are in the log"
+                yield Finding(path, 0, 0, what, _RESTORE, first_seq, BatchIndex(places.entries).last_seq)
+            return
+        self._count(path)
+        file = self._files.open(path, read_only=True)
+        try:
+            preface = read_segment_preface(file, home, first_seq)
+            if places is not None:
+                if preface is None and len(places.entries):
+                    what = "the preface is damaged; no record is lost by it"
+                    yield Finding(path, 0, DATA_START, what, _RESTORE, first_seq, Seq(first_seq - 1))
+                filled = np.ones(len(places.entries), np.bool_)
+                filled[list(places.waiting)] = False
+                for damage in find_damage(file, places.entries[filled], home.topic_id):
+                    yield _segment_finding(damage)
+                self._count_batches(BatchIndex(places.entries))
+            elif self._topics is None:
+                yield from self._scan_active(file, home, first_seq)
+            else:
+                self.totals.notes.append(f"{path}: begun and never used; the next opening removes it")
+        finally:
+            file.close()
+
+    def _scan_active(self, file: File, home: TopicHome, first_seq: Seq) -> Iterator[Finding]:
+        """Without the log nobody knows what belongs here: zeros may be places that were to be filled."""
+        scan = scan_segment(file, home.topic_id, first_seq)
+        for damage in scan.damages:
+            if not is_zero(file, damage.from_at, damage.to_at):
+                yield _segment_finding(damage)
+        self._count_batches(scan.index)
+
+    def _verify_deletes(self, home: TopicHome, first_seq: Seq) -> Iterator[Finding]:
+        path = home.path(deletes_name(first_seq))
+        size = self._count(path)
+        try:
+            load_deletes(self._files, path, home.preface(first_seq))
+        except (CorruptionError, OSError) as error:
+            way_out = f"which records of the segment were deleted is not known; {_RESTORE}"
+            yield Finding(path, 0, size, _trouble(error), way_out, first_seq)
+
+    # --- small things --------------------------------------------------------------------------------------------
+
+    def _guarded(self, path: str, first_seq: Seq, findings: Iterator[Finding]) -> Iterator[Finding]:
+        """The findings of one file; one more if reading it had to end (INV-VERIFY-GOES-ON)."""
+        try:
+            yield from findings
+        except (CorruptionError, OSError) as error:
+            yield Finding(path, 0, _size(self._files, path), _trouble(error), _AROUND, first_seq)
+
+    def _count(self, path: str) -> int:
+        size = _size(self._files, path)
+        self.totals.file_count += 1
+        self.totals.byte_count += size
+        return size
+
+    def _count_batches(self, index: BatchIndex) -> None:
+        self.totals.batch_count += len(index)
+        self.totals.record_count += index.record_count
+
+    def _note_name(self, path: str) -> None:
+        if not path.endswith(REPLACEMENT_SUFFIX):
+            self.totals.notes.append(f"{path}: not a file of Seawall; it was not read")
+
+
+def _overlaps(home: TopicHome, sealed: tuple[SealedName, ...]) -> Iterator[Finding]:
+    """Sealed segments that claim seqs of the one before them."""
+    for before, after in zip(sealed, sealed[1:], strict=False):
+        if after.first_seq <= before.last_seq:
+            last_seq = min(before.last_seq, after.last_seq)
+            what = f"claims seqs of {before}"
+            way_out = "keep the one that is right, and move the other out of the directory"
+            yield Finding(home.path(str(after)), 0, 0, what, way_out, after.first_seq, last_seq)
+
+
+def _missing(
+    home: TopicHome, known: KnownTopic, sealed: tuple[SealedName, ...], unsealed: Iterable[Places]
+) -> Iterator[Finding]:
+    """Live seqs that no segment covers."""
+    indexes = [BatchIndex(places.entries) for places in unsealed if len(places.entries)]
+    covered = sorted(
+        [*((each.first_seq, each.last_seq) for each in sealed), *((each.first_seq, each.last_seq) for each in indexes)]
+    )
+    for first, last in known.live:
+        reached = first
+        for covered_first, covered_last in (*covered, (Seq(last + 1), last)):
+            uncovered_last = Seq(min(covered_first - 1, last))
+            if reached <= uncovered_last:
+                what = "no segment holds these records"
+                way_out = "restore the segment from a copy"
+                yield Finding(home.directory, 0, 0, what, way_out, reached, uncovered_last)
+            reached = max(reached, Seq(covered_last + 1))
+
+
+def _segment_finding(damage: SegmentDamage) -> Finding:
+    loses_nothing = damage.last_seq is not None and damage.last_seq < damage.first_seq
+    what = "damaged; no record is lost by it" if loses_nothing else "damaged"
+    return Finding(damage.path, damage.from_at, damage.to_at, what, _AROUND, damage.first_seq, damage.last_seq)
+
+
+def _topic_id(name: str) -> TopicId | None:
+    """The topic whose directory has this name, if it is one."""
+    try:
+        topic_id = TopicId(int(name, 16))
+    except ValueError:
+        return None
+    return topic_id if topic_directory_name(topic_id) == name else None
+
+
+def _size(files: Files, path: str) -> int:
+    file = files.open(path, read_only=True)
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def _trouble(error: CorruptionError | OSError) -> str:
+    """What an error says of a file. Errors that say nothing about stored bytes are raised again."""
+    if isinstance(error, OSError) and error.errno not in (errno.EIO, errno.ENOENT):
+        raise error
+    return str(error)
