@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest
 FUZZ_EXECUTIONS ?= 100000
+CRASH_IMAGES ?= 20000
+CRASH_KILLS ?= 100
 SUITE ?= kernels
 ARGS ?=
 
@@ -28,7 +30,8 @@ setup: $(READY) ## Create .venv with the pinned dependencies and compile the ker
 	@$(BIN)/python -m seawall.kernels.warm
 
 .PHONY: demo
-demo: setup ## Look at this machine and measure the kernels
+demo: setup ## Write, read, kill and recover an embedded log; look at this machine; measure the kernels
+	$(BIN)/python examples/demo.py
 	$(BIN)/seawall doctor
 	$(BIN)/seawall bench kernels --seconds 2
 
@@ -69,6 +72,10 @@ tidy: $(READY) ## Check sizes, docstrings, import direction and leftovers
 .PHONY: fuzz
 fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (default 100,000)
 	$(BIN)/python tests/fuzz/run.py --executions $(FUZZ_EXECUTIONS) $(ARGS)
+
+.PHONY: crash
+crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (default 20,000) and kill real processes
+	$(BIN)/python tests/crash/run.py --images $(CRASH_IMAGES) --kills $(CRASH_KILLS) $(ARGS)
 
 .PHONY: bench
 bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
