@@ -88,6 +88,11 @@ COMMANDS = (
     LazyCommand("bench", "seawall.cli.bench", "Measure this machine and Seawall on it."),
     LazyCommand("config", "seawall.cli.config", "Show the settings and where their values come from."),
     LazyCommand("doctor", "seawall.cli.doctor", "Look at this machine: what is there, what is missing."),
+    LazyCommand("dump", "seawall.cli.dump", "Show what is in one file of a data directory."),
+    LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a file to a topic."),
+    LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
+    LazyCommand("topic", "seawall.cli.topic", "Make, list, describe, change and delete topics."),
+    LazyCommand("verify", "seawall.cli.verify", "Read everything in a data directory and name every damage."),
 )
 
 

@@ -17,15 +17,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.engine.opening import open_store
 from seawall.engine.records import Publishable, ReceivedBatch, encode, received, to_arrow
-from seawall.engine.store import Machine, Store, StoreSettings, open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
+from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
 from seawall.io.process import process_id, random_bytes
@@ -39,6 +42,9 @@ from seawall.wire.fields import JsonValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Where a reader begins: a word, a seq, or a time.
+Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
 
 #: What a reader gets, in order.
 Item: TypeAlias = ReceivedBatch | Gap
@@ -102,10 +108,12 @@ class EmbeddedLog:
         #: Held while the queue is changed; never while waiting for `_use`.
         self._queue_lock = threading.Lock()
         self._queue: list[_Waiting] = []
+        #: Notified when there is something new to read.
+        self._news = threading.Condition()
 
     # --- topics --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, **settings: JsonValue) -> TopicInfo:
+    def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         config = TopicConfig.from_json(settings)
         with self._using() as store:
@@ -121,7 +129,7 @@ class EmbeddedLog:
         with self._using() as store:
             return _info(store.catalog.named(name))
 
-    def configure_topic(self, name: str, **settings: JsonValue) -> TopicInfo:
+    def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
         with self._using() as store:
             return _info(store.configure_topic(name, settings))
@@ -206,6 +214,44 @@ class EmbeddedLog:
         found = (each for each in self.follow(topic, from_seq) if isinstance(each, ReceivedBatch))
         return pa.Table.from_batches(list(to_arrow(found, columns)) or [decode_table(b"", base_seq=1, wanted=columns)])
 
+    def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
+        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+
+        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
+        if there is no commit yet).
+        """
+        return Subscriber(self, topic, self._start_seq(topic, start, owner), owner)
+
+    def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
+        """Wait until the record `seq` is there; false if it does not come in time."""
+        deadline = OsClock().monotonic_ns() + int(timeout_s * 1e9)
+        with self._news:
+            while self.describe(topic).next_seq <= seq:
+                left_ns = deadline - OsClock().monotonic_ns()
+                if left_ns <= 0:
+                    return False
+                self._news.wait(left_ns / 1e9)
+        return True
+
+    def _start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
+        info = self.describe(topic)
+        if isinstance(start, datetime):
+            with self._using() as store:
+                return store.seq_at(topic, TimestampNs(int(start.timestamp() * 1e6) * 1_000))
+        if isinstance(start, int):
+            if start < 1:
+                raise InvalidInputError(f"seqs begin at 1, not at {start}")
+            return Seq(start)
+        if start == "latest":
+            return info.next_seq
+        if start == "committed":
+            if owner is None:
+                raise InvalidInputError("to start where an owner committed, name the owner")
+            return Seq(self.committed(owner, topic) or 1)
+        if start != "earliest":
+            raise InvalidInputError(f"start {start!r}: give earliest, latest, committed, a seq or a time")
+        return Seq(1)
+
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""
         with self._using() as store:
@@ -242,6 +288,8 @@ class EmbeddedLog:
                 by_topic.setdefault(waiting.topic, []).append(waiting)
             for topic, group in by_topic.items():
                 _commit_group(store, topic, group)
+        with self._news:
+            self._news.notify_all()
 
     def _using(self) -> _Using:
         self._check_usable()
@@ -252,6 +300,32 @@ class EmbeddedLog:
             raise UnsupportedError("this log was opened by another process: a forked child must not use it")
         if self._closed:
             raise InvalidInputError("this log is closed")
+
+
+class Subscriber:
+    """A reader of one topic that goes on where it stopped. For one thread at a time."""
+
+    def __init__(self, log: EmbeddedLog, topic: str, next_seq: Seq, owner: str | None) -> None:
+        self._log = log
+        self._owner = owner
+        self.topic = topic
+        #: What is read next.
+        self.next_seq = next_seq
+
+    def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        items = self._log.read(self.topic, self.next_seq)
+        if not items and timeout_s > 0 and self._log.wait_for(self.topic, self.next_seq, timeout_s):
+            items = self._log.read(self.topic, self.next_seq)
+        for item in items:
+            self.next_seq = item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
+        return items
+
+    def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        self._log.commit(self._owner, self.topic, self.next_seq)
 
 
 class _Using:
@@ -281,11 +355,14 @@ def _commit_group(store: Store, topic: str, group: list[_Waiting]) -> None:
     """One commit for several calls of `publish`; an error is theirs together."""
     try:
         headers = store.append(topic, [batch for waiting in group for batch in waiting.batches])
-    except (SeawallError, OSError) as error:
-        # Every one of them must learn of it.
+    except BaseException as error:
+        # Every one of them must learn of it, also where it is this thread alone that is to end.
+        told = error if isinstance(error, (SeawallError, OSError)) else None
         for waiting in group:
-            waiting.error = error
+            waiting.error = told or OutcomeUnknownError(f"the commit to {topic!r} was interrupted; read to find out")
             waiting.done = True
+        if told is None:
+            raise
         return
     at = 0
     for waiting in group:

@@ -3,7 +3,8 @@
 Replay changes no file. It gives the catalog of topics, and for each topic which batches must lie at which place of
 which segment (INV-PLACES-FOLLOW in `topic_log`), and where in the log those are that may not be at their place yet.
 
-After damage in the log a topic's next batch begins a new segment: how much room the lost ones took is unknown.
+After damage in the log a topic's next batch begins a new segment: how much room the lost ones took is unknown. A
+reference to a large batch tells it again, and what followed the damage up to there lies right before that batch.
 
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
 then `count` index entries of 48 bytes.
@@ -63,6 +64,8 @@ class Replayed:
     #: Topic → first seq → segment, in the order in which they began.
     segments: dict[TopicId, dict[Seq, ReplayedSegment]]
     damages: list[Damage]
+    #: Topics whose deletion is in the log behind the snapshot.
+    deleted: set[TopicId]
 
 
 def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
@@ -80,7 +83,7 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
             case Damage():
                 state.damaged(item)
             case WalEnd():
-                return Replayed(state.catalog, item, state.segments, state.damages)
+                return Replayed(state.catalog, item, state.segments, state.damages, state.deleted)
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
 
 
@@ -117,6 +120,9 @@ class _Replay:
     damages: list[Damage] = field(default_factory=list)
     #: Topics whose next batch begins a segment of its own.
     broken: set[TopicId] = field(default_factory=set)
+    deleted: set[TopicId] = field(default_factory=set)
+    #: Segments that damage has begun, by their first seq: where their batches really lie is not known yet.
+    strays: dict[TopicId, Seq] = field(default_factory=dict)
 
     def batch(self, found: WalBatch) -> None:
         header = found.header
@@ -134,8 +140,10 @@ class _Replay:
                 case SegmentRoll():
                     self._segments(part.topic_id)[part.first_seq] = ReplayedSegment()
                     self.broken.discard(part.topic_id)
+                    self.strays.pop(part.topic_id, None)
                 case TopicDelete():
                     self.segments.pop(part.topic_id, None)
+                    self.deleted.add(part.topic_id)
                 case Reference():
                     self._refer(part)
         self.catalog.apply(control, header.position)
@@ -143,11 +151,15 @@ class _Replay:
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)
         self.broken.update(topic.topic_id for topic in self.catalog)
+        self.strays.clear()
 
     def _refer(self, part: Reference) -> None:
         segments = self._segments(part.topic_id)
+        stray = self.strays.pop(part.topic_id, None)
+        moved = segments.pop(stray) if stray is not None and stray != part.segment_first_seq else ReplayedSegment()
         segment = segments.setdefault(part.segment_first_seq, ReplayedSegment())
         self.broken.discard(part.topic_id)
+        _move(moved, segment, part.file_position)
         add_entry(segment.index, part.header, part.file_position)
 
     def _segments(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
@@ -156,9 +168,20 @@ class _Replay:
     def _segment_for(self, header: BatchHeader) -> ReplayedSegment:
         segments = self._segments(header.topic_id)
         if not segments or header.topic_id in self.broken:
-            self.broken.discard(header.topic_id)
+            if header.topic_id in self.broken:
+                self.broken.discard(header.topic_id)
+                self.strays[header.topic_id] = header.base_seq
             segments[header.base_seq] = ReplayedSegment()
         return _last(segments.values())
+
+
+def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:
+    """Add the batches of one segment to another, where they end at a file position."""
+    before = len(segment.index)
+    entries = moved.index.entries.copy()
+    entries["at"] += np.uint64(end - moved.index.end)
+    segment.index.extend(entries)
+    segment.waiting.update((before + entry, address) for entry, address in moved.waiting.items())
 
 
 def _last(segments: Iterable[ReplayedSegment]) -> ReplayedSegment:

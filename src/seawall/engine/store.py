@@ -10,43 +10,52 @@ The way of an append, all of it on the caller's thread:
 
 Everything else that changes state is a control batch that goes the same way.
 
-Opening: snapshot, replay, repair of the torn tail, segments put in order, a new term. After an end that was not clean
-every topic resumes at its ceiling, and the seqs between are an explicit crash gap: a number that anyone may have seen
-is never given to another record. Positions resume far behind the last one for the same reason.
+Opening is in `opening`.
 
 Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
 and log files that no snapshot needs are removed.
 
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes of
+topics still work: every append leaves room for them in the log, and behind that there is the ballast.
+
 INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
 INV-STORE-FAILED: after a failed write or sync the store takes no further change: what the disk holds is unknown until
 recovery has looked. Reads go on.
+INV-STORE-NO-HOLE: a seq that counts as live and that no batch holds is told to readers as a gap by corruption.
 INV-REFERENCE-AFTER-DATA: the log refers to a large batch only after the batch is durable at its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import errno
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
-from seawall.engine.replay import Replayed, add_entry, replay, segment_entries, segments_section
-from seawall.engine.topic_log import Filling, StoredBatch, TopicLog
-from seawall.errors import FatalError, InvariantError
-from seawall.io.interfaces import Clock, Files
-from seawall.sequencer.frontier import CommitFrontier, RunStop, TopicNumbers, at_ceiling
+from seawall.engine.replay import add_entry, segments_section
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, remove_segments, topic_home
+from seawall.errors import (
+    CallerError,
+    ConflictError,
+    DiskFullError,
+    FatalError,
+    InvariantError,
+    RetryableError,
+    SeawallError,
+)
+from seawall.sequencer.frontier import CommitFrontier, RunStop, TopicNumbers
 from seawall.storage.control import Ceiling, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, Control, SimpleControl, control_batch
 from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
-from seawall.storage.directory import DataDirectory, open_directory
+from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
-from seawall.storage.segment_recovery import recover_topic
-from seawall.storage.segments import SegmentLimits, TopicHome
+from seawall.storage.segments import SegmentLimits
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
-from seawall.storage.wal_reader import repair_tail
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
@@ -56,35 +65,21 @@ from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 from seawall.wire.codes import GapReason
 from seawall.wire.fields import JsonObject
 
-#: How far positions jump after an end that was not clean: more than can have been numbered between two syncs.
-POSITION_JUMP: Final = 1 << 32
+#: Losses, or ceilings, logged at one position.
+_CONTROLS_PER_BATCH: Final = 1_000
 
-#: Losses logged at one position.
-_LOSSES_PER_BATCH: Final = 1_000
-
-#: Bytes of control batches that may stand in an epoch beside the appends.
+#: Bytes of control batches that may stand in an epoch beside the appends, and bytes of a reference to a large batch.
 _CONTROL_ROOM: Final = 1_024
+_REFERENCE_ROOM: Final = 256
 
+#: Room in the log that appends leave to deletes of topics and to the next opening, for when the disk is full.
+_HEADROOM: Final = 16 * limits.KIB
+_USES_HEADROOM: Final = (TopicDelete, TermStart, Loss)
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the store needs of the outside; everything random or timed comes through here."""
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-    files: Files
-    clock: Clock
-    random_bytes: Callable[[int], bytes]
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """How one store is run."""
-
-    wal_file_size: int = limits.WAL_FILE_SIZE
-    ceiling_step: int = limits.CEILING_STEP
-    ballast_size: int = limits.BALLAST_SIZE
-    #: A checkpoint is due after this many bytes of log.
-    checkpoint_size: int = 2 * limits.WAL_FILE_SIZE
+#: What an append needs to know of a batch before it is numbered: how many records, and of which topic.
+_COUNT_AND_TOPIC: Final = Struct("<28xI8xI")
 
 
 class Store:
@@ -101,6 +96,8 @@ class Store:
         frontier: CommitFrontier,
         logs: dict[TopicId, TopicLog],
         term: Term,
+        *,
+        checkpoint_at: WalAddress,
     ) -> None:
         self._machine = machine
         self._settings = settings
@@ -111,15 +108,17 @@ class Store:
         self._frontier = frontier
         self._term = term
         self._failure: BaseException | None = None
-        self._checkpoint_at = wal.at
+        self._checkpoint_at = checkpoint_at
         self.catalog = catalog
 
     # --- changes -------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
+        self._require_usable()
         created = self.catalog.create(name, config)
-        self._directory.make_topic(created.topic_id)
+        with self._preparing():
+            self._directory.make_topic(created.topic_id)
         ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
         self._commit(created, ceiling)
         return self.catalog.named(name)
@@ -128,6 +127,9 @@ class Store:
         """Delete a topic and its records; durable when this returns."""
         deleted = self.catalog.delete(name)
         self._commit(deleted)
+        with self._preparing():
+            remove_segments(topic_home(self._machine.files, self._directory, deleted.topic_id))
+            self._directory.restore_ballast()
 
     def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
         """Change settings of a topic; durable when this returns."""
@@ -139,6 +141,7 @@ class Store:
     def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
         """Keep how far an owner has read; durable when this returns."""
         self._commit(self.catalog.commit(owner, name, next_seq))
+        self._checkpoint_if_due()
 
     def append(self, name: str, batches: Sequence[bytearray]) -> list[BatchHeader]:
         """Append encoded batches of one topic as one commit; returns their stamped headers.
@@ -149,18 +152,14 @@ class Store:
         topic = self.catalog.named(name)
         if not batches:
             return []
-        self._raise_ceiling(topic, sum(_record_count(batch) for batch in batches))
+        self._raise_ceiling(topic, _record_count(topic, batches))
         log = self._log_of(topic)
         now = self._machine.clock.wall_ns()
-        lengths = [len(batch) for batch in batches]
-        roll = self._roll(topic, log, now)
-        filling = log.writing
-        if filling is None or roll is not None:
-            log.begin(topic.next_seq, TimestampNs(now))
-            filling = log.filling[-1]
-        filling.segment.reserve(sum(lengths))
-        self._wal.reserve(sum(lengths) + _CONTROL_ROOM + len(batches) * 256, TimestampNs(now))
+        rolls = log.needs_roll(_bounds(topic), TimestampNs(now))
+        with self._preparing():
+            filling = self._make_room(topic, log, batches, rolls, now)
         with self._changing():
+            roll = self._roll(topic, log, now) if rolls else None
             headers = self._number(batches, filling, roll, now)
             if topic.config.durability is Durability.FSYNC:
                 self._wal.sync()
@@ -178,9 +177,12 @@ class Store:
             self._wal.sync()
 
     def checkpoint(self) -> None:
-        """Bring every batch to its place, write a snapshot, and let go of the log that is not needed any more."""
+        """Bring every batch to its place, write a snapshot, and let go of the log that is not needed any more.
+
+        `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
+        """
         self._require_usable()
-        with self._changing():
+        with self._preparing():
             self._wal.sync()
             for log in self._logs.values():
                 log.fill()
@@ -195,11 +197,12 @@ class Store:
             self._snapshots.write(Snapshot(self._frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self._checkpoint_at = self._wal.at
+            self._directory.restore_ballast()
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
-            self._wal.close()
+            self._wal.close(clean=self._failure is None)
         finally:
             for log in self._logs.values():
                 log.close()
@@ -217,22 +220,31 @@ class Store:
         batches = [] if log is None else list(log.read(from_seq, topic.next_seq, size_max))
         reached = from_seq
         for batch in batches:
-            items.extend(topic.gaps(reached, Seq(batch.header.base_seq - 1)))
+            items.extend(_holes(topic, reached, Seq(batch.header.base_seq - 1)))
             items.append(batch)
             reached = Seq(batch.header.base_seq + batch.header.record_count)
         if log is None or next(log.read(reached, topic.next_seq, 1), None) is None:
             # No batch follows, so what is left up to the head is lost, and the reader is told now.
-            items.extend(topic.gaps(reached, topic.head_seq))
+            items.extend(_holes(topic, reached, topic.head_seq))
         return items
+
+    def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
+        """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+        topic = self.catalog.named(name)
+        log = self._logs.get(topic.topic_id)
+        found = None if log is None else log.seq_at(timestamp_ns)
+        return topic.next_seq if found is None else max(found, topic.floor)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def begin_term(self, *, lost: Sequence[Loss]) -> None:
-        """Log that this process writes now, and what the end of the one before has cost."""
-        start = TermStart(self._term, self.catalog.term, self._frontier.next_position)
-        self._commit(start)
-        for first in range(0, len(lost), _LOSSES_PER_BATCH):
-            self._commit(*lost[first : first + _LOSSES_PER_BATCH])
+        """Log that this process writes now, and what the end of the one before has cost.
+
+        Whatever fails in it ends the store: a clean close would vouch for numbers that have not been accounted for.
+        """
+        with self._changing():
+            self._commit(TermStart(self._term, self.catalog.term, self._frontier.next_position))
+            self._commit_many(lost)
 
     def _number(
         self, batches: Sequence[bytearray], filling: Filling, roll: tuple[SegmentRoll, Position, bytes] | None, now: int
@@ -273,13 +285,30 @@ class Store:
             filling.waiting[entry] = WalAddress(receipt.batches_at + behind)
         return headers
 
-    def _roll(self, topic: TopicState, log: TopicLog, now: int) -> tuple[SegmentRoll, Position, bytes] | None:
-        """The control batch that begins a new segment, numbered, if the present one is full."""
-        config = topic.config
-        bounds = SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
-        if not log.needs_roll(bounds, TimestampNs(now)):
-            return None
-        previous = log.filling[-1].segment.first_seq
+    def _make_room(
+        self, topic: TopicState, log: TopicLog, batches: Sequence[bytearray], rolls: bool, now: int
+    ) -> Filling:
+        """The segment that takes the batches, with room for them there and in the log (INV-STORE-ROOM).
+
+        Where there is none a segment that was begun for them is taken back: no roll in the log tells of it.
+        """
+        begins = rolls or log.writing is None
+        if begins:
+            log.begin(topic.next_seq, TimestampNs(now))
+        filling = log.filling[-1]
+        logged = sum(len(batch) if len(batch) < limits.LARGE_BATCH_SIZE else 0 for batch in batches)
+        try:
+            filling.segment.reserve(sum(map(len, batches)))
+            self._wal.reserve(logged + len(batches) * _REFERENCE_ROOM + _CONTROL_ROOM + _HEADROOM, TimestampNs(now))
+        except (CallerError, RetryableError):
+            if begins:
+                log.take_back()
+            raise
+        return filling
+
+    def _roll(self, topic: TopicState, log: TopicLog, now: int) -> tuple[SegmentRoll, Position, bytes]:
+        """The control batch that says that a new segment has begun, numbered."""
+        previous = log.filling[-2].segment.first_seq
         roll = SegmentRoll(topic.topic_id, topic.next_seq, previous)
         position, timestamp_ns = self._frontier.number_control(now)
         return roll, position, control_batch(roll, position=position, timestamp_ns=timestamp_ns, term=self._term)
@@ -289,7 +318,9 @@ class Store:
         self._require_usable()
         control: Control = controls[0] if len(controls) == 1 else Compound(controls)
         now = self._machine.clock.wall_ns()
-        self._wal.reserve(len(control.encode()) + limits.BATCH_HEADER_SIZE, TimestampNs(now))
+        with self._preparing():
+            uses_headroom = all(isinstance(part, _USES_HEADROOM) for part in controls)
+            self._reserve_control(len(control.encode()), TimestampNs(now), uses_headroom=uses_headroom)
         with self._changing():
             position, timestamp_ns = self._frontier.number_control(now)
             batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
@@ -313,6 +344,21 @@ class Store:
             case _:
                 pass
 
+    def _commit_many(self, controls: Sequence[SimpleControl]) -> None:
+        for first in range(0, len(controls), _CONTROLS_PER_BATCH):
+            self._commit(*controls[first : first + _CONTROLS_PER_BATCH])
+
+    def _reserve_control(self, length: int, now_ns: TimestampNs, *, uses_headroom: bool) -> None:
+        """Room in the log for a control; what must work on a full disk gets what was kept for it."""
+        needed = length + limits.BATCH_HEADER_SIZE + (0 if uses_headroom else _HEADROOM)
+        try:
+            self._wal.reserve(needed, now_ns)
+        except DiskFullError:
+            if not uses_headroom or not self._directory.has_ballast:
+                raise
+            self._directory.release_ballast()
+            self._wal.reserve(needed, now_ns)
+
     def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
         """Log a higher ceiling ahead of need: `wanted` seqs must lie below a durable one, and some more."""
         left = self._frontier.seqs_left(topic.topic_id)
@@ -324,19 +370,45 @@ class Store:
     def _log_of(self, topic: TopicState) -> TopicLog:
         log = self._logs.get(topic.topic_id)
         if log is None:
-            log = TopicLog(_home(self._machine.files, self._directory, topic.topic_id), self._wal.locate, [], [])
+            log = TopicLog(topic_home(self._machine.files, self._directory, topic.topic_id), self._wal.locate, [], [])
             self._logs[topic.topic_id] = log
         return log
 
     def _checkpoint_if_due(self) -> None:
-        if self._wal.at - self._checkpoint_at >= self._settings.checkpoint_size:
+        """A checkpoint on the side of another change, which stands whatever becomes of this."""
+        if self._wal.at - self._checkpoint_at < self._settings.checkpoint_size:
+            return
+        try:
             self.checkpoint()
+        except DiskFullError:
+            # The log stays longer than it should; the next try is after another stretch of it.
+            self._checkpoint_at = self._wal.at
+        except (SeawallError, OSError):
+            # Whoever changes something next is told: INV-STORE-FAILED.
+            if self._failure is None:
+                raise
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """A stretch in which numbers are given and files are written: whatever fails in it ends the store's writing."""
         try:
             yield
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """A stretch in which no numbers are given: what is refused in it, by a full disk too, may be tried again."""
+        try:
+            yield
+        except (CallerError, RetryableError):
+            raise
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
+            self._failure = error
+            raise
         except BaseException as error:
             self._failure = error
             raise
@@ -349,97 +421,28 @@ class Store:
             ) from self._failure
 
 
-_DEFAULTS: Final = StoreSettings()
+def _bounds(topic: TopicState) -> SegmentLimits:
+    config = topic.config
+    return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
 
 
-def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> Store:
-    """Open a data directory, make it where it is missing, recover it where its last end was not clean."""
-    files = machine.files
-    directory = open_directory(
-        files,
-        path,
-        pid=machine.pid,
-        now_ns=machine.clock.wall_ns(),
-        random_bytes=machine.random_bytes,
-        ballast_size=settings.ballast_size,
-    )
-    try:
-        return _recover(machine, settings, directory)
-    except BaseException:
-        directory.close()
-        raise
+def _record_count(topic: TopicState, batches: Sequence[bytearray]) -> int:
+    """Records of all batches, each of which must be of this topic: its name may have been given to another one."""
+    total = 0
+    for batch in batches:
+        count, topic_id = _COUNT_AND_TOPIC.unpack_from(batch)
+        if topic_id != topic.topic_id:
+            raise ConflictError(
+                f"a batch for topic id {topic_id}, but {topic.name!r} is {topic.topic_id}: it was deleted and created "
+                "again meanwhile; publish anew if the records are meant for the new one"
+            )
+        total += count
+    return total
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory) -> Store:
-    files = machine.files
-    snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
-    replayed = replay(files, directory, snapshots.load().snapshot)
-    end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
-    wal = WalWriter(
-        files,
-        directory.wal,
-        directory.directory_id,
-        start=end,
-        file_size=settings.wal_file_size,
-        salt=lambda: int.from_bytes(machine.random_bytes(8), "little"),
-    )
-    logs = {topic.topic_id: _recover_log(files, directory, topic, replayed, wal) for topic in replayed.catalog}
-    # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
-    unclean = bool(replayed.damages) or (not replayed.end.clean and replayed.end.epoch > 0)
-    catalog = replayed.catalog
-    numbers = [_numbers_of(topic) for topic in catalog]
-    lost = [
-        Loss(topic.topic_id, topic.next_seq, Seq(topic.ceiling - 1), GapReason.CRASH, 0)
-        for topic in numbers
-        if unclean and topic.next_seq < topic.ceiling
-    ]
-    position = max(catalog.next_position, end.position) + (POSITION_JUMP if unclean else 0)
-    frontier = CommitFrontier(
-        next_position=Position(position),
-        last_timestamp_ns=max((topic.last_timestamp_ns for topic in catalog), default=end.timestamp_ns),
-        topics=[at_ceiling(topic) for topic in numbers] if unclean else numbers,
-        ceiling_step=settings.ceiling_step,
-    )
-    store = Store(machine, settings, directory, snapshots, wal, catalog, frontier, logs, Term(catalog.term + 1))
-    try:
-        store.begin_term(lost=lost)
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def _recover_log(
-    files: Files, directory: DataDirectory, topic: TopicState, replayed: Replayed, wal: WalWriter
-) -> TopicLog:
-    """Put the segments of one topic in order; batches that only the log has will be copied by the next checkpoint."""
-    home = _home(files, directory, topic.topic_id)
-    directory.make_topic(topic.topic_id)
-    segments = replayed.segments.get(topic.topic_id, {})
-    recovery = recover_topic(home, dict(segment_entries(segments)))
-    filling = []
-    for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
-        known = segments.get(segment.first_seq)
-        filling.append(Filling(segment, {} if known is None else dict(known.waiting)))
-    return TopicLog(home, wal.locate, list(recovery.sealed), filling)
-
-
-def _home(files: Files, directory: DataDirectory, topic_id: TopicId) -> TopicHome:
-    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id)
-
-
-def _record_count(batch: bytearray) -> int:
-    """Records of an encoded batch, as its header says."""
-    return int.from_bytes(batch[28:32], "little")
-
-
-def _numbers_of(topic: TopicState) -> TopicNumbers:
-    return TopicNumbers(
-        topic.topic_id,
-        next_seq=topic.next_seq,
-        next_offset=topic.end_offset,
-        ceiling=max(topic.ceiling, topic.next_seq),
-        last_timestamp_ns=topic.last_timestamp_ns,
-        record_total=topic.live_records,
-        byte_total=topic.live_bytes,
-    )
+def _holes(topic: TopicState, first: Seq, last: Seq) -> list[Gap]:
+    """What a reader has to be told of a range that no batch covers (INV-STORE-NO-HOLE)."""
+    if first > last:
+        return []
+    lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in topic.live_runs(first, last)]
+    return sorted([*topic.gaps(first, last), *lost], key=lambda gap: gap.first_seq)

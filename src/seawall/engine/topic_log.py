@@ -16,17 +16,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from seawall.core.types import Seq, TimestampNs
-from seawall.io.interfaces import File
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.errors import CorruptionError
+from seawall.io.interfaces import File, Files
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import BatchIndex
+from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.segment_names import sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, verify_block
 
@@ -84,6 +88,12 @@ class TopicLog:
         """Begin a segment; what is appended from now on goes there."""
         self.filling.append(Filling(ActiveSegment.create(self._home, first_seq, created_ns)))
 
+    def take_back(self) -> None:
+        """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
+        segment = self.filling.pop().segment
+        segment.close()
+        self._home.files.unlink(segment.path)
+
     @property
     def writing(self) -> Filling | None:
         """The segment that is written on."""
@@ -119,6 +129,7 @@ class TopicLog:
         """Whole batches from the one that holds `from_seq`, or the first behind it, up to `end_seq`, in order.
 
         Ends after `size_max` bytes, but never before the first batch. Batches that lie together are read together.
+        Damaged ones are left out: whoever knows which seqs there must be sees the hole.
         """
         left = size_max
         for index, read_run in self._segments_from(from_seq):
@@ -135,6 +146,14 @@ class TopicLog:
                 left -= int(ends[count - 1])
             if count < visible:
                 return
+
+    def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
+        """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
+        for index, _ in self._segments_from(Seq(1)):
+            entry = index.find_time(timestamp_ns)
+            if entry < len(index):
+                return Seq(int(index.slice(entry, entry + 1)["base_seq"][0]))
+        return None
 
     def close(self) -> None:
         """Give all files back; syncs nothing."""
@@ -156,17 +175,26 @@ class TopicLog:
         """Batches of a segment whose places are partly unfilled: from there, or from the log, one by one."""
         for entry in range(first, last):
             address = filling.waiting.get(entry)
-            if address is None:
-                yield filling.segment.read(entry, entry + 1)
-                continue
-            file, at = self._locate(address)
-            data = memoryview(file.read(int(filling.segment.index.slice(entry, entry + 1)["length"][0]), at))
-            verify_block(parse_batch_header(data, source=BatchSource.STORED), data[BATCH_HEADER_SIZE:])
-            yield data
+            with suppress(CorruptionError):
+                yield filling.segment.read(entry, entry + 1) if address is None else self._read_log(address)
+
+    def _read_log(self, address: WalAddress) -> memoryview:
+        """The batch at an address of the log, verified."""
+        file, at = self._locate(address)
+        header = parse_batch_header(file.read(BATCH_HEADER_SIZE, at), source=BatchSource.STORED)
+        data = memoryview(file.read(header.size, at))
+        verify_block(header, data[BATCH_HEADER_SIZE:])
+        return data
 
 
 def _read_sealed(segment: SealedSegment, first: int, last: int) -> Iterator[memoryview]:
-    yield segment.read(first, last)
+    """Batches of a sealed segment, by one read; around damage one by one."""
+    try:
+        yield segment.read(first, last)
+    except CorruptionError:
+        for entry in range(first, last):
+            with suppress(CorruptionError):
+                yield segment.read(entry, entry + 1)
 
 
 def _batches_of(data: memoryview) -> Iterator[StoredBatch]:
@@ -191,3 +219,18 @@ def _runs(filling: Filling) -> Iterator[tuple[int, int]]:
         end = entry + 1
     if end > first:
         yield first, end
+
+
+def topic_home(files: Files, directory: DataDirectory, topic_id: TopicId) -> TopicHome:
+    """Where the segments of a topic are."""
+    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id)
+
+
+def remove_segments(home: TopicHome) -> None:
+    """Remove every file of a topic that is deleted; names that mean nothing to Seawall stay."""
+    names = home.files.list(home.directory)
+    unknown = sort_names(names).unknown
+    for name in names:
+        if name not in unknown:
+            home.files.unlink(home.path(name))
+    home.files.sync_directory(home.directory)

@@ -152,6 +152,8 @@ def open_directory(
         try:
             # Asked again, now under the lock: another process may have made it meanwhile.
             if _is_made(files, path):
+                # Whoever made it may have been killed before its name was durable, and now somebody will rely on it.
+                files.sync_directory(path)
                 directory_id = _read_format(files, path)
             else:
                 directory_id = unique_id_bytes(unique_id_from(random_bytes(UNIQUE_ID_SIZE)))

@@ -26,7 +26,8 @@ This module does not judge: whether bytes that are missing were ever promised is
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from codecs import getincrementaldecoder
+from collections.abc import Generator, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -60,7 +61,7 @@ _SHOWN_SIZE: Final = 64
 _KIND_AT: Final = 8
 
 
-def inspect_file(files: Files, path: str, *, records: bool = False) -> Iterator[Item]:
+def inspect_file(files: Files, path: str, *, records: bool = False) -> Generator[Item, None, None]:
     """What a file holds, the preface first; with `records` the records and documents in it, too."""
     file = files.open(path, read_only=True)
     try:
@@ -77,7 +78,8 @@ def inspect_file(files: Files, path: str, *, records: bool = False) -> Iterator[
                 yield from _delete_items(files, path, preface)
             case FileKind.SNAPSHOT:
                 yield from _snapshot_items(file, preface, records)
-            case FileKind.DIRECTORY:
+            case _:
+                # The file of the directory itself is a preface and nothing else.
                 pass
     finally:
         file.close()
@@ -306,11 +308,13 @@ def _record_items(header: BatchHeader, block: memoryview) -> Iterator[Item]:
 
 
 def _parts(control: Control) -> list[JsonValue]:
-    parts: list[JsonValue] = []
-    for part in parts_of(control):
-        fields = {field.name: _plain(getattr(part, field.name)) for field in dataclasses.fields(part)}
-        parts.append({"command": ControlCommand(part.COMMAND).name.lower(), **fields})
-    return parts
+    return [{"command": ControlCommand(part.COMMAND).name.lower(), **_fields(part)} for part in parts_of(control)]
+
+
+def _fields(thing: object) -> Item:
+    """The fields of a control, or of something in one, by name."""
+    assert dataclasses.is_dataclass(thing)
+    return {field.name: _plain(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
 
 
 def _plain(value: object) -> JsonValue:
@@ -328,14 +332,18 @@ def _plain(value: object) -> JsonValue:
             return {"position": value.position, "first_seq": value.base_seq, "records": value.record_count}
         case list() | tuple():
             return [_plain(each) for each in value]
-    return str(value)
+        case _:
+            return _fields(value)
 
 
 def _shown(value: bytes) -> Item:
     """The beginning of a value: as text where all of that is printable, else in hex."""
     beginning = value[:_SHOWN_SIZE]
-    dots = "…" if len(value) > _SHOWN_SIZE else ""
-    text = beginning.decode("utf-8", "replace")
-    if text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text[: len(text) - len(dots)]:
-        return {"value": text.rstrip("\N{REPLACEMENT CHARACTER}") + dots}
-    return {"hex": beginning.hex() + dots}
+    is_whole = len(value) <= _SHOWN_SIZE
+    dots = "" if is_whole else "…"
+    try:
+        # A character that the cut goes through is left out.
+        text = getincrementaldecoder("utf-8")().decode(beginning, is_whole)
+    except UnicodeDecodeError:
+        text = "\0"
+    return {"value": text + dots} if text.isprintable() else {"hex": beginning.hex() + dots}

@@ -24,7 +24,7 @@ must not know the write-ahead log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from seawall import limits
@@ -49,7 +49,7 @@ class TopicRecovery:
     sealed: tuple[SealedSegment, ...]
     #: The segment to write on, if there is one.
     active: ActiveSegment | None
-    #: Older segments that wait to be sealed, because places in them are damaged.
+    #: Older segments that wait to be sealed, because places in them are damaged or to be filled.
     pending: tuple[ActiveSegment, ...]
     #: Deleted records by first seq of their segment; a segment whose sidecar is damaged is in `damages` instead.
     deletes: Mapping[Seq, DeletedSeqs]
@@ -60,10 +60,18 @@ class TopicRecovery:
 
 
 def recover_topic(
-    home: TopicHome, expected: Mapping[Seq, Entries] | None = None, *, seal_damaged: bool = False
+    home: TopicHome,
+    expected: Mapping[Seq, Entries] | None = None,
+    *,
+    seal_damaged: bool = False,
+    unfilled: Collection[Seq] = (),
 ) -> TopicRecovery:
-    """Put one topic's directory in order; the caller holds the lock of the data directory."""
-    recovery = _Recovery(home, expected, seal_damaged)
+    """Put one topic's directory in order; the caller holds the lock of the data directory.
+
+    `unfilled` are segments, by first seq, that the caller will fill from the log: they are left open, however whole
+    they look, because what a failed sync has left in the page cache looks whole, too.
+    """
+    recovery = _Recovery(home, expected, seal_damaged, unfilled)
     return recovery.run()
 
 
@@ -74,6 +82,7 @@ class _Recovery:
     home: TopicHome
     expected: Mapping[Seq, Entries] | None
     seal_damaged: bool
+    unfilled: Collection[Seq]
     sealed: dict[Seq, SealedSegment] = field(default_factory=dict)
     active: ActiveSegment | None = None
     pending: list[ActiveSegment] = field(default_factory=list)
@@ -217,7 +226,7 @@ class _Recovery:
         segment = ActiveSegment(self.home, preface, file, index)
         if is_last:
             self.active = segment
-        elif damages and not self.seal_damaged:
+        elif first_seq in self.unfilled or (damages and not self.seal_damaged):
             self.pending.append(segment)
         else:
             self.sealed[first_seq] = segment.seal()

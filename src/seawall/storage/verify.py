@@ -1,6 +1,6 @@
 """Reading everything in a data directory and naming everything that is damaged, without changing a byte.
 
-    with open_for_reading(files, path) as directory:
+    with open_for_reading(files, path) as directory:            # `read_only.py`
         verification = Verification(files, directory, expect)
         for finding in verification.run(): ...
         verification.totals
@@ -23,21 +23,22 @@ import errno
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
-from seawall.errors import CorruptionError, LockedError, NotFoundError
+from seawall.errors import CorruptionError
 from seawall.io.files import REPLACEMENT_SUFFIX, read_exactly
-from seawall.io.interfaces import File, Files
+from seawall.io.interfaces import Files
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar
 from seawall.storage.delete_sidecar import load_deletes
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.inspect import is_zero
-from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.preface import DATA_START
 from seawall.storage.segment_names import (
     SealedName,
     active_name,
@@ -49,17 +50,18 @@ from seawall.storage.segment_names import (
 from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
 from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
-from seawall.storage.wal_files import SPARE_NAME, WalEnd, wal_addresses, wal_path
+from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
 from seawall.storage.wal_reader import Damage, WalBatch, read_wal
 
-__all__ = ["Finding", "KnownTopic", "Places", "Totals", "Verification", "open_for_reading"]
+__all__ = ["Finding", "KnownTopic", "Places", "Totals", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
 _REBUILT: Final = "nothing is lost: the next opening makes it again from the segment"
 _AROUND: Final = f"what lies before and behind can be read; {_RESTORE} to get this back"
 _LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before the directory is opened again"
 _OLDER: Final = "nothing is lost: the next opening uses the snapshot before it, and more of the log"
-_NO_SNAPSHOT: Final = f"no other snapshot is whole; {_RESTORE} unless the log still reaches back to its beginning"
+_WHOLE_LOG: Final = "nothing is lost: the log reaches back to its beginning, and the next opening reads all of it"
+_NO_SNAPSHOT: Final = f"no other snapshot is whole, and the log does not reach back to its beginning; {_RESTORE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +114,6 @@ class KnownTopic:
 Expect: TypeAlias = Callable[[Snapshot | None], Mapping[TopicId, KnownTopic]]
 
 
-def open_for_reading(files: Files, path: str) -> DataDirectory:
-    """A data directory, its lock held; nothing in it is touched."""
-    path = path.rstrip("/") or path[:1]
-    format_path, lock_path = f"{path}/FORMAT", f"{path}/LOCK"
-    if not files.exists(format_path):
-        raise NotFoundError(f"{path} is no data directory of Seawall: it has no FORMAT; name another")
-    # A copy may lack the lock, and then nobody has it open.
-    lock = files.open(lock_path if files.exists(lock_path) else format_path, read_only=True)
-    try:
-        if not lock.try_lock():
-            raise LockedError(f"{path} is in use by another process; stop that one, or verify a copy")
-        file = files.open(format_path, read_only=True)
-        try:
-            preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.DIRECTORY, path=format_path)
-        except CorruptionError as error:
-            raise CorruptionError(f"{error}; {_RESTORE}: without it nothing else can be judged") from error
-        finally:
-            file.close()
-        directory = DataDirectory(files, path, lock, preface.directory_id, 0)
-        for needed in (directory.meta, directory.wal, directory.topics):
-            if not files.exists(needed):
-                raise CorruptionError(f"{needed} is missing; restore the directory from a copy")
-    except BaseException:
-        lock.close()
-        raise
-    return directory
-
-
 class Verification:
     """One reading of a whole directory."""
 
@@ -180,8 +154,9 @@ class Verification:
                 self._snapshots.append(self._read_snapshot(path, size, Position(int(digits))))
             except (CorruptionError, OSError) as error:
                 damaged.append((path, size, _trouble(error)))
+        without = _WHOLE_LOG if 0 in wal_addresses(self._files, self._directory.wal) else _NO_SNAPSHOT
         for path, size, what in damaged:
-            yield Finding(path, 0, size, what, _OLDER if self._snapshots else _NO_SNAPSHOT)
+            yield Finding(path, 0, size, what, _OLDER if self._snapshots else without)
 
     def _read_snapshot(self, path: str, size: int, position: Position) -> Snapshot:
         if size > limits.SNAPSHOT_SIZE_MAX:
@@ -208,7 +183,7 @@ class Verification:
             if name != SPARE_NAME and f"{directory}/{name}" not in {wal_path(directory, at) for at in starts}:
                 self._note_name(f"{directory}/{name}")
         needed = [snapshot.wal_from_at for snapshot in self._snapshots[: limits.SNAPSHOTS_KEPT]] or [0]
-        from_at = min(min(needed), starts[0]) if starts else min(needed)
+        from_at = min(*needed, starts[0]) if starts else min(needed)
         reached = yield from self._walk_log(WalAddress(from_at), starts)
         if reached is not None and reached < max(needed):
             # The walk took it for the end, but the newest snapshot knows that all up to its own address was durable.
@@ -227,13 +202,12 @@ class Verification:
         reached: WalAddress | None = None
         try:
             for item in read_wal(self._files, self._directory.wal, self._directory.directory_id, from_at):
-                match item:
-                    case WalBatch():
-                        self.totals.logged_batches += 1
-                    case Damage():
-                        yield self._log_finding(item.from_at, item.to_at, item.reason, starts)
-                    case WalEnd():
-                        reached = item.at
+                if isinstance(item, WalBatch):
+                    self.totals.logged_batches += 1
+                elif isinstance(item, Damage):
+                    yield self._log_finding(item.from_at, item.to_at, item.reason, starts)
+                else:
+                    reached = item.at
         except (CorruptionError, OSError) as error:
             path = wal_path(self._directory.wal, starts[-1]) if starts else self._directory.wal
             yield Finding(path, 0, DATA_START, _trouble(error), f"the directory cannot be opened; {_RESTORE}")
@@ -256,11 +230,13 @@ class Verification:
             self._note_name(path)
             return
         known = None if self._topics is None else self._topics.get(topic_id)
+        listed = self._files.list(path)
         if self._topics is not None and known is None:
-            self.totals.notes.append(f"{path}: files of a topic that was deleted; they were not read")
+            if listed:
+                self.totals.notes.append(f"{path}: files of a topic that was deleted or lost; they were not read")
             return
         home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
-        names = sort_names(self._files.list(path))
+        names = sort_names(listed)
         for unknown in names.unknown:
             self._note_name(home.path(unknown))
         for sealed in names.sealed:
@@ -278,14 +254,19 @@ class Verification:
 
     def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
         path = home.path(index_name(name.first_seq))
+        self._count(home.path(str(name)))
         try:
             self._count(path)
             load_sidecar(self._files, path, home.preface(name.first_seq))
-        except (CorruptionError, OSError) as error:
-            yield Finding(path, 0, 0, _trouble(error), _REBUILT, name.first_seq, name.last_seq)
+        except (CorruptionError, FileNotFoundError) as error:
+            yield Finding(path, 0, 0, str(error), _REBUILT, name.first_seq, name.last_seq)
+        except OSError as error:
+            # An opening would fail, too: it cannot know that the sector stays unreadable.
+            yield Finding(path, 0, 0, _trouble(error), f"remove it; {_REBUILT}", name.first_seq, name.last_seq)
+            yield from self._scan(home, home.path(str(name)), name.first_seq)
+            return
         segment = SealedSegment(home, name)
         try:
-            self._count(segment.path)
             for damage in segment.verify():
                 yield _segment_finding(damage)
             self._count_batches(segment.index)
@@ -302,31 +283,38 @@ class Verification:
                 yield Finding(path, 0, 0, what, _RESTORE, first_seq, BatchIndex(places.entries).last_seq)
             return
         self._count(path)
+        if self._topics is None:
+            # Nobody knows what belongs here.
+            yield from self._scan(home, path, first_seq)
+        elif places is None:
+            self.totals.notes.append(f"{path}: begun and never used; the next opening removes it")
+        else:
+            yield from self._verify_places(home, path, first_seq, places)
+
+    def _verify_places(self, home: TopicHome, path: str, first_seq: Seq, places: Places) -> Iterator[Finding]:
         file = self._files.open(path, read_only=True)
         try:
-            preface = read_segment_preface(file, home, first_seq)
-            if places is not None:
-                if preface is None and len(places.entries):
-                    what = "the preface is damaged; no record is lost by it"
-                    yield Finding(path, 0, DATA_START, what, _RESTORE, first_seq, Seq(first_seq - 1))
-                filled = np.ones(len(places.entries), np.bool_)
-                filled[list(places.waiting)] = False
-                for damage in find_damage(file, places.entries[filled], home.topic_id):
-                    yield _segment_finding(damage)
-                self._count_batches(BatchIndex(places.entries))
-            elif self._topics is None:
-                yield from self._scan_active(file, home, first_seq)
-            else:
-                self.totals.notes.append(f"{path}: begun and never used; the next opening removes it")
+            if read_segment_preface(file, home, first_seq) is None and len(places.entries):
+                what = "the preface is damaged; no record is lost by it"
+                yield Finding(path, 0, DATA_START, what, _RESTORE, first_seq, Seq(first_seq - 1))
+            filled = np.ones(len(places.entries), np.bool_)
+            filled[list(places.waiting)] = False
+            for damage in find_damage(file, places.entries[filled], home.topic_id):
+                yield _segment_finding(damage)
         finally:
             file.close()
+        self._count_batches(BatchIndex(places.entries))
 
-    def _scan_active(self, file: File, home: TopicHome, first_seq: Seq) -> Iterator[Finding]:
-        """Without the log nobody knows what belongs here: zeros may be places that were to be filled."""
-        scan = scan_segment(file, home.topic_id, first_seq)
-        for damage in scan.damages:
-            if not is_zero(file, damage.from_at, damage.to_at):
-                yield _segment_finding(damage)
+    def _scan(self, home: TopicHome, path: str, first_seq: Seq) -> Iterator[Finding]:
+        """Judge a segment by its bytes alone; zeros in it may be places that were to be filled."""
+        file = self._files.open(path, read_only=True)
+        try:
+            scan = scan_segment(file, home.topic_id, first_seq)
+            for damage in scan.damages:
+                if not is_zero(file, damage.from_at, damage.to_at):
+                    yield _segment_finding(damage)
+        finally:
+            file.close()
         self._count_batches(scan.index)
 
     def _verify_deletes(self, home: TopicHome, first_seq: Seq) -> Iterator[Finding]:
@@ -364,7 +352,7 @@ class Verification:
 
 def _overlaps(home: TopicHome, sealed: tuple[SealedName, ...]) -> Iterator[Finding]:
     """Sealed segments that claim seqs of the one before them."""
-    for before, after in zip(sealed, sealed[1:], strict=False):
+    for before, after in pairwise(sealed):
         if after.first_seq <= before.last_seq:
             last_seq = min(before.last_seq, after.last_seq)
             what = f"claims seqs of {before}"

@@ -209,12 +209,15 @@ class WalWriter:
             self._is_poisoned = False
         return dropped
 
-    def close(self) -> None:
-        """Sync, mark the log as closed in order, give all files back; after a failure only that. Twice is fine."""
+    def close(self, *, clean: bool = True) -> None:
+        """Sync, mark the log as closed in order, give all files back; after a failure only that. Twice is fine.
+
+        `clean` is false where the owner has failed: numbers it gave may be in no log, so the next one must recover.
+        """
         if self._is_closed:
             return
         try:
-            if not self._is_poisoned:
+            if clean and not self._is_poisoned:
                 self._finish()
         finally:
             self._is_closed = True

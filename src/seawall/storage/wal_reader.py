@@ -93,7 +93,13 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
         log = open_wal_file(files, directory, starts[-1], directory_id, read_only=False)
         try:
             window = _Window(log)
-            at = end.at
+            # A sync that failed may have left bytes that only the page cache holds and that no later sync would write,
+            # because the kernel takes them for written. Written again, they become durable with the others.
+            at = max(end.synced_through, log.first_at)
+            while at < end.at:
+                data = window.read(at, min(WAL_READ_SIZE, end.at - at))
+                write_all(log.file, [data], log.file_position(at))
+                at = WalAddress(at + len(data))
             while data := window.read(at, WAL_READ_SIZE):
                 if not _is_zero(data):
                     write_all(log.file, [bytes(len(data))], log.file_position(at))

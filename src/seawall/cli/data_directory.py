@@ -1,0 +1,84 @@
+"""What the commands on a data directory share: the option that names it, opening it as a log, settings as text.
+
+The engine, and with it numba, is loaded when a directory is opened, not when help is shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import click
+
+from seawall.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from seawall.engine.embedded import EmbeddedLog
+    from seawall.wire.fields import JsonValue
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def data_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """The option `--data`."""
+    option = click.option(
+        "--data",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("seawall-data"),
+        show_default=True,
+        metavar="DIR",
+        help="The data directory.",
+    )
+    return option(command)
+
+
+def json_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """The option `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
+    """Open a data directory as a log; one that is not there is made only if `create` says so."""
+    if not create and not (directory / "FORMAT").exists():
+        raise NotFoundError(
+            f"{directory} is no data directory of Seawall; name one with --data, or create a topic in it"
+        )
+    from seawall.engine.embedded import open_log
+
+    return open_log(directory)
+
+
+def print_json(document: JsonValue) -> None:
+    """One document on a line of its own."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def read_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
+    """Settings of a topic from `key=value` texts: values that are JSON are read as such, all others are words."""
+    from seawall.topics.config import TopicConfig
+
+    settings: dict[str, JsonValue] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise InvalidInputError(f"{text!r} has no value; write key=value")
+        settings[key.strip()] = _value(value)
+    # Here and not only by the log, which takes settings as keyword arguments: not every text can be one.
+    TopicConfig.from_json(settings)
+    return settings
+
+
+def _value(text: str) -> JsonValue:
+    try:
+        value: JsonValue = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _refuse(constant: str) -> JsonValue:
+    """NaN and the infinities are words here: JSON has no such numbers."""
+    raise ValueError(constant)

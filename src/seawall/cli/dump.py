@@ -1,0 +1,56 @@
+"""`seawall dump`: one file of a data directory, thing by thing, for people or as JSON lines.
+
+What the file is its preface says, not its name. The output ends after so many lines, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from seawall.cli.data_directory import json_option, print_json
+
+if TYPE_CHECKING:
+    from seawall.storage.inspect import Item
+    from seawall.wire.fields import JsonValue
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--records", is_flag=True, help="Show the records of each batch, shortened, and the documents of a snapshot."
+)
+@click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Lines at most.")
+@json_option
+def dump(file: Path, records: bool, limit: int, as_json: bool) -> None:
+    """Show what is in FILE: write-ahead log, segment, index, deletes, snapshot or FORMAT.
+
+    No lock is taken. What a running owner is just writing may show as damage; `seawall verify` judges.
+    """
+    from seawall.io.files import OsFiles
+    from seawall.storage.inspect import inspect_file
+
+    items = inspect_file(OsFiles(), str(file), records=records)
+    for item in islice(items, limit):
+        if as_json:
+            print_json(item)
+        else:
+            click.echo(_as_text(item))
+    if next(items, None) is not None:
+        click.echo(f"stopped after {limit} lines; --limit shows more", err=True)
+    items.close()
+
+
+def _as_text(item: Item) -> str:
+    """The kind of the thing, then its fields by name."""
+    fields = " ".join(f"{name}={_word(value)}" for name, value in item.items() if name != "item")
+    return f"{item['item']!s:<8}  {fields}"
+
+
+def _word(value: JsonValue) -> str:
+    is_plain = isinstance(value, str) and value.isprintable() and not set(value) & set(' "=')
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False)

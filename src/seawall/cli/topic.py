@@ -1,0 +1,124 @@
+"""`seawall topic`: make, list, describe, change and delete the topics of a data directory.
+
+Results go to standard output, as a table or, with `--json`, as JSON with every setting. Deleting asks first, unless
+`--yes` is given.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from seawall.cli.data_directory import data_option, json_option, open_data, print_json, read_settings
+
+if TYPE_CHECKING:
+    from seawall.engine.embedded import TopicInfo
+    from seawall.wire.fields import JsonValue
+
+
+@click.group()
+def topic() -> None:
+    """Make, list, describe, change and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Give a setting a value; may be repeated.")
+@data_option
+@json_option
+def create(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
+    """Create the topic NAME, and the data directory where it is missing."""
+    wanted = read_settings(settings)
+    with open_data(data, create=True) as log:
+        info = log.create_topic(name, **wanted)
+    _show(info, as_json, f"created {name} (topic {info.topic_id})")
+
+
+@topic.command(name="list")
+@data_option
+@json_option
+def list_topics(data: Path, as_json: bool) -> None:
+    """List all topics."""
+    with open_data(data) as log:
+        infos = [log.describe(name) for name in log.topics()]
+    if as_json:
+        print_json([_as_json(info) for info in infos])
+        return
+    width = max((len(info.name) for info in infos), default=0)
+    for info in infos:
+        span = f"seqs {info.floor} to {info.next_seq - 1}" if info.floor < info.next_seq else "empty"
+        click.echo(f"{info.name:{width}}  {info.record_count} records  {info.byte_count} bytes  {span}")
+
+
+@topic.command()
+@click.argument("name")
+@data_option
+@json_option
+def describe(name: str, data: Path, as_json: bool) -> None:
+    """Show what the topic NAME holds, and its settings."""
+    with open_data(data) as log:
+        info = log.describe(name)
+    _show(info, as_json, _as_text(info))
+
+
+@topic.command(name="set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@data_option
+@json_option
+def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
+    """Change settings of the topic NAME; values are JSON, or words."""
+    wanted = read_settings(settings)
+    with open_data(data) as log:
+        info = log.configure_topic(name, **wanted)
+    _show(info, as_json, f"changed {name}")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_option
+def delete(name: str, yes: bool, data: Path) -> None:
+    """Delete the topic NAME and all its records."""
+    with open_data(data) as log:
+        count = log.describe(name).record_count
+        if not yes:
+            click.confirm(f"Delete {name} and its {count} records for ever?", abort=True, err=True)
+        log.delete_topic(name)
+    click.echo(f"deleted {name}")
+
+
+def _show(info: TopicInfo, as_json: bool, text: str) -> None:
+    if as_json:
+        print_json(_as_json(info))
+    else:
+        click.echo(text)
+
+
+def _numbers(info: TopicInfo) -> dict[str, JsonValue]:
+    return {
+        "name": info.name,
+        "topic_id": info.topic_id,
+        "floor": info.floor,
+        "next_seq": info.next_seq,
+        "record_count": info.record_count,
+        "byte_count": info.byte_count,
+    }
+
+
+def _as_json(info: TopicInfo) -> dict[str, JsonValue]:
+    return {**_numbers(info), "config": info.config.to_json()}
+
+
+def _as_text(info: TopicInfo) -> str:
+    rows = {**_numbers(info), **info.config.to_json()}
+    width = max(map(len, rows))
+    return "\n".join(f"{key:{width}}  {_word(value)}" for key, value in rows.items())
+
+
+def _word(value: JsonValue) -> str:
+    """A value as it would be given to `topic set`."""
+    return value if isinstance(value, str) else json.dumps(value)

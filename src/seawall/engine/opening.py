@@ -1,0 +1,170 @@
+"""Opening a data directory: from whatever the last end left behind to a store that takes appends.
+
+Snapshot, replay, repair of the torn tail, segments put in order, a new term. Each step comes to the same state however
+often a crash cuts it off and it starts again.
+
+After an end that was not clean every topic resumes at its ceiling, and the seqs between are an explicit crash gap: a
+number that anyone may have seen is never given to another record (INV-OPEN-NEW-NUMBERS). Positions resume far behind
+the last one for the same reason.
+
+After damage in the log the ceiling itself may be what was lost. Numbering resumes behind as many records as the damaged
+bytes can have held, the gap says corruption, and a checkpoint is written at once, so that the damage is paid for once.
+Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids, which the
+directories show, are not given again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Final
+
+from seawall import limits
+from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.replay import Replayed, replay, segment_entries
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.topic_log import Filling, TopicLog, remove_segments, topic_home
+from seawall.errors import DiskFullError
+from seawall.io.interfaces import Files
+from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
+from seawall.storage.control_documents import Loss
+from seawall.storage.directory import DataDirectory, open_directory
+from seawall.storage.epochs import WalAddress
+from seawall.storage.segment_recovery import recover_topic
+from seawall.storage.snapshots import SnapshotStore
+from seawall.storage.wal import WalWriter
+from seawall.storage.wal_reader import Damage, repair_tail
+from seawall.topics.state import TopicState
+from seawall.wire.codes import GapReason
+
+#: How far positions jump after an end that was not clean: more than can have been numbered between two syncs.
+POSITION_JUMP: Final = 1 << 32
+
+_DEFAULTS: Final = StoreSettings()
+
+
+def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> Store:
+    """Open a data directory, make it where it is missing, recover it where its last end was not clean."""
+    directory = open_directory(
+        machine.files,
+        path,
+        pid=machine.pid,
+        now_ns=machine.clock.wall_ns(),
+        random_bytes=machine.random_bytes,
+        ballast_size=settings.ballast_size,
+    )
+    try:
+        return _recover(machine, settings, directory)
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory) -> Store:
+    files = machine.files
+    snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
+    snapshot = snapshots.load().snapshot
+    replayed = replay(files, directory, snapshot)
+    end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
+    wal = WalWriter(
+        files,
+        directory.wal,
+        directory.directory_id,
+        start=end,
+        file_size=settings.wal_file_size,
+        salt=lambda: int.from_bytes(machine.random_bytes(8), "little"),
+    )
+    catalog = replayed.catalog
+    _keep_ids(files, directory, replayed)
+    logs = {topic.topic_id: _recover_log(files, directory, topic, replayed, wal) for topic in catalog}
+    # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
+    unclean = bool(replayed.damages) or (not replayed.end.clean and replayed.end.epoch > 0)
+    jump = _records_in(replayed.damages)
+    before = [_numbers_of(topic) for topic in catalog]
+    after = [
+        replace(at_ceiling(topic), next_seq=Seq(topic.ceiling + jump), ceiling=Seq(topic.ceiling + jump))
+        for topic in before
+    ]
+    reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH
+    lost = [
+        Loss(old.topic_id, old.next_seq, Seq(new.next_seq - 1), reason, 0)
+        for old, new in zip(before, after, strict=True)
+        if unclean and old.next_seq < new.next_seq
+    ]
+    frontier = CommitFrontier(
+        next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if unclean else 0)),
+        last_timestamp_ns=TimestampNs(max([end.timestamp_ns, *(topic.last_timestamp_ns for topic in catalog)])),
+        topics=after if unclean else before,
+        ceiling_step=settings.ceiling_step,
+    )
+    store = Store(
+        machine,
+        settings,
+        directory,
+        snapshots,
+        wal,
+        catalog,
+        frontier,
+        logs,
+        Term(catalog.term + 1),
+        checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
+    )
+    try:
+        store.begin_term(lost=lost)
+        if replayed.damages:
+            with contextlib.suppress(DiskFullError):
+                store.checkpoint()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
+    """Finish deletes that a crash cut short, and never give an id again whose directory is there."""
+    catalog = replayed.catalog
+    for name in files.list(directory.topics):
+        try:
+            topic_id = TopicId(int(name, 16))
+        except ValueError:
+            continue
+        catalog.next_topic_id = max(catalog.next_topic_id, TopicId(topic_id + 1))
+        if topic_id in replayed.deleted and catalog.find(topic_id) is None:
+            remove_segments(topic_home(files, directory, topic_id))
+
+
+def _recover_log(
+    files: Files, directory: DataDirectory, topic: TopicState, replayed: Replayed, wal: WalWriter
+) -> TopicLog:
+    """Put the segments of one topic in order; batches that only the log has will be copied by the next checkpoint."""
+    home = topic_home(files, directory, topic.topic_id)
+    directory.make_topic(topic.topic_id)
+    # A killed process may have sealed a segment whose new name is not durable: nobody would look for the old one.
+    files.sync_directory(home.directory)
+    segments = replayed.segments.get(topic.topic_id, {})
+    unfilled = {first_seq for first_seq, segment in segments.items() if segment.waiting}
+    recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unfilled)
+    filling = []
+    for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
+        known = segments.get(segment.first_seq)
+        filling.append(Filling(segment, {} if known is None else dict(known.waiting)))
+    return TopicLog(home, wal.locate, list(recovery.sealed), filling)
+
+
+def _records_in(damages: list[Damage]) -> int:
+    """Records that damaged bytes of the log can have held, at the most."""
+    size = sum(damage.to_at - damage.from_at for damage in damages)
+    return -(-size // limits.BATCH_HEADER_SIZE) * limits.BATCH_RECORDS_MAX
+
+
+def _numbers_of(topic: TopicState) -> TopicNumbers:
+    return TopicNumbers(
+        topic.topic_id,
+        next_seq=topic.next_seq,
+        next_offset=topic.end_offset,
+        ceiling=max(topic.ceiling, topic.next_seq),
+        last_timestamp_ns=topic.last_timestamp_ns,
+        record_total=topic.live_records,
+        byte_total=topic.live_bytes,
+    )

@@ -1,0 +1,30 @@
+"""What a store is made from: the machine it runs on, and how it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seawall import limits
+from seawall.io.interfaces import Clock, Files
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the store needs of the outside; everything random or timed comes through here."""
+
+    files: Files
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How one store is run."""
+
+    wal_file_size: int = limits.WAL_FILE_SIZE
+    ceiling_step: int = limits.CEILING_STEP
+    ballast_size: int = limits.BALLAST_SIZE
+    #: A checkpoint is due after this many bytes of log.
+    checkpoint_size: int = 2 * limits.WAL_FILE_SIZE

@@ -1,0 +1,197 @@
+"""`seawall pub`: lines, JSON lines and whole files, in batches, from files and from standard input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from seawall import limits
+from seawall.cli import publish
+from seawall.cli.main import seawall
+from seawall.engine.embedded import open_log
+from seawall.engine.records import ReceivedBatch, ReceivedRecord
+from seawall.engine.settings import StoreSettings
+from seawall.wire.records import RecordType
+
+SETTINGS = StoreSettings(wal_file_size=4 * limits.WAL_FILE_SIZE_MIN, ballast_size=4096)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("events")
+    return tmp_path / "data"
+
+
+def run(data: Path, *arguments: str, content: bytes | None = None) -> Result:
+    return CliRunner().invoke(seawall, ["pub", "events", *arguments, "--data", str(data)], input=content)
+
+
+def batches(data: Path) -> list[list[ReceivedRecord]]:
+    with open_log(data, SETTINGS) as log:
+        return [list(item) for item in log.follow("events") if isinstance(item, ReceivedBatch)]
+
+
+def values(data: Path) -> list[bytes]:
+    return [record.value for batch in batches(data) for record in batch]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"one\ntwo\nthree\n", [b"one", b"two", b"three"]),
+        (b"one\ntwo", [b"one", b"two"]),
+        (b"one\r\ntwo\r\n", [b"one", b"two"]),
+        (b"one\n\n\ntwo\n", [b"one", b"", b"", b"two"]),
+        (b"\xff\x00\rx\n", [b"\xff\x00\rx"]),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 3, 1 << 20])
+def test_each_line_is_a_record(
+    data: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: list[bytes], piece: int
+) -> None:
+    monkeypatch.setattr(publish, "COPY_BUFFER_SIZE", piece)
+    result = run(data, content=content)
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"{len(expected)} records, seqs 1 to {len(expected)}, ")
+    assert result.stdout.endswith(" records/s\n")
+    assert result.stderr == ""
+    assert values(data) == expected
+
+
+def test_an_empty_input_publishes_nothing(data: Path) -> None:
+    assert run(data, content=b"").output == "0 records: the input is empty\n"
+    shown = json.loads(run(data, "--json", content=b"").output)
+    assert (shown["records"], shown["first_seq"], shown["last_seq"]) == (0, None, None)
+    assert values(data) == []
+
+
+def test_a_file_can_be_named(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "input").write_bytes(b"a\nb\n")
+    assert run(data, str(tmp_path / "input")).exit_code == 0
+    assert run(data, "-", content=b"c").exit_code == 0
+    assert values(data) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(2, [2, 2, 1]), (5, [5]), (1, [1] * 5), (1000, [5])])
+def test_batches_have_the_size_asked_for(data: Path, size: int, expected: list[int]) -> None:
+    shown = json.loads(run(data, "--batch", str(size), "--json", content=b"a\nb\nc\nd\ne\n").output)
+    assert (shown["topic"], shown["records"], shown["first_seq"], shown["last_seq"]) == ("events", 5, 1, 5)
+    assert shown["seconds"] > 0
+    assert shown["records_per_second"] > 0
+    assert [len(batch) for batch in batches(data)] == expected
+
+
+def test_batches_are_bounded_in_bytes(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "BLOCK_SIZE_MAX", 10)
+    monkeypatch.setattr(publish, "COPY_BUFFER_SIZE", 6)
+    assert run(data, content=b"12345\n" * 5).exit_code == 0
+    assert [len(batch) for batch in batches(data)] == [2, 2, 1]
+
+
+def test_objects_and_arrays_are_json_records(data: Path) -> None:
+    content = '{"n": 1, "text": "ä"}\n\n  \n[1, 2]\n'.encode()
+    assert run(data, "--format", "json", content=content).exit_code == 0
+    [[first, second]] = batches(data)
+    assert (first.record_type, first.value) == (RecordType.JSON, '{"n":1,"text":"ä"}'.encode())
+    assert second.value == b"[1,2]"
+
+
+def test_blank_json_lines_alone_publish_nothing(data: Path) -> None:
+    assert run(data, "--format", "json", content=b"\n \n").output == "0 records: the input is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("field", "key"), [('"a"', b"a"), ("7", b"7"), ("true", b"true"), ('[1, "ä"]', '[1,"ä"]'.encode())]
+)
+def test_a_field_becomes_the_key(data: Path, field: str, key: bytes) -> None:
+    content = f'{{"id": {field}, "n": 1}}\n'.encode()
+    assert run(data, "--format", "json", "--key-field", "id", content=content).exit_code == 0
+    [[record]] = batches(data)
+    assert record.key == key
+    assert json.loads(record.value)["n"] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"{", "line 2 is not JSON"),
+        (b'{"a": NaN}', "line 2 is not JSON: NaN is no JSON"),
+        (b'"\xff"', "line 2 is not JSON"),
+        (b"[" * 100_000, "line 2 is not JSON"),
+        (b"5", "line 2 is a JSON int: an object or array is needed"),
+    ],
+)
+def test_bad_json_is_named_by_its_line(data: Path, line: bytes, said: str) -> None:
+    result = run(data, "--format", "json", "--batch", "1", content=b"{}\n" + line + b"\n")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("1 records, up to seq 1, are in the log\nseawall: ")
+    assert said in result.stderr
+    assert values(data) == [b"{}"]
+
+
+@pytest.mark.parametrize("line", [b"{}", b'{"id": null}', b"[]", b'{"id": "\\ud800"}'])
+def test_a_record_without_its_key_is_refused(data: Path, line: bytes) -> None:
+    result = run(data, "--format", "json", "--key-field", "id", content=line)
+    assert result.exit_code == 2
+    assert "line 1" in result.stderr
+    assert values(data) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"two\nlines\n", bytes(range(256))])
+def test_raw_input_is_one_record(data: Path, content: bytes) -> None:
+    assert run(data, "--format", "raw", content=content).exit_code == 0
+    assert values(data) == [content]
+
+
+@pytest.mark.parametrize("form", ["raw", "lines", "json"])
+def test_input_larger_than_a_record_is_refused(data: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    monkeypatch.setattr(publish, "RECORD_VALUE_SIZE_MAX", 10)
+    result = run(data, "--format", form, content=b"x" * 11)
+    assert result.exit_code == 2
+    assert "larger than a record may be, 10 bytes; split it" in result.stderr
+
+
+def test_missing_topics_and_directories_are_made_when_asked_for(data: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    missing = runner.invoke(seawall, ["pub", "more", "--data", str(data)], input="x")
+    assert (missing.exit_code, "more" in missing.stderr) == (2, True)
+    made = runner.invoke(seawall, ["pub", "more", "--create", "--data", str(data)], input="x")
+    assert made.exit_code == 0
+    assert runner.invoke(seawall, ["pub", "more", "--create", "--data", str(data)], input="y").exit_code == 0
+    assert run(tmp_path / "gone", content=b"x").exit_code == 2
+    assert not (tmp_path / "gone").exists()
+    assert run(tmp_path / "new", "--create", content=b"x").exit_code == 0
+    assert values(tmp_path / "new") == [b"x"]
+
+
+@pytest.mark.parametrize("arguments", [["--key-field", "id"], ["--batch", "0"], ["--format", "csv"], ["no such file"]])
+def test_mistakes_exit_with_2(data: Path, arguments: list[str]) -> None:
+    assert run(data, *arguments, content=b"x").exit_code == 2
+    assert values(data) == []
+
+
+def test_progress_is_shown_on_a_terminal(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+    monkeypatch.setattr(publish.sys, "stderr", Terminal)
+    shown: list[str] = []
+    monkeypatch.setattr(publish.click, "echo", lambda text, **_: shown.append(text))
+    with open_log(data, SETTINGS) as log:
+        publish._publish_all(log, "events", iter([[b"a"], [b"b", b"c"]]))
+    assert shown == ["\r1 records", "\r3 records", "\r\033[K"]
+
+
+def test_a_pipe_between_processes(data: Path) -> None:
+    command = [sys.executable, "-m", "seawall", "pub", "events", "--data", str(data)]
+    done = subprocess.run(command, input=b"a\nb\n", capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    command = [sys.executable, "-m", "seawall", "read", "events", "--data", str(data)]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"a\nb\n", b"")

@@ -1,0 +1,137 @@
+"""`seawall read`: records as text, JSON and bytes; gaps named; where it begins and where it ends."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from seawall import limits
+from seawall.cli.main import seawall
+from seawall.engine.embedded import open_log
+from seawall.engine.records import Message
+from seawall.engine.settings import StoreSettings
+
+SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("read") / "data"
+    with open_log(path, SETTINGS) as log:
+        log.create_topic("events")
+        log.publish("events", ["one", "zwölf"])
+        log.publish("events", [b"\xff\x00", {"n": 4}])
+        headers = [("a", b"1"), ("a", b"\xff")]
+        log.publish("events", Message("five", key=b"\xfe", headers=headers, tag="blue"))
+    return path
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "data")
+
+
+def run(data: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(seawall, ["read", "events", *arguments, "--data", str(data)])
+
+
+def read_json(data: Path, *arguments: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in run(data, *arguments, "--as", "json").stdout.splitlines()]
+
+
+def test_text_has_a_line_a_record(data: Path) -> None:
+    result = run(data)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == 'one\nzwölf\n\\xff\x00\n{"n":4}\nfive\n'
+
+
+def test_raw_is_the_values_alone(data: Path) -> None:
+    assert run(data, "--as", "raw").stdout_bytes == "onezwölf".encode() + b'\xff\x00{"n":4}five'
+
+
+def test_json_has_everything(data: Path) -> None:
+    rows = read_json(data)
+    assert [row["seq"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["type"] for row in rows] == ["raw", "raw", "raw", "json", "envelope"]
+    assert list(rows[0]) == ["seq", "timestamp", "type", "key", "value", "headers", "tag"]
+    assert (rows[0]["value"], rows[0]["key"], rows[0]["headers"], rows[0]["tag"]) == ("one", None, [], None)
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z", str(row["timestamp"])) for row in rows)
+    assert (rows[2]["value"], rows[2]["encoding"]) == ("/wA=", "base64")
+    assert (rows[4]["value"], rows[4]["key"], rows[4]["key_encoding"]) == ("five", "/g==", "base64")
+    assert rows[4]["headers"] == [{"name": "a", "value": "1"}, {"name": "a", "value": "/w==", "encoding": "base64"}]
+    assert rows[4]["tag"] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seqs"),
+    [
+        (["--from", "earliest"], [1, 2, 3, 4, 5]),
+        (["--from", "2"], [2, 3, 4, 5]),
+        (["--from", "2", "--limit", "2"], [2, 3]),
+        (["--limit", "1"], [1]),
+        (["--limit", "2"], [1, 2]),
+        (["--limit", "99"], [1, 2, 3, 4, 5]),
+        (["--from", "6"], []),
+        (["--from", "18446744073709551615"], []),
+    ],
+)
+def test_it_begins_and_ends_where_it_is_told(data: Path, arguments: list[str], seqs: list[int]) -> None:
+    assert [row["seq"] for row in read_json(data, *arguments)] == seqs
+
+
+@pytest.mark.parametrize("start", ["0", "-1", "latest", "1.5", "٣", ""])
+def test_a_start_that_is_no_seq_is_refused(data: Path, start: str) -> None:
+    result = run(data, f"--from={start}")
+    assert result.exit_code == 2
+    assert "neither a seq" in result.stderr
+
+
+def test_what_is_not_there_is_refused(data: Path, tmp_path: Path) -> None:
+    assert run(tmp_path / "gone").exit_code == 2
+    missing = CliRunner().invoke(seawall, ["read", "gone", "--data", str(data)])
+    assert (missing.exit_code, "gone" in missing.stderr) == (2, True)
+
+
+@pytest.fixture
+def with_gap(tmp_path: Path) -> Path:
+    """Seqs 1 and 2, a gap that a killed process left, and one record behind it."""
+    with open_log(tmp_path / "live", SETTINGS) as log:
+        log.create_topic("events")
+        log.publish("events", ["one", "two"])
+        shutil.copytree(tmp_path / "live", tmp_path / "data")
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.publish("events", ["after"])
+    return tmp_path / "data"
+
+
+def test_gaps_are_named_beside_the_records(with_gap: Path) -> None:
+    result = run(with_gap)
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\nafter\n")
+    assert result.stderr == "gap: seqs 3 to 64 are lost: crash\n"
+    assert run(with_gap, "--limit", "2").stderr == ""
+
+
+def test_gaps_stand_in_order_in_json(with_gap: Path) -> None:
+    rows = read_json(with_gap)
+    assert [row.get("seq") for row in rows] == [1, 2, None, 65]
+    assert rows[2] == {"gap": {"first_seq": 3, "last_seq": 64, "reason": "crash"}}
+
+
+def test_damage_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("events", segment_max_records=1)
+        for value in ("one", "two", "three"):
+            log.publish("events", value)
+        log.checkpoint()
+    path = sorted((tmp_path / "data").rglob("*.sealed"))[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    result = run(tmp_path / "data")
+    assert (result.exit_code, result.stdout) == (0, "one\nthree\n")
+    assert result.stderr == "gap: seqs 2 to 2 are lost: corruption\n"
+
+
+def test_the_help_says_who_can_follow() -> None:
+    assert "needs a server" in CliRunner().invoke(seawall, ["read", "--help"]).output

@@ -1,0 +1,159 @@
+"""`seawall topic`: topics made, listed, described, changed and deleted, by the whole command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from seawall import limits
+from seawall.cli.main import seawall
+from seawall.engine.embedded import open_log
+from seawall.engine.settings import StoreSettings
+
+SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("events")
+        log.create_topic("empty")
+        log.publish("events", [b"one", b"two"])
+    return tmp_path / "data"
+
+
+def run(data: Path, *arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(seawall, ["topic", *arguments, "--data", str(data)], input=text)
+
+
+def test_a_topic_is_created_with_its_settings_and_its_directory(tmp_path: Path) -> None:
+    made = run(tmp_path / "new", "create", "events", "--set", "ttl_ms=60000", "--set", "durability=disk")
+    assert (made.exit_code, made.output) == (0, "created events (topic 1)\n")
+    described = json.loads(run(tmp_path / "new", "describe", "events", "--json").output)
+    assert (described["config"]["ttl_ms"], described["config"]["durability"]) == (60_000, "disk")
+    assert (described["next_seq"], described["record_count"], described["floor"]) == (1, 0, 1)
+
+
+def test_creating_can_answer_in_json(data: Path) -> None:
+    made = json.loads(run(data, "create", "more", "--json", "--set", "auto_create=false").output)
+    assert (made["name"], made["topic_id"], made["config"]["auto_create"]) == ("more", 3, False)
+
+
+def test_topics_are_listed(data: Path) -> None:
+    assert run(data, "list").output == "empty   0 records  0 bytes  empty\nevents  2 records  16 bytes  seqs 1 to 2\n"
+    listed = json.loads(run(data, "list", "--json").output)
+    assert [(each["name"], each["record_count"]) for each in listed] == [("empty", 0), ("events", 2)]
+
+
+def test_no_topics_are_an_empty_list(tmp_path: Path) -> None:
+    open_log(tmp_path / "data", SETTINGS).close()
+    assert run(tmp_path / "data", "list").output == ""
+    assert run(tmp_path / "data", "list", "--json").output == "[]\n"
+
+
+def test_a_topic_is_described_in_aligned_text(data: Path) -> None:
+    lines = run(data, "describe", "events").output.splitlines()
+    assert lines[0] == "name                   events"
+    assert "next_seq               3" in lines
+    assert "durability             fsync" in lines
+    assert "dead_letter            null" in lines
+    assert "durable                true" in lines
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("ttl_ms=5", "ttl_ms", 5),
+        ("discard=reject", "discard", "reject"),
+        ('discard="reject"', "discard", "reject"),
+        ("auto_priority=false", "auto_priority", False),
+        ("priority=null", "priority", None),
+        (" dead_letter =later", "dead_letter", "later"),
+    ],
+)
+def test_settings_are_changed(data: Path, text: str, key: str, value: object) -> None:
+    changed = run(data, "set", "events", text, "cap_records=9")
+    assert (changed.exit_code, changed.output) == (0, "changed events\n")
+    config = json.loads(run(data, "describe", "events", "--json").output)["config"]
+    assert (config[key], config["cap_records"]) == (value, 9)
+
+
+def test_changing_can_answer_in_json(data: Path) -> None:
+    assert json.loads(run(data, "set", "events", "ttl_ms=7", "--json").output)["config"]["ttl_ms"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["create", "events"], "events"),
+        (["create", "x", "--set", "ttl=5"], "no setting 'ttl'"),
+        (["create", "x", "--set", "name=5"], "no setting 'name'"),
+        (["create", "x", "--set", "self=5"], "no setting 'self'"),
+        (["create", "x", "--set", "ttl_ms"], "'ttl_ms' has no value; write key=value"),
+        (["create", "x", "--set", "ttl_ms=NaN"], "'NaN'"),
+        (["create", "x", "--set", "ttl_ms=" + "[" * 100_000], "ttl_ms"),
+        (["create", "a/../b"], "a/../b"),
+        (["describe", "gone"], "gone"),
+        (["delete", "gone", "--yes"], "gone"),
+        (["set", "gone", "ttl_ms=5"], "gone"),
+        (["set", "events", "discard=a=b"], "discard of a topic is 'a=b'"),
+        (["set", "events", "order=1"], "order of a topic is fixed"),
+        (["set", "events"], "Missing argument"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(data: Path, arguments: list[str], said: str) -> None:
+    result = run(data, *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["describe", "a"], ["delete", "a"], ["set", "a", "ttl_ms=5"]])
+def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, arguments: list[str]) -> None:
+    result = run(tmp_path / "gone", *arguments)
+    assert result.exit_code == 2
+    assert "gone is no data directory of Seawall" in result.stderr
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_directory_in_use_says_so(data: Path) -> None:
+    with open_log(data, SETTINGS):
+        result = run(data, "list")
+    assert result.exit_code == 1
+    assert "in use by process" in result.stderr
+
+
+def test_deleting_asks(data: Path) -> None:
+    refused = run(data, "delete", "events", text="n\n")
+    assert refused.exit_code == 1
+    assert "Delete events and its 2 records for ever? [y/N]" in refused.stderr
+    assert run(data, "describe", "events").exit_code == 0
+    done = run(data, "delete", "events", text="y\n")
+    assert (done.exit_code, done.stdout) == (0, "deleted events\n")
+    assert run(data, "describe", "events").exit_code == 2
+
+
+def test_deleting_does_not_ask_when_told_so(data: Path) -> None:
+    done = run(data, "delete", "events", "--yes")
+    assert (done.exit_code, done.output) == (0, "deleted events\n")
+
+
+def test_help_needs_no_engine() -> None:
+    code = (
+        "import sys, seawall.cli.data_directory, seawall.cli.topic, seawall.cli.publish, seawall.cli.read, "
+        "seawall.cli.verify, seawall.cli.dump\n"
+        "print({'numba', 'numpy', 'pyarrow', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_the_default_directory_is_beside_the_caller(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "seawall", "topic", "create", "events"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "created events (topic 1)\n", "")
+    assert (tmp_path / "seawall-data" / "FORMAT").exists()

@@ -1,0 +1,108 @@
+"""The long crash run: crash images on a simulated disk, then kills of a real process.
+
+    python tests/crash/run.py [--images N] [--kills N] [--seed S] [--case NUMBER]
+
+A failing case is printed with the command that runs it, and nothing else, again. Ends with 1 if there was one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import traceback
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+
+from crash_kill import kill_cycle
+from crash_sweep import CASES_PER_SCRIPT, case_of, run_case
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from seawall.errors import SeawallError
+
+#: Whatever a bug may raise, but not the end of this process.
+ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError),
+    *(RuntimeError, SeawallError, TypeError, ValueError),
+)
+
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+
+
+def run_script(seed: int, script: int) -> tuple[int, dict[int, str]]:
+    """All cases of one script; the images checked, and the traceback of each case that failed."""
+    images = 0
+    failures: dict[int, str] = {}
+    for number in range(script * CASES_PER_SCRIPT, (script + 1) * CASES_PER_SCRIPT):
+        try:
+            images += run_case(seed, number)
+        except ERRORS:
+            failures[number] = traceback.format_exc()
+    return images, failures
+
+
+def sweep(seed: int, wanted: int, progress: Progress) -> int:
+    """Scripts on all cores until enough images were checked; the number of failing cases."""
+    task = progress.add_task("crash images", total=wanted)
+    images = failed = script = 0
+    running: set[Future[tuple[int, dict[int, str]]]] = set()
+    with ProcessPoolExecutor() as pool:
+        while images < wanted:
+            while len(running) < 4:
+                running.add(pool.submit(run_script, seed, script))
+                script += 1
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                found, failures = future.result()
+                images += found
+                failed += len(failures)
+                for number, trace in failures.items():
+                    progress.print(f"{trace}\n{case_of(seed, number)}\nagain: {again(seed, number)}")
+            progress.update(task, completed=min(images, wanted))
+        pool.shutdown(cancel_futures=True)
+    progress.print(f"{images:,} images of {script} scripts, seed {seed}: {failed} cases failed")
+    return failed
+
+
+def again(seed: int, number: int) -> str:
+    return f"python tests/crash/run.py --seed {seed} --case {number}"
+
+
+def kill(seed: int, cycles: int, progress: Progress) -> int:
+    """Kills on one real directory; 1 if a promise was broken."""
+    task = progress.add_task("kills", total=cycles)
+    known: dict[int, str] = {}
+    acks = 0
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(cycles):
+            try:
+                acks += kill_cycle(Path(directory) / "data", seed + number, known)
+            except AssertionError:
+                progress.print(f"{traceback.format_exc()}\nkill {number} of seed {seed}")
+                return 1
+            progress.advance(task)
+    progress.print(f"{cycles} kills, {acks:,} acked records, seed {seed}: all there")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=20_000, help="crash images to check, at least")
+    parser.add_argument("--kills", type=int, default=100, help="times a real process is killed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", type=int, help="run this case alone")
+    options = parser.parse_args()
+    if options.case is not None:
+        console = Console()
+        console.print(case_of(options.seed, options.case))
+        console.print(f"{run_case(options.seed, options.case)} images, no promise broken")
+        return 0
+    with Progress(*COLUMNS) as progress:
+        failed = sweep(options.seed, options.images, progress) if options.images else 0
+        failed += kill(options.seed, options.kills, progress) if options.kills else 0
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,197 @@
+"""A full disk refuses what it cannot hold and harms nothing: reads go on, deletes work, appends do again with space."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from crash_history import read_all
+from crash_sweep import encoded
+
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.opening import open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.errors import DiskFullError, FatalError
+from seawall.limits import KIB, MIB
+from seawall.testing import SimClock, SimDisk
+from seawall.topics.config import TopicConfig
+
+SETTINGS = StoreSettings(wal_file_size=128 * KIB, ceiling_step=1_000, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
+
+
+def opened(disk: SimDisk) -> Store:
+    return open_store(Machine(disk, SimClock(wall_ns=1), random.Random(1).randbytes, pid=1), "/data", SETTINGS)
+
+
+def publish(store: Store, name: str, value: bytes) -> None:
+    store.append(name, [encoded(store.catalog.named(name).topic_id, [value])])
+
+
+def fill(store: Store, name: str, size: int) -> list[bytes]:
+    """Append until the disk refuses."""
+    accepted: list[bytes] = []
+    while True:
+        value = b"%08d" % len(accepted) + bytes(size)
+        try:
+            publish(store, name, value)
+        except DiskFullError:
+            return accepted
+        accepted.append(value)
+
+
+@pytest.mark.parametrize("size", [500, 20_000, 80_000])
+@pytest.mark.parametrize("capacity", [2 * MIB, 2 * MIB + 300_000])
+def test_a_full_disk_is_no_failure(size: int, capacity: int) -> None:
+    disk = SimDisk(seed=size, capacity=capacity)
+    store = opened(disk)
+    store.create_topic("kept", TopicConfig(segment_max_records=20))
+    store.create_topic("victim", TopicConfig(segment_max_records=20))
+    publish(store, "kept", b"first")
+    victims = fill(store, "victim", size)
+    assert len(victims) > 5
+    for _ in range(3):
+        assert [*read_all(store, "victim")[0].values()] == victims
+        with pytest.raises(DiskFullError):
+            publish(store, "victim", bytes(size + 8))
+    store.delete_topic("victim")
+    publish(store, "kept", bytes(size))
+    store.close()
+    store = opened(disk)
+    assert read_all(store, "kept") == ({1: b"first", 2: bytes(size)}, [])
+    assert store.catalog.names() == ["kept"]
+    store.close()
+
+
+def test_a_directory_on_a_full_disk_opens_for_reading_and_deleting() -> None:
+    disk = SimDisk(seed=5, capacity=2 * MIB)
+    store = opened(disk)
+    store.create_topic("victim", TopicConfig())
+    victims = fill(store, "victim", 3_000)
+    disk.crash(keep="none")
+    store = opened(disk)
+    assert [*read_all(store, "victim")[0].values()] == victims
+    store.delete_topic("victim")
+    store.create_topic("next", TopicConfig())
+    publish(store, "next", b"works")
+    store.close()
+
+
+def test_deletes_use_the_ballast_and_give_it_back() -> None:
+    disk = SimDisk(seed=6, capacity=3 * MIB)
+    store = opened(disk)
+    names = [f"topic-{number}" for number in range(40)]
+    for name in names:
+        store.create_topic(name, TopicConfig(segment_max_records=20))
+    fill(store, names[-1], 2_000)
+    assert store._directory.has_ballast
+    for name in names:
+        # Forty deletes are more than what appends leave room for in a file of the log.
+        store.delete_topic(name)
+    assert store.catalog.names() == []
+    assert store._directory.has_ballast
+    store.close()
+
+
+def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
+    disk = SimDisk(seed=7)
+    store = opened(disk)
+    store.create_topic("events", TopicConfig(segment_max_records=2))
+    for number in range(6):
+        publish(store, "events", b"%08d" % number)
+    disk.fail("write", error=errno.ENOSPC, path="*.replacing", forever=True)
+    with pytest.raises(DiskFullError):
+        store.checkpoint()
+    publish(store, "events", b"goes on")
+    disk.clear_faults()
+    store.checkpoint()
+    store.close()
+    store = opened(disk)
+    records, gaps = read_all(store, "events")
+    assert [*records.values()] == [*(b"%08d" % number for number in range(6)), b"goes on"]
+    assert gaps == []
+    store.close()
+
+
+def test_a_checkpoint_on_the_side_does_not_spoil_the_append() -> None:
+    disk = SimDisk(seed=8)
+    store = opened(disk)
+    store.create_topic("events", TopicConfig())
+    disk.fail("write", error=errno.ENOSPC, path="*.replacing", forever=True)
+    for _ in range(30):
+        publish(store, "events", bytes(20_000))
+    disk.clear_faults()
+    disk.fail("sync", path="*.active")
+    # The append whose checkpoint fails is durable, so it is no error; the next one is told.
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        fill(store, "events", 20_000)
+    count = len(read_all(store, "events")[0])
+    store.close()
+    store = opened(disk)
+    assert len(read_all(store, "events")[0]) == count > 30
+    store.close()
+
+
+def test_a_refused_roll_leaves_no_segment_behind() -> None:
+    disk = SimDisk(seed=9)
+    store = opened(disk)
+    store.create_topic("events", TopicConfig(segment_max_records=2))
+    publish(store, "events", b"00000001")
+    publish(store, "events", b"00000002")
+    disk.fail("allocate", error=errno.ENOSPC, nth=2, forever=True)
+    with pytest.raises(DiskFullError):
+        publish(store, "events", bytes(90_000))
+    disk.clear_faults()
+    assert [name for name in disk.list("/data/topics/00000001") if name.endswith(".active")] == [
+        "00000000000000000001.active"
+    ]
+    publish(store, "events", b"00000003")
+    publish(store, "events", bytes(90_000))
+    disk.crash(keep="none")
+    store = opened(disk)
+    records, _ = read_all(store, "events")
+    assert records == {1: b"00000001", 2: b"00000002", 3: b"00000003", 4: bytes(90_000)}
+    store.close()
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB, where mounting one is permitted."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+
+
+def fill_log(log: EmbeddedLog, topic: str) -> int:
+    for accepted in itertools.count():
+        try:
+            log.publish(topic, bytes(50_000))
+        except DiskFullError:
+            return accepted
+    raise AssertionError
+
+
+def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> None:
+    settings = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, checkpoint_size=MIB)
+    with open_log(small_file_system / "data", settings) as log:
+        log.create_topic("kept")
+        log.create_topic("victim")
+        log.publish("kept", "first")
+        accepted = fill_log(log, "victim")
+        assert accepted > 40
+        assert sum(len(item) for item in log.follow("victim")) == accepted
+        log.delete_topic("victim")
+        log.publish("kept", bytes(50_000))
+    with open_log(small_file_system / "data", settings) as log:
+        assert log.describe("kept").record_count == 2

@@ -1,0 +1,389 @@
+"""The embedded log on a real directory: what it takes, what it gives back, and what several threads do to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import seawall
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.records import Message, ReceivedBatch, ReceivedRecord
+from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
+from seawall.errors import (
+    ConfigError,
+    ConflictError,
+    InvalidInputError,
+    LimitError,
+    LockedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    SeawallError,
+    SyncError,
+    UnsupportedError,
+)
+from seawall.limits import KIB, RECORD_VALUE_SIZE_MAX
+from seawall.topics.gaps import Gap
+from seawall.wire.records import RecordType
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with open_log(tmp_path / "data", SMALL) as opened:
+        opened.create_topic("events")
+        yield opened
+
+
+def records(log: EmbeddedLog, topic: str = "events", from_seq: int = 1) -> list[ReceivedRecord]:
+    return [record for item in log.follow(topic, from_seq) if isinstance(item, ReceivedBatch) for record in item]
+
+
+def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
+    return [record.value for record in records(log, topic)]
+
+
+# --- what can be published ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (b"bytes", [b"bytes"]),
+        (bytearray(b"array"), [b"array"]),
+        (memoryview(b"view"), [b"view"]),
+        ("text \N{SNOWMAN}", ["text \N{SNOWMAN}".encode()]),
+        ({"a": 1}, [b'{"a":1}']),
+        ([{"a": 1}, "two", b"three"], [b'{"a":1}', b"two", b"three"]),
+        ([[1, 2], (3, 4)], [b"[1,2]", b"[3,4]"]),
+        ((value for value in (b"x", b"y")), [b"x", b"y"]),
+        ([b""], [b""]),
+    ],
+)
+def test_kinds_of_values(log: EmbeddedLog, given: object, stored: list[bytes]) -> None:
+    published = log.publish("events", given)
+    assert list(published.seqs) == list(range(1, len(stored) + 1))
+    assert values(log) == stored
+
+
+def test_json_is_marked_as_such(log: EmbeddedLog) -> None:
+    log.publish("events", [b"raw", {"json": True}])
+    assert [record.record_type for record in records(log)] == [RecordType.RAW, RecordType.JSON]
+
+
+def test_a_message_keeps_everything_it_says(log: EmbeddedLog) -> None:
+    message = Message(
+        {"n": 1},
+        key="key",
+        headers=[("one", "1"), ("one", b"2")],
+        timestamp_ns=77,
+        tag="tag",
+        node="node",
+        meta=b"meta",
+    )
+    log.publish("events", message)
+    log.publish("events", [Message(b"plain"), Message("more", headers={"h": "v"})])
+    first, plain, more = records(log)
+    assert (first.value, first.key, first.tag, first.node, first.meta) == (b'{"n":1}', b"key", b"tag", b"node", b"meta")
+    assert first.headers == ((b"one", b"1"), (b"one", b"2"))
+    assert first.client_timestamp_ns == 77
+    assert (plain.value, plain.key, plain.headers) == (b"plain", None, ())
+    assert more.headers == ((b"h", b"v"),)
+
+
+def test_arrow_goes_in_and_out(log: EmbeddedLog) -> None:
+    table = pa.table({"value": pa.array([b"a", b"b", b"c"], pa.binary())})
+    log.publish("events", table)
+    log.publish("events", table.to_batches()[0])
+    found = log.read_arrow("events", columns=("value",))
+    assert found.column("value").to_pylist() == [b"a", b"b", b"c"] * 2
+    assert log.read_arrow("events", 5, columns=("value",)).column("value").to_pylist() == [b"b", b"c"]
+    assert log.read_arrow("events", 7).num_rows == 0
+
+
+def test_a_data_frame_goes_in(log: EmbeddedLog) -> None:
+    pandas = pytest.importorskip("pandas")
+    log.publish("events", pandas.DataFrame({"value": [b"a", b"b"]}))
+    assert values(log) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("given", [7, [7], None, object(), {"a": object()}, [{1, 2}]])
+def test_what_cannot_be_published(log: EmbeddedLog, given: object) -> None:
+    with pytest.raises(InvalidInputError):
+        log.publish("events", given)
+    assert log.describe("events").next_seq == 1
+
+
+@pytest.mark.parametrize("nothing", [[], pa.table({"value": pa.array([], pa.binary())})])
+def test_an_empty_publish_is_refused(log: EmbeddedLog, nothing: object) -> None:
+    with pytest.raises(InvalidInputError, match="nothing to publish"):
+        log.publish("events", nothing)
+
+
+def test_a_value_that_is_too_large_is_refused_and_harms_nothing(log: EmbeddedLog) -> None:
+    with pytest.raises(LimitError):
+        log.publish("events", bytes(RECORD_VALUE_SIZE_MAX + 1))
+    log.publish("events", b"goes on")
+    assert values(log) == [b"goes on"]
+
+
+def test_more_than_a_file_of_the_log_holds_goes_in_at_once(log: EmbeddedLog) -> None:
+    """Large batches lie at their place; the log has but a reference to each."""
+    given = [bytes([number]) * 1_000_000 for number in range(40)]
+    log.publish("events", given)
+    assert values(log) == given
+
+
+# --- topics, cursors ----------------------------------------------------------------------------------------------
+
+
+def test_topics(log: EmbeddedLog) -> None:
+    log.create_topic("other", durability="disk", ttl_ms=5)
+    assert log.topics() == ["events", "other"]
+    assert log.describe("other").config.ttl_ms == 5
+    assert log.configure_topic("other", ttl_ms=9).config.ttl_ms == 9
+    log.publish("other", [b"a", b"b"])
+    info = log.describe("other")
+    assert (info.floor, info.next_seq, info.record_count) == (1, 3, 2)
+    log.delete_topic("other")
+    assert log.topics() == ["events"]
+    with pytest.raises(ConflictError):
+        log.create_topic("events")
+    with pytest.raises(ConfigError):
+        log.create_topic("bad", durability="sometimes")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda log: log.publish("absent", b"x"),
+        lambda log: log.read("absent"),
+        lambda log: log.describe("absent"),
+        lambda log: log.delete_topic("absent"),
+        lambda log: log.commit("me", "absent", 1),
+        lambda log: log.committed("me", "absent"),
+    ],
+)
+def test_an_unknown_topic(log: EmbeddedLog, use: Callable[[EmbeddedLog], object]) -> None:
+    with pytest.raises(NotFoundError, match="absent"):
+        use(log)
+
+
+def test_cursors_outlive_the_process(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SMALL) as log:
+        log.create_topic("events")
+        assert log.committed("me", "events") is None
+        log.commit("me", "events", 5)
+    with open_log(tmp_path / "data", SMALL) as log:
+        assert log.committed("me", "events") == 5
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def test_reading_in_pieces(log: EmbeddedLog) -> None:
+    for number in range(10):
+        log.publish("events", [b"%d" % number, b"-"])
+    log.checkpoint()
+    assert [len(item) for item in log.read("events", limit=3) if isinstance(item, ReceivedBatch)] == [2, 2]
+    assert len(log.read("events", max_bytes=1)) == 1
+    (item,) = log.read("events", 20)
+    assert isinstance(item, ReceivedBatch)
+    assert (item.first_seq, item.next_seq, len(item)) == (20, 21, 1)
+    assert [record.seq for record in item] == [20]
+    assert log.read("events", 21) == []
+    assert log.read("events", limit=0) == []
+    with pytest.raises(InvalidInputError, match="begin at 1"):
+        log.read("events", 0)
+
+
+def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "data", SMALL)
+    log.create_topic("events")
+    log.publish("events", b"before")
+    # Let go of the directory without closing in order, as a kill does.
+    log._store._wal.close(clean=False)
+    log._store._directory.close()
+    with open_log(tmp_path / "data", SMALL) as again:
+        again.publish("events", b"after")
+        first, gap, last = again.follow("events")
+        assert isinstance(gap, Gap)
+        assert (gap.first_seq, gap.last_seq) == (2, again.describe("events").next_seq - 2)
+        assert [record.value for item in (first, last) for record in item] == [b"before", b"after"]
+        assert again.read_arrow("events").num_rows == 2
+
+
+# --- threads ------------------------------------------------------------------------------------------------------
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Run in several threads that begin together; an error of one is an error here."""
+    barrier = threading.Barrier(count)
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_threads_publish_together(log: EmbeddedLog) -> None:
+    log.create_topic("other", durability="memory")
+    told: list[tuple[str, int, bytes]] = []
+
+    def work(number: int) -> None:
+        topic = "events" if number % 2 else "other"
+        for turn in range(20):
+            value = b"%d %d" % (number, turn)
+            published = log.publish(topic, [value, value + b"!"])
+            told.extend((topic, seq, value + b"!" * each) for each, seq in enumerate(published.seqs))
+
+    in_threads(8, work)
+    for topic in ("events", "other"):
+        found = {(topic, record.seq, record.value) for record in records(log, topic)}
+        assert found == {each for each in told if each[0] == topic}
+        assert len(found) == 160
+
+
+@pytest.mark.parametrize("error", [SyncError("the disk is gone"), KeyboardInterrupt()])
+def test_an_error_reaches_everybody_who_waits(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """One thread commits for three; what ends its commit is told to all of them."""
+    entered, queued = threading.Event(), threading.Event()
+    real = Store.append
+
+    def append(self: Store, name: str, batches: list[bytearray]) -> object:
+        if not entered.is_set():
+            entered.set()
+            assert queued.wait(30)
+            return real(self, name, batches)
+        raise error
+
+    monkeypatch.setattr(Store, "append", append)
+    outcomes: list[BaseException | None] = []
+
+    def publish() -> None:
+        try:
+            log.publish("events", b"x")
+        except (SeawallError, KeyboardInterrupt) as caught:
+            outcomes.append(caught)
+        else:
+            outcomes.append(None)
+
+    blocker = threading.Thread(target=publish)
+    blocker.start()
+    assert entered.wait(30)
+    # The three are put into the queue by hand: while the first commits, nobody can be seen to wait.
+    threads = []
+    for _ in range(3):
+        thread = threading.Thread(target=_publish_without_asking, args=(log, outcomes))
+        threads.append(thread)
+        thread.start()
+    while len(log._queue) < 3:
+        os.sched_yield()
+    queued.set()
+    for thread in (blocker, *threads):
+        thread.join()
+    failures = [outcome for outcome in outcomes if outcome is not None]
+    assert len(failures) == 3
+    if isinstance(error, SyncError):
+        assert all(failure is error for failure in failures)
+    else:
+        assert sorted(type(failure).__name__ for failure in failures) == [
+            "KeyboardInterrupt",
+            "OutcomeUnknownError",
+            "OutcomeUnknownError",
+        ]
+        assert sum(isinstance(failure, OutcomeUnknownError) for failure in failures) == 2
+
+
+def _publish_without_asking(log: EmbeddedLog, outcomes: list[BaseException | None]) -> None:
+    """`publish` from where it has its topic's id: it is in the queue before it needs the store."""
+    from seawall.core.types import TopicId
+    from seawall.engine.embedded import _batch, _Waiting
+    from seawall.engine.records import encode
+
+    waiting = _Waiting("events", [_batch(TopicId(1), block) for block in encode(b"x")])
+    with log._queue_lock:
+        log._queue.append(waiting)
+    try:
+        log._commit_for_all(waiting)
+    except (SeawallError, KeyboardInterrupt) as caught:
+        outcomes.append(caught)
+    else:
+        outcomes.append(waiting.error)
+
+
+def test_a_topic_that_was_made_again_meanwhile_is_another_one(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.append
+
+    def append(self: Store, name: str, batches: list[bytearray]) -> object:
+        monkeypatch.setattr(Store, "append", real)
+        self.delete_topic("events")
+        self.create_topic("events", config)
+        return real(self, name, batches)
+
+    config = log.describe("events").config
+    monkeypatch.setattr(Store, "append", append)
+    with pytest.raises(ConflictError, match="created again"):
+        log.publish("events", b"for the old one")
+    log.publish("events", b"for the new one")
+    assert values(log) == [b"for the new one"]
+
+
+# --- life ---------------------------------------------------------------------------------------------------------
+
+
+def test_open_by_its_name(tmp_path: Path) -> None:
+    with seawall.open(tmp_path / "data") as log:
+        log.create_topic("events", durability="disk")
+        log.publish("events", "one")
+        log.sync()
+    with seawall.open(str(tmp_path / "data")) as log:
+        assert values(log) == [b"one"]
+
+
+def test_a_closed_log_refuses(log: EmbeddedLog) -> None:
+    log.close()
+    log.close()
+    for use in (log.topics, log.sync, lambda: log.publish("events", b"x"), lambda: log.read("events")):
+        with pytest.raises(InvalidInputError, match="closed"):
+            use()
+
+
+def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:
+    with pytest.raises(LockedError, match=f"in use by process {os.getpid()}"):
+        open_log(tmp_path / "data", SMALL)
+    log.publish("events", b"the first one goes on")
+
+
+def test_a_forked_child_is_refused(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child is played by another process id: what counts is who opened the log."""
+    parent = os.getpid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: parent + 1)
+        for use in (log.topics, lambda: log.publish("events", b"x")):
+            with pytest.raises(UnsupportedError, match="forked child"):
+                use()
+        log.close()
+    log.publish("events", b"still open in the parent")
+    assert values(log) == [b"still open in the parent"]
