@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seawall.engine.aio import AsyncLog
     from seawall.engine.embedded import EmbeddedLog
 
 __version__ = "0.1.0"
@@ -28,3 +29,10 @@ def open(path: str | Path) -> EmbeddedLog:
     from seawall.engine.embedded import open_log
 
     return open_log(path)
+
+
+def open_async(path: str | Path) -> AsyncLog:
+    """A data directory as an embedded log for asyncio: `async with seawall.open_async("data/") as log`."""
+    from seawall.engine.aio import AsyncLog
+
+    return AsyncLog(path)

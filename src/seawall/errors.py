@@ -80,6 +80,10 @@ class ConflictError(CallerError):
     """The request contradicts what is there already."""
 
 
+class FencedError(CallerError):
+    """A newer session, or a newer owner, has taken over: this one must stop."""
+
+
 class NotFoundError(CallerError):
     """What the request names is not there."""
 

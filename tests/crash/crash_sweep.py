@@ -24,7 +24,8 @@ from functools import lru_cache
 
 from crash_history import BrokenPromiseError, History, require, shown_by
 
-from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
+from seawall.core.types import Seq, TopicId
+from seawall.engine.appends import Append
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -36,7 +37,6 @@ from seawall.storage.epochs import WalAddress
 from seawall.storage.wal_reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Durability, TopicConfig
-from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.fields import write_json
 from seawall.wire.records import Record, encode_block
 
@@ -75,18 +75,8 @@ def settings_of(script: int) -> StoreSettings:
     )
 
 
-def encoded(topic_id: int, values: list[bytes]) -> bytearray:
-    block = encode_block([Record(1, value) for value in values])
-    header = batch_header(
-        block,
-        topic_id=TopicId(topic_id),
-        client_id=ClientId(1 << 63),
-        client_seq=ClientSeq(1),
-        session_epoch=0,
-        record_count=len(values),
-        timestamp_ns=TimestampNs(0),
-    )
-    return bytearray(encode_batch(header, block))
+def encoded(topic_id: int, values: list[bytes]) -> Append:
+    return Append(TopicId(topic_id), encode_block([Record(1, value) for value in values]), len(values))
 
 
 class World:
@@ -179,7 +169,7 @@ class World:
             size = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000))
             count = self.chance.choice((1, 1, 3, 20)) if size < 4_000 else 1
             groups.append([self.history.new_value(topic.topic_id, size) for _ in range(count)])
-        headers = store.append(name, [encoded(topic.topic_id, group) for group in groups])
+        headers = store.append([encoded(topic.topic_id, group) for group in groups])
         facts = self.history.topic(topic.topic_id)
         kept = facts.durable if topic.config.durability is Durability.FSYNC else facts.weak
         for header, group in zip(headers, groups, strict=True):

@@ -34,7 +34,7 @@ def opened(disk: SimDisk) -> Store:
 
 def publish(store: Store, contents: Contents, name: str, *groups: list[bytes]) -> None:
     topic_id = store.catalog.named(name).topic_id
-    for header, group in zip(store.append(name, [encoded(topic_id, group) for group in groups]), groups, strict=True):
+    for header, group in zip(store.append([encoded(topic_id, group) for group in groups]), groups, strict=True):
         contents.setdefault(name, {}).update(enumerate(group, header.base_seq))
 
 

@@ -30,7 +30,7 @@ def opened(disk: SimDisk) -> Store:
 
 
 def publish(store: Store, name: str, value: bytes) -> None:
-    store.append(name, [encoded(store.catalog.named(name).topic_id, [value])])
+    store.append([encoded(store.catalog.named(name).topic_id, [value])])
 
 
 def fill(store: Store, name: str, size: int) -> list[bytes]:

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 import seawall
+from seawall.engine.appends import Commit
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.records import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
 from seawall.errors import (
     ConfigError,
     ConflictError,
+    FatalError,
     InvalidInputError,
     LimitError,
     LockedError,
     NotFoundError,
-    OutcomeUnknownError,
     SeawallError,
     SyncError,
     UnsupportedError,
@@ -267,16 +267,16 @@ def test_an_error_reaches_everybody_who_waits(
 ) -> None:
     """One thread commits for three; what ends its commit is told to all of them."""
     entered, queued = threading.Event(), threading.Event()
-    real = Store.append
+    real = Commit.carry_out
 
-    def append(self: Store, name: str, batches: list[bytearray]) -> object:
+    def carry_out(self: Commit) -> None:
         if not entered.is_set():
             entered.set()
             assert queued.wait(30)
-            return real(self, name, batches)
+            return real(self)
         raise error
 
-    monkeypatch.setattr(Store, "append", append)
+    monkeypatch.setattr(Commit, "carry_out", carry_out)
     outcomes: list[BaseException | None] = []
 
     def publish() -> None:
@@ -287,65 +287,38 @@ def test_an_error_reaches_everybody_who_waits(
         else:
             outcomes.append(None)
 
-    blocker = threading.Thread(target=publish)
-    blocker.start()
+    threads = [threading.Thread(target=publish) for _ in range(4)]
+    threads[0].start()
     assert entered.wait(30)
-    # The three are put into the queue by hand: while the first commits, nobody can be seen to wait.
-    threads = []
-    for _ in range(3):
-        thread = threading.Thread(target=_publish_without_asking, args=(log, outcomes))
-        threads.append(thread)
+    for thread in threads[1:]:
         thread.start()
-    while len(log._queue) < 3:
+    while len(log.queue._queue) < 3:
         os.sched_yield()
     queued.set()
-    for thread in (blocker, *threads):
+    for thread in threads:
         thread.join()
     failures = [outcome for outcome in outcomes if outcome is not None]
     assert len(failures) == 3
     if isinstance(error, SyncError):
         assert all(failure is error for failure in failures)
     else:
+        # The thread that was interrupted, and the two that only know that they know nothing.
         assert sorted(type(failure).__name__ for failure in failures) == [
             "KeyboardInterrupt",
             "OutcomeUnknownError",
             "OutcomeUnknownError",
         ]
-        assert sum(isinstance(failure, OutcomeUnknownError) for failure in failures) == 2
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        log.publish("events", b"after")
 
 
-def _publish_without_asking(log: EmbeddedLog, outcomes: list[BaseException | None]) -> None:
-    """`publish` from where it has its topic's id: it is in the queue before it needs the store."""
-    from seawall.core.types import TopicId
-    from seawall.engine.embedded import _batch, _Waiting
-    from seawall.engine.records import encode
-
-    waiting = _Waiting("events", [_batch(TopicId(1), block) for block in encode(b"x")])
-    with log._queue_lock:
-        log._queue.append(waiting)
-    try:
-        log._commit_for_all(waiting)
-    except (SeawallError, KeyboardInterrupt) as caught:
-        outcomes.append(caught)
-    else:
-        outcomes.append(waiting.error)
-
-
-def test_a_topic_that_was_made_again_meanwhile_is_another_one(
-    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Store.append
-
-    def append(self: Store, name: str, batches: list[bytearray]) -> object:
-        monkeypatch.setattr(Store, "append", real)
-        self.delete_topic("events")
-        self.create_topic("events", config)
-        return real(self, name, batches)
-
-    config = log.describe("events").config
-    monkeypatch.setattr(Store, "append", append)
-    with pytest.raises(ConflictError, match="created again"):
-        log.publish("events", b"for the old one")
+def test_a_topic_that_was_made_again_meanwhile_is_another_one(log: EmbeddedLog) -> None:
+    late = log.delivery_of("events", b"for the old one")
+    log.delete_topic("events")
+    log.create_topic("events")
+    log.queue.publish(late)
+    with pytest.raises(NotFoundError, match="publish anew"):
+        late.result()
     log.publish("events", b"for the new one")
     assert values(log) == [b"for the new one"]
 

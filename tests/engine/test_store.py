@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from seawall import limits
-from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
+from seawall.core.types import Seq, TopicId
+from seawall.engine.appends import Append
+from seawall.engine.log_writer import LogWriter
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import ConflictError, DiskFullError, FatalError, NotFoundError, SyncError
-from seawall.storage.wal import WalWriter
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.codes import GapReason
 from seawall.wire.records import Record, decode_block, encode_block
 
@@ -33,23 +33,13 @@ def machine(disk: SimDisk, seed: int = 0) -> Machine:
     return Machine(disk, SimClock(wall_ns=1_700_000_000_000_000_000), chance.randbytes, pid=7)
 
 
-def batch(topic_id: int, values: list[bytes]) -> bytearray:
-    block = encode_block([Record(1, value) for value in values])
-    header = batch_header(
-        block,
-        topic_id=TopicId(topic_id),
-        client_id=ClientId(1 << 63),
-        client_seq=ClientSeq(1),
-        session_epoch=0,
-        record_count=len(values),
-        timestamp_ns=TimestampNs(0),
-    )
-    return bytearray(encode_batch(header, block))
+def batch(topic_id: int, values: list[bytes]) -> Append:
+    return Append(TopicId(topic_id), encode_block([Record(1, value) for value in values]), len(values))
 
 
 def publish(store: Store, name: str, *groups: list[bytes]) -> list[int]:
     topic = store.catalog.named(name)
-    headers = store.append(name, [batch(topic.topic_id, values) for values in groups])
+    headers = store.append([batch(topic.topic_id, values) for values in groups])
     return [header.base_seq for header in headers]
 
 
@@ -230,11 +220,11 @@ def test_an_opening_without_space_vouches_for_nothing(monkeypatch: pytest.Monkey
     (seen,) = publish(store, "events", [b"seen and lost"])
     disk.crash(keep="none")
 
-    def reserve(self: WalWriter, length: int, timestamp_ns: int) -> None:
+    def reserve(self: LogWriter, length: int, timestamp_ns: int) -> None:
         raise DiskFullError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(WalWriter, "reserve", reserve)
+        patch.setattr(LogWriter, "reserve", reserve)
         with pytest.raises(DiskFullError):
             new_store(disk)
     _, store = new_store(disk)
@@ -334,9 +324,9 @@ def test_restarts_do_not_put_off_a_checkpoint() -> None:
 def test_batches_of_another_topic_are_refused() -> None:
     _, store = new_store()
     store.create_topic("events", TopicConfig())
-    with pytest.raises(ConflictError, match="created again"):
-        store.append("events", [batch(9, [b"x"])])
-    assert store.append("events", []) == []
+    with pytest.raises(NotFoundError, match="publish anew"):
+        store.append([batch(9, [b"x"])])
+    assert store.append([]) == []
     assert publish(store, "events", [b"x"]) == [1]
     store.close()
 

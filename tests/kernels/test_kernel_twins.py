@@ -19,6 +19,7 @@ ROOM = Path(seawall.kernels.__file__).parent
 
 #: Kernels without a twin, each with the reason.
 WITHOUT_TWIN = {
+    "disk_ring.ask_for_signal": "is for another thread to see",
     "disk_ring.execute": "is a system call",
     "disk_ring.measure_chain": "measures time",
     "disk_ring.ring_bell": "signals another thread",

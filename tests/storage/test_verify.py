@@ -455,6 +455,7 @@ class FailingFiles(OsFiles):
     __slots__ = ("_ending", "_number")
 
     def __init__(self, ending: str, number: int) -> None:
+        super().__init__()
         self._ending = ending
         self._number = number
 

@@ -257,9 +257,9 @@ def test_scenarios_reach_what_they_are_for() -> None:
 class ClaimsTooMuch(WalWriter):
     """Says in each header that everything before it is durable."""
 
-    def _write_epoch(self, *arguments: Any) -> Any:
+    def _begin_epoch(self, *arguments: Any) -> Any:
         honest, self._synced_through = self._synced_through, self._at
-        receipt = super()._write_epoch(*arguments)
+        receipt = super()._begin_epoch(*arguments)
         self._synced_through = honest
         return receipt
 
@@ -267,9 +267,9 @@ class ClaimsTooMuch(WalWriter):
 class ClaimsItself(WalWriter):
     """Says in each header that the epoch itself is durable."""
 
-    def _write_epoch(self, current: Any, batches: Any, length: int, *arguments: Any) -> Any:
+    def _begin_epoch(self, current: Any, batches: Any, length: int, *arguments: Any) -> Any:
         honest, self._synced_through = self._synced_through, self._at + 64 + length
-        receipt = super()._write_epoch(current, batches, length, *arguments)
+        receipt = super()._begin_epoch(current, batches, length, *arguments)
         self._synced_through = honest
         return receipt
 

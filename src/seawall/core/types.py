@@ -7,7 +7,7 @@ are stored, sent or made.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NewType, Protocol
 
 #: Dense u64 number of a record in its topic, from 1; 0 means "none yet".
 Seq = NewType("Seq", int)
@@ -47,3 +47,42 @@ TimestampNs = NewType("TimestampNs", int)
 
 #: 128 random bits as 32 lower-case hex digits: the name of a data directory, a boot, a pod.
 UniqueId = NewType("UniqueId", str)
+
+
+class NumberedBatch(Protocol):
+    """A batch that has its numbers, as whoever keeps the state of a topic needs to know it."""
+
+    @property
+    def position(self) -> Position:
+        """Its index in the total order."""
+        ...
+
+    @property
+    def topic_id(self) -> TopicId:
+        """Its topic."""
+        ...
+
+    @property
+    def base_seq(self) -> Seq:
+        """Seq of its first record."""
+        ...
+
+    @property
+    def base_offset(self) -> Offset:
+        """Version 1 offset of its first byte."""
+        ...
+
+    @property
+    def timestamp_ns(self) -> TimestampNs:
+        """The log's time."""
+        ...
+
+    @property
+    def record_count(self) -> int:
+        """How many records it has."""
+        ...
+
+    @property
+    def raw_length(self) -> int:
+        """Bytes of its plain block."""
+        ...

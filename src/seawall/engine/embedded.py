@@ -15,29 +15,35 @@ A process that forks must not use the log in the child: the files belong to the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.delivery import Delivery
 from seawall.engine.opening import open_store
+from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, WhenFull
+from seawall.engine.pump import Pump
 from seawall.engine.records import Publishable, ReceivedBatch, encode, received, to_arrow
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError, UnsupportedError
+from seawall.errors import InvalidInputError, UnsupportedError
 from seawall.io.clocks import OsClock
+from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.files import OsFiles
 from seawall.io.process import process_id, random_bytes
 from seawall.limits import MIB
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.arrow import EncodedBlock, decode_table
-from seawall.wire.batches import BatchHeader, batch_header
+from seawall.wire.arrow import decode_table
+from seawall.wire.codes import AckLevel
 from seawall.wire.fields import JsonValue
 
 if TYPE_CHECKING:
@@ -51,9 +57,6 @@ Item: TypeAlias = ReceivedBatch | Gap
 
 #: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
 READ_SIZE: Final = 8 * MIB
-
-#: A client without a session: top bit set, numbers that nobody compares.
-_NO_SESSION: Final = ClientId(1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +72,6 @@ class TopicInfo:
     config: TopicConfig
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Where records went: `record_count` of them from `first_seq` on, in batches up to `position`."""
-
-    topic: str
-    first_seq: Seq
-    record_count: int
-    position: Position
-    timestamp_ns: TimestampNs
-
-    @property
-    def seqs(self) -> range:
-        """The seq of each record, in the order they were given."""
-        return range(self.first_seq, self.first_seq + self.record_count)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """One call of `publish` that waits for whoever commits."""
-
-    topic: str
-    batches: list[bytearray]
-    headers: list[BatchHeader] = field(default_factory=list)
-    error: BaseException | None = None
-    done: bool = False
-
-
 class EmbeddedLog:
     """An open log. Made by `seawall.open`."""
 
@@ -103,75 +79,84 @@ class EmbeddedLog:
         self._store = store
         self._pid = process_id()
         self._closed = False
-        #: Held while the store is used.
-        self._use = threading.Lock()
-        #: Held while the queue is changed; never while waiting for `_use`.
-        self._queue_lock = threading.Lock()
-        self._queue: list[_Waiting] = []
+        self.queue = CommitQueue(store)
+        self.queue.listeners.append(self._tell_readers)
+        self._pump = Pump(self.queue.lead_all)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
+        self._readers_waiting = 0
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         config = TopicConfig.from_json(settings)
-        with self._using() as store:
+        with self._changing() as store:
             return _info(store.create_topic(name, config))
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        with self._using() as store:
+        with self._looking() as store:
             return store.catalog.names()
 
     def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
-        with self._using() as store:
+        with self._looking() as store:
             return _info(store.catalog.named(name))
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
-        with self._using() as store:
+        with self._changing() as store:
             return _info(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
-        with self._using() as store:
+        with self._changing() as store:
             store.delete_topic(name)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def publish(self, topic: str, records: Publishable) -> Published:
+    def publish(self, topic: str, records: Publishable) -> Delivery:
         """Append one record or many, in order, as one commit; durable in the topic's class when this returns."""
+        delivery = self.delivery_of(topic, records)
+        self.queue.publish(delivery)
+        return delivery.result()
+
+    def publisher(
+        self, topic: str, *, ack: int = 2, max_in_flight: int = IN_FLIGHT_SIZE, when_full: WhenFull = "wait"
+    ) -> Publisher:
+        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way."""
+        return Publisher(self, topic, AckLevel(ack), max_in_flight, when_full)
+
+    def delivery_of(self, topic: str, records: Publishable) -> Delivery:
+        """Records, encoded and on their way to a topic, not queued yet."""
         self._check_usable()
         blocks = encode(records)
         if not blocks:
             raise InvalidInputError("nothing to publish: give at least one record")
-        with self._using() as store:
-            topic_id = store.catalog.named(topic).topic_id
-        waiting = _Waiting(topic, [_batch(topic_id, block) for block in blocks])
-        with self._queue_lock:
-            self._queue.append(waiting)
-        self._commit_for_all(waiting)
-        if waiting.error is not None:
-            raise waiting.error
-        first, last = waiting.headers[0], waiting.headers[-1]
-        count = sum(header.record_count for header in waiting.headers)
-        return Published(topic, first.base_seq, count, last.position, last.timestamp_ns)
+        return Delivery(self.queue, topic, self._store.catalog.named(topic).topic_id, blocks)
+
+    def offer(self, delivery: Delivery, driver: Callable[[], None] | None = None) -> None:
+        """Queue a delivery and return; its driver commits it, by default a thread of the log's own."""
+        self._check_usable()
+        delivery.driver = driver or self._pump.wake
+        self.queue.offer(delivery)
+        if delivery.ack == AckLevel.FAILURES:
+            self.queue.settle_now(delivery)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
-        with self._using() as store:
+        with self._changing() as store:
             store.commit_cursor(owner, topic, Seq(next_seq))
 
     def sync(self) -> None:
         """Make everything published so far durable, whatever its class."""
-        with self._using() as store:
+        with self._changing() as store:
             store.sync()
 
     def checkpoint(self) -> None:
         """Bring all batches to their places and shorten the log; happens by itself too."""
-        with self._using() as store:
+        with self._changing() as store:
             store.checkpoint()
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -185,7 +170,7 @@ class EmbeddedLog:
         """
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
-        with self._using() as store:
+        with self._looking() as store:
             found = store.read(topic, Seq(from_seq), size_max=max_bytes)
         items: list[Item] = []
         count = 0
@@ -201,9 +186,8 @@ class EmbeddedLog:
         """Everything from `from_seq` to the present end, piece by piece."""
         seq = from_seq
         while items := self.read(topic, seq):
-            for item in items:
-                yield item
-                seq = item.next_seq if isinstance(item, ReceivedBatch) else item.last_seq + 1
+            yield from items
+            seq = seq_after(items[-1])
 
     def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
@@ -220,23 +204,28 @@ class EmbeddedLog:
         With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
         if there is no commit yet).
         """
-        return Subscriber(self, topic, self._start_seq(topic, start, owner), owner)
+        return Subscriber(self, topic, self.start_seq(topic, start, owner), owner)
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""
         deadline = OsClock().monotonic_ns() + int(timeout_s * 1e9)
         with self._news:
-            while self.describe(topic).next_seq <= seq:
-                left_ns = deadline - OsClock().monotonic_ns()
-                if left_ns <= 0:
-                    return False
-                self._news.wait(left_ns / 1e9)
+            self._readers_waiting += 1
+            try:
+                while self.describe(topic).next_seq <= seq:
+                    left_ns = deadline - OsClock().monotonic_ns()
+                    if left_ns <= 0:
+                        return False
+                    self._news.wait(left_ns / 1e9)
+            finally:
+                self._readers_waiting -= 1
         return True
 
-    def _start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
+    def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
+        """The seq that a start means now."""
         info = self.describe(topic)
         if isinstance(start, datetime):
-            with self._using() as store:
+            with self._looking() as store:
                 return store.seq_at(topic, TimestampNs(int(start.timestamp() * 1e6) * 1_000))
         if isinstance(start, int):
             if start < 1:
@@ -254,7 +243,7 @@ class EmbeddedLog:
 
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""
-        with self._using() as store:
+        with self._looking() as store:
             cursor = store.catalog.cursor(owner, store.catalog.named(topic).topic_id)
             return None if cursor is None else cursor.next_seq
 
@@ -264,9 +253,11 @@ class EmbeddedLog:
         """End in order; closing twice is fine."""
         if self._closed or self._pid != process_id():
             return
-        with self._use:
-            self._closed = True
-            self._store.close()
+        self._pump.stop()
+        with self.queue.exclusive() as store:
+            if not self._closed:
+                self._closed = True
+                store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -276,24 +267,26 @@ class EmbeddedLog:
     ) -> None:
         self.close()
 
-    def _commit_for_all(self, own: _Waiting) -> None:
-        """Commit what all threads have handed in, unless another has done it for us meanwhile."""
-        with self._using() as store:
-            if own.done:
-                return
-            with self._queue_lock:
-                queue, self._queue = self._queue, []
-            by_topic: dict[str, list[_Waiting]] = {}
-            for waiting in queue:
-                by_topic.setdefault(waiting.topic, []).append(waiting)
-            for topic, group in by_topic.items():
-                _commit_group(store, topic, group)
-        with self._news:
-            self._news.notify_all()
-
-    def _using(self) -> _Using:
+    @contextmanager
+    def _changing(self) -> Iterator[Store]:
+        """The store for a change that is no append, when its turn has come."""
         self._check_usable()
-        return _Using(self)
+        with self.queue.exclusive() as store:
+            self._check_usable()
+            yield store
+
+    @contextmanager
+    def _looking(self) -> Iterator[Store]:
+        """The store for a question."""
+        self._check_usable()
+        with self.queue.state:
+            self._check_usable()
+            yield self._store
+
+    def _tell_readers(self) -> None:
+        if self._readers_waiting:
+            with self._news:
+                self._news.notify_all()
 
     def _check_usable(self) -> None:
         if self._pid != process_id():
@@ -317,8 +310,8 @@ class Subscriber:
         items = self._log.read(self.topic, self.next_seq)
         if not items and timeout_s > 0 and self._log.wait_for(self.topic, self.next_seq, timeout_s):
             items = self._log.read(self.topic, self.next_seq)
-        for item in items:
-            self.next_seq = item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
+        if items:
+            self.next_seq = seq_after(items[-1])
         return items
 
     def commit(self) -> None:
@@ -328,62 +321,17 @@ class Subscriber:
         self._log.commit(self._owner, self.topic, self.next_seq)
 
 
-class _Using:
-    """The store, for one thread at a time."""
-
-    def __init__(self, log: EmbeddedLog) -> None:
-        self._log = log
-
-    def __enter__(self) -> Store:
-        self._log._use.acquire()
-        if self._log._closed:
-            self._log._use.release()
-            raise InvalidInputError("this log is closed")
-        return self._log._store
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._log._use.release()
+def seq_after(item: Item) -> Seq:
+    """Where reading goes on behind a batch or a gap."""
+    return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
 
 
 def open_log(path: str | Path, settings: StoreSettings | None = None) -> EmbeddedLog:
     """Open a data directory as a log; it is made if it is not there."""
-    machine = Machine(OsFiles(), OsClock(), random_bytes, process_id())
+    files = OsFiles()
+    files.make_directory(str(path))
+    machine = Machine(OsFiles(direct_sync=direct_sync_wins(str(path))), OsClock(), random_bytes, process_id())
     return EmbeddedLog(open_store(machine, str(path), settings or StoreSettings()))
-
-
-def _commit_group(store: Store, topic: str, group: list[_Waiting]) -> None:
-    """One commit for several calls of `publish`; an error is theirs together."""
-    try:
-        headers = store.append(topic, [batch for waiting in group for batch in waiting.batches])
-    except BaseException as error:
-        # Every one of them must learn of it, also where it is this thread alone that is to end.
-        told = error if isinstance(error, (SeawallError, OSError)) else None
-        for waiting in group:
-            waiting.error = told or OutcomeUnknownError(f"the commit to {topic!r} was interrupted; read to find out")
-            waiting.done = True
-        if told is None:
-            raise
-        return
-    at = 0
-    for waiting in group:
-        waiting.headers = headers[at : at + len(waiting.batches)]
-        at += len(waiting.batches)
-        waiting.done = True
-
-
-def _batch(topic_id: TopicId, block: EncodedBlock) -> bytearray:
-    header = batch_header(
-        block.block,
-        topic_id=topic_id,
-        client_id=_NO_SESSION,
-        client_seq=ClientSeq(0),
-        session_epoch=0,
-        record_count=block.record_count,
-        timestamp_ns=TimestampNs(0),
-    )
-    batch = bytearray(header.header_bytes())
-    batch += block.block
-    return batch
 
 
 def _info(topic: TopicState) -> TopicInfo:

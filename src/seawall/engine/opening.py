@@ -21,6 +21,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.log_writer import LogWriter
 from seawall.engine.replay import Replayed, replay, segment_entries
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -31,6 +32,8 @@ from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
 from seawall.storage.control_documents import Loss
 from seawall.storage.directory import DataDirectory, open_directory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.lane_types import LaneTrace
+from seawall.storage.lanes import Lane
 from seawall.storage.segment_recovery import recover_topic
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal import WalWriter
@@ -77,7 +80,6 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     catalog = replayed.catalog
     _keep_ids(files, directory, replayed)
-    logs = {topic.topic_id: _recover_log(files, directory, topic, replayed, wal) for topic in catalog}
     # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
     unclean = bool(replayed.damages) or (not replayed.end.clean and replayed.end.epoch > 0)
     jump = _records_in(replayed.damages)
@@ -98,6 +100,9 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         topics=after if unclean else before,
         ceiling_step=settings.ceiling_step,
     )
+    term = Term(catalog.term + 1)
+    lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
+    writer = LogWriter(wal, frontier, lane, term, machine.clock)
     store = Store(
         machine,
         settings,
@@ -105,13 +110,15 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         snapshots,
         wal,
         catalog,
-        frontier,
-        logs,
-        Term(catalog.term + 1),
+        writer,
+        {topic.topic_id: _recover_log(files, directory, topic, replayed, writer) for topic in catalog},
+        term,
+        lost=lost,
         checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
     )
     try:
-        store.begin_term(lost=lost)
+        if unclean:
+            store.begin_term()
         if replayed.damages:
             with contextlib.suppress(DiskFullError):
                 store.checkpoint()
@@ -135,7 +142,7 @@ def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> Non
 
 
 def _recover_log(
-    files: Files, directory: DataDirectory, topic: TopicState, replayed: Replayed, wal: WalWriter
+    files: Files, directory: DataDirectory, topic: TopicState, replayed: Replayed, writer: LogWriter
 ) -> TopicLog:
     """Put the segments of one topic in order; batches that only the log has will be copied by the next checkpoint."""
     home = topic_home(files, directory, topic.topic_id)
@@ -149,7 +156,7 @@ def _recover_log(
     for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
         known = segments.get(segment.first_seq)
         filling.append(Filling(segment, {} if known is None else dict(known.waiting)))
-    return TopicLog(home, wal.locate, list(recovery.sealed), filling)
+    return TopicLog(home, writer.locate, list(recovery.sealed), filling)
 
 
 def _records_in(damages: list[Damage]) -> int:

@@ -21,7 +21,7 @@ from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, MIB
 from seawall.wire.arrow import EncodedBlock, decode_table, encode_table, encode_values
 from seawall.wire.batches import block_of
 from seawall.wire.envelope import Envelope, parse_envelope
-from seawall.wire.records import Record, RecordType, encode_record, iter_records
+from seawall.wire.records import Record, RecordType, encode_raw, encode_record, iter_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,8 +141,10 @@ def received(topic: str, stored: StoredBatch, from_seq: Seq) -> ReceivedBatch:
 
 def encode(records: Publishable) -> list[EncodedBlock]:
     """Whatever a user hands in, as blocks."""
-    if isinstance(records, (bytes, bytearray, memoryview, str, Mapping, Message)):
-        return _encode_each([records])
+    if isinstance(records, bytes):
+        return [EncodedBlock(encode_raw(records), 1)]
+    if isinstance(records, (bytearray, memoryview, str, Mapping, Message)):
+        return [EncodedBlock(encode_record(_record_of(records)), 1)]
     if hasattr(records, "schema") and hasattr(records, "num_rows"):
         return list(encode_table(records))
     if hasattr(records, "iloc"):
@@ -168,12 +170,12 @@ def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
     size = 0
     for piece in encoded:
         if pieces and (size + len(piece) > BLOCK_SIZE_MAX or len(pieces) == BATCH_RECORDS_MAX):
-            yield EncodedBlock(memoryview(b"".join(pieces)), len(pieces))
+            yield EncodedBlock(b"".join(pieces), len(pieces))
             pieces, size = [], 0
         pieces.append(piece)
         size += len(piece)
     if pieces:
-        yield EncodedBlock(memoryview(b"".join(pieces)), len(pieces))
+        yield EncodedBlock(b"".join(pieces), len(pieces))
 
 
 def _record_of(record: OneRecord) -> Record:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from seawall import limits
 from seawall.io.interfaces import Clock, Files
+from seawall.storage.lane_types import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,5 @@ class StoreSettings:
     ballast_size: int = limits.BALLAST_SIZE
     #: A checkpoint is due after this many bytes of log.
     checkpoint_size: int = 2 * limits.WAL_FILE_SIZE
+    #: Told of every flush of the lane, good or bad.
+    lane_observer: Observer | None = None

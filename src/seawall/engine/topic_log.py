@@ -25,7 +25,7 @@ import numpy as np
 
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.errors import CorruptionError
-from seawall.io.interfaces import File, Files
+from seawall.io.interfaces import File, Files, Readable
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.directory import DataDirectory
@@ -34,8 +34,10 @@ from seawall.storage.segment_names import sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, verify_block
 
+#: Where the batch at an address of the log can be read now, and the position there.
+Locate: TypeAlias = Callable[[WalAddress], tuple[Readable, int]]
 #: The file an address of the log lies in, and the position there.
-Locate: TypeAlias = Callable[[WalAddress], tuple[File, int]]
+LocateFile: TypeAlias = Callable[[WalAddress], tuple[File, int]]
 #: Verified bytes of the entries from a first one up to, not including, a last one.
 RunReader: TypeAlias = Callable[[int, int], Iterator[memoryview]]
 
@@ -101,14 +103,14 @@ class TopicLog:
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
-    def fill(self) -> None:
+    def fill(self, locate_file: LocateFile) -> None:
         """Copy every batch that waits in the log to its place, and make all places durable."""
         for filling in self.filling:
             for first, last in _runs(filling):
                 entries = filling.segment.index.slice(first, last)
                 at = int(entries["at"][0])
                 length = int(entries["at"][-1]) + int(entries["length"][-1]) - at
-                source, source_at = self._locate(filling.waiting[first])
+                source, source_at = locate_file(filling.waiting[first])
                 filling.segment.copy_from(source, source_at, at, length)
             filling.segment.sync()
             filling.waiting.clear()

@@ -52,12 +52,16 @@ _FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _COPY_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
-def write_all(file: File, buffers: Sequence[ReadableBuffer], at: int) -> int:
-    """Write every byte of the buffers at position `at`, finishing short writes without copying; return the count."""
+def write_all(file: File, buffers: Sequence[ReadableBuffer], at: int, *, durable: bool = False) -> int:
+    """Write every byte of the buffers at position `at`, finishing short writes without copying; return the count.
+
+    With `durable` they are on the disk when it returns; what was written before, only after a sync.
+    """
     remaining = _byte_views(buffers)
+    write = file.write_durably if durable else file.write
     total = 0
     while remaining:
-        written = file.write(remaining, at + total)
+        written = write(remaining, at + total)
         if written == 0:
             raise OSError(errno.EIO, f"write at {at + total} took no bytes and gave no reason", file.path)
         total += written
@@ -125,11 +129,12 @@ def reserve_space(descriptor: int, length: int) -> None:
 class OsFile:
     """One open file of the operating system. Made by `OsFiles.open`."""
 
-    __slots__ = ("_descriptor", "_path", "_sync_failed")
+    __slots__ = ("_descriptor", "_direct_sync", "_path", "_sync_failed")
 
-    def __init__(self, descriptor: int, path: str) -> None:
+    def __init__(self, descriptor: int, path: str, *, direct_sync: bool = False) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._direct_sync = direct_sync
         self._sync_failed = False
 
     @property
@@ -177,14 +182,27 @@ class OsFile:
             return 0
         return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
 
+    def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write as `write` does, durable when it returns; by one call where the disk is quicker with that."""
+        if not self._direct_sync:
+            written = self.write(buffers, at)
+            self.sync()
+            return written
+        self.require_synced()
+        self._require_position(at)
+        try:
+            return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at, os.RWF_DSYNC)
+        except OSError as error:
+            # Whether the write or its sync failed is not said, so it counts as the worse of the two.
+            raise self._failed(error) from error
+
     def sync(self) -> None:
         """Make data and length durable; `SyncError` if that fails, once and for ever."""
         self.require_synced()
         try:
             _sync_descriptor(self._descriptor)
         except OSError as error:
-            self._sync_failed = True
-            raise SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover") from error
+            raise self._failed(error) from error
 
     def allocate(self, length: int) -> None:
         """Reserve disk space for the first `length` bytes, growing the file with zeros if it is shorter."""
@@ -215,6 +233,11 @@ class OsFile:
         if self._sync_failed:
             raise SyncError(f"{self._path}: an earlier sync failed, so nothing more may be written through this handle")
 
+    def _failed(self, error: OSError) -> SyncError:
+        """INV-SYNC-FATAL: note that a sync failed, and say so."""
+        self._sync_failed = True
+        return SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
+
     def _require_position(self, at: int) -> None:
         """Refuse a position before the file: to `preadv2` and `pwritev2`, -1 means the cursor, which nobody set."""
         if at < 0:
@@ -222,9 +245,15 @@ class OsFile:
 
 
 class OsFiles:
-    """Directories and names of the operating system."""
+    """Directories and names of the operating system.
 
-    __slots__ = ()
+    With `direct_sync` a durable write is one call (RWF_DSYNC); `direct_sync.direct_sync_wins` tells whether that pays.
+    """
+
+    __slots__ = ("_direct_sync",)
+
+    def __init__(self, *, direct_sync: bool = False) -> None:
+        self._direct_sync = direct_sync
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
         """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
@@ -235,7 +264,7 @@ class OsFiles:
             flags |= os.O_CREAT
         if exclusive:
             flags |= os.O_EXCL
-        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path)
+        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path, direct_sync=self._direct_sync)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name; an `OSError` that says neither yes nor no is raised."""

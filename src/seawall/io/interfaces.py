@@ -37,20 +37,12 @@ class Clock(Protocol):
         ...
 
 
-class File(Protocol):
-    """One open file, addressed by position."""
+class Readable(Protocol):
+    """Bytes addressed by position: a file, or memory that stands in for one."""
 
     @property
     def path(self) -> str:
         """Path it was opened by; used in messages only."""
-        ...
-
-    def fileno(self) -> int:
-        """Descriptor that a disk ring of the same host understands."""
-        ...
-
-    def size(self) -> int:
-        """Length in bytes now."""
         ...
 
     def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
@@ -61,8 +53,27 @@ class File(Protocol):
         """Up to `length` bytes from position `at`, fewer only at the end of the file."""
         ...
 
+
+class File(Readable, Protocol):
+    """One open file, addressed by position."""
+
+    def fileno(self) -> int:
+        """Descriptor that a disk ring of the same host understands."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes now."""
+        ...
+
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write the buffers at position `at`; return the bytes written, which may be fewer than asked."""
+        ...
+
+    def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write as `write` does; the bytes this call took are durable when it returns, earlier ones need a `sync`.
+
+        `SyncError` if making them durable fails, once and for ever.
+        """
         ...
 
     def sync(self) -> None:

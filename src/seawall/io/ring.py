@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import threading
 import time
 import weakref
@@ -101,6 +102,11 @@ class Event:
         """Wake who waits."""
         os.write(self.signal_fd, (1).to_bytes(8, "little"))
 
+    def clear(self) -> None:
+        """Forget signals that have come, if any; nobody else may take them meanwhile."""
+        if select.select([self.wait_fd], [], [], 0)[0]:
+            os.read(self.wait_fd, 8)
+
     def close(self) -> None:
         """Give the descriptors back; closing twice is fine."""
         descriptors = {self.wait_fd, self.signal_fd} - {-1}
@@ -181,6 +187,18 @@ class DiskRing:
             del self._under_way[tag]
             taken.append(Completion(tag, int(self._content[disk_ring.COMPLETE_RESULT])))
         return taken
+
+    def ask_for_signal(self) -> bool:
+        """Make `completed.wait_fd` readable when something completes, for who sleeps in an event loop.
+
+        True if there is something to reap already: then no signal may come. `forget_signal` follows when it came.
+        """
+        self._check_alive()
+        return bool(disk_ring.ask_for_signal(self.words))
+
+    def forget_signal(self) -> None:
+        """Take the signal back, so that the next one is seen."""
+        self.completed.clear()
 
     @property
     def under_way(self) -> int:

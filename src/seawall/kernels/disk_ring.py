@@ -288,6 +288,14 @@ def take_completion(ring: Words, completed: int, content: Words, wait_ms: int) -
     return 1
 
 
+@kernel(int64(_words))
+def ask_for_signal(ring: Words) -> int:
+    """Have the next completion signalled, for a submitter that sleeps elsewhere; 1 if there is one to take already."""
+    store_release(ring, CONTROL_WAITING, 1)
+    fence()
+    return ring_is_ready(complete_slots(ring), complete_counters(ring))
+
+
 @kernel(int64(_words, int64, int64, int64_in, _words))
 def measure_chain(ring: Words, doorbell: int, completed: int, operations: Words, latencies_ns: Words) -> int:
     """Submit one chain of operations again and again, one at a time, and note how long each took.

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,18 +30,21 @@ from seawall import limits
 from seawall.core.checks import check
 from seawall.core.clock import HybridClock
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
-from seawall.errors import ConflictError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
 from seawall.kernels import frontier as kernels
 from seawall.kernels.client_frontier import admit_client_run
 from seawall.kernels.frontier import Rows, admit_run
 from seawall.kernels.memory import Bytes
+from seawall.kernels.staging import number_batch, number_client_batch
 from seawall.kernels.tables import ABSENT, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
+from seawall.wire.codes import AckStatus
 
 #: Seqs, positions, offsets and timestamps stay below this, far from where adding to one would overflow.
 NUMBER_MAX = 1 << 62
 
 _TERM_MAX = (1 << 32) - 1
+_STATUSES: Final = {int(status): status for status in AckStatus}
 _FIRST_POSITION = Position(0)
 _FIRST_SEQ = Seq(1)
 _FIRST_OFFSET = Offset(0)
@@ -64,6 +68,36 @@ class Admission:
     stop: RunStop
     rows: Rows
     consumed: int  #: index of the first byte that was not decided
+
+
+class Draft(NamedTuple):
+    """What a writer says of a batch that has no header yet.
+
+    Client id and seq are the signed numbers with the bits of the unsigned ones; `choices` as in `kernels.staging`.
+    """
+
+    record_count: int
+    topic_id: TopicId
+    client_id: int
+    client_seq: int
+    session_epoch: int
+    raw_length: int
+    choices: int
+
+
+class Numbered(NamedTuple):
+    """What became of a draft: its numbers, or why it has none."""
+
+    status: AckStatus
+    reason: int
+    position: Position
+    topic_id: TopicId
+    base_seq: Seq
+    base_offset: Offset
+    timestamp_ns: TimestampNs
+    record_count: int
+    raw_length: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +213,36 @@ class CommitFrontier:
             code = admit_client_run(view, start, end, term, wall_ns, *through)
         count, consumed = self._progress.tolist()
         return Admission(RunStop(code), self._rows[:count], consumed)
+
+    def number(
+        self,
+        draft: Draft,
+        header: Bytes,
+        at: int,
+        block: Bytes,
+        start: int,
+        end: int,
+        term: Term,
+        wall_ns: int,
+        window: ClientWindow | None = None,
+    ) -> Numbered:
+        """Write the header of `block[start:end]` into `header[at:at + 96]`, decide the batch, and stamp it if admitted.
+
+        The ceiling must have room for it. The header counts only where the status is OK.
+        """
+        state = (self._keys, self._values, self._used, self._topics, self._numbers)
+        if window is None:
+            alone = (*draft, term, wall_ns, *state, self._rows)
+            code = number_batch(header, at, block, start, end, *alone)
+        else:
+            through = (*draft, term, wall_ns, *state, *window.admission_arrays, self._rows)
+            code = number_client_batch(header, at, block, start, end, *through)
+        if code != kernels.RUN_DONE:
+            raise InvariantError("INV-FRONTIER-CEILING", f"{draft} stopped with {RunStop(code).name}")
+        _, position, base_seq, base_offset, timestamp, size, topic, count, reason, status, _ = self._rows[0].item()
+        return Numbered(
+            _STATUSES[status], reason, position, topic, base_seq, base_offset, timestamp, count, draft.raw_length, size
+        )
 
     def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
         """The position and the timestamp of a control batch, which takes effect there like any other batch."""

@@ -32,6 +32,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.checks import check
@@ -74,6 +78,13 @@ class LaneRun:
     end: int
     first_ticket: int
     last_ticket: int
+
+
+class LaneRoom(NamedTuple):
+    """Free bytes of a lane: `array[start:]`, for whoever writes a batch in place."""
+
+    array: npt.NDArray[np.uint8]
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +203,11 @@ class Lane:
         """How often a worker wanted this lane while another had it: 0 where each worker has its own."""
         return self._contention_count
 
+    def staged_bytes(self) -> memoryview:
+        """Small batches that are not durable yet: of the flush if one has begun, else of the half that takes more."""
+        half = self._active if self._flush is None else self._flush_half
+        return half.written()
+
     def claim(self, worker: str) -> LaneOwner:
         """Make a worker the only one that appends here; `WrongStateError` while another is (INV-NCIVZ-1)."""
         if self._owner is not None:
@@ -211,11 +227,28 @@ class Lane:
         view = memoryview(data)
         if count < 1 or not view.nbytes:
             raise InvalidInputError(f"an append of {count} batches in {view.nbytes} bytes: neither may be 0")
-        check(first_ticket > self._last_ticket, "INV-LANE-TICKETS", f"{first_ticket} after {self._last_ticket}")
+        check(first_ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {first_ticket}")
         outcome = self._place(view, first_ticket, first_ticket + count - 1)
         if outcome is not LaneOutcome.REFUSED:
             self._last_ticket = first_ticket + count - 1
         return outcome
+
+    def room(self, owner: LaneOwner, length: int) -> LaneRoom | None:
+        """Where a small batch of that length may be written in place; None if the active half cannot take it.
+
+        `take` makes it part of the lane. Whoever has the bytes already uses `append`.
+        """
+        self._check_owner(owner)
+        if self._active_state is not WRITABLE or self._must_drain or self._overflow:
+            return None
+        return self._active.room(length)
+
+    def take(self, owner: LaneOwner, length: int, ticket: int) -> None:
+        """Take the batch that was written into the last `room`."""
+        self._check_owner(owner)
+        check(ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {ticket}")
+        self._active.take_written(length, ticket)
+        self._last_ticket = ticket
 
     def seal_active(self, epoch: LaneEpoch) -> None:
         """Close the epoch: what was taken so far, overflow included, belongs to it."""
@@ -349,10 +382,12 @@ class Lane:
 class _Staging:
     """A buffer that small batches are copied into, and the runs in it and beside it."""
 
-    __slots__ = ("_memory", "_referenced", "_used", "runs")
+    __slots__ = ("_array", "_memory", "_referenced", "_used", "runs")
 
     def __init__(self, size: int) -> None:
-        self._memory = memoryview(bytearray(size))
+        # From numpy, which takes zeroed pages as they are touched: a lane that is hardly used costs hardly anything.
+        self._array = np.zeros(size, np.uint8)
+        self._memory = self._array.data
         self.reset()
 
     def reset(self) -> None:
@@ -372,8 +407,21 @@ class _Staging:
             self._referenced += length
             self.runs.append(LaneRun(data, 0, length, first_ticket, last_ticket))
             return
+        self._memory[self._used : self._used + length] = data
+        self._extend(length, first_ticket, last_ticket)
+
+    def room(self, length: int) -> LaneRoom | None:
+        return LaneRoom(self._array, self._used) if self._used + length <= self._memory.nbytes else None
+
+    def written(self) -> memoryview:
+        return self._memory[: self._used].toreadonly()
+
+    def take_written(self, length: int, ticket: int) -> None:
+        self._extend(length, ticket, ticket)
+
+    def _extend(self, length: int, first_ticket: int, last_ticket: int) -> None:
+        """Count in bytes that are in the memory already."""
         start, end = self._used, self._used + length
-        self._memory[start:end] = data
         self._used = end
         last = self.runs[-1] if self.runs else None
         if last is not None and last.memory is self._memory and last.last_ticket + 1 == first_ticket:

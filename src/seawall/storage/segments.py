@@ -175,6 +175,11 @@ class ActiveSegment:
         return self._file.path
 
     @property
+    def file(self) -> File:
+        """The file, for whoever fills places without waiting."""
+        return self._file
+
+    @property
     def first_seq(self) -> Seq:
         """Seq the segment starts at."""
         return Seq(self._preface.first)
@@ -183,6 +188,11 @@ class ActiveSegment:
     def end(self) -> int:
         """File position the next batch gets."""
         return self._end
+
+    @property
+    def reserved(self) -> int:
+        """File position up to which space is reserved."""
+        return self._reserved
 
     @property
     def size(self) -> int:

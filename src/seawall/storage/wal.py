@@ -1,6 +1,7 @@
 """The writer of the write-ahead log: epochs, one after another, into preallocated files.
 
     append_epoch … append_epoch, sync     what was appended is durable once `sync` has returned, and not before
+    begin_epoch, finish_epoch             the same in two steps, for who writes elsewhere or without waiting
     prepare                               when idle: reserve the next file ahead of need
     locate, drop_before                   for those who read batches back, and for the checkpoint
     close                                 mark the log as closed in order
@@ -61,6 +62,45 @@ class EpochReceipt:
     def batches_at(self) -> WalAddress:
         """Address of its first batch."""
         return WalAddress(self.at + EPOCH_HEADER_SIZE)
+
+
+@dataclass(slots=True)
+class EpochWrite:
+    """An epoch on its way to the disk: `buffers` belong at position `file_at` of `file`."""
+
+    file: File
+    buffers: list[ReadableBuffer]
+    file_at: int
+    size: int
+    #: Whether everything before it is durable, so that making this write durable is enough.
+    follows_synced: bool
+    at: WalAddress
+    epoch: LaneEpoch
+    next_position: Position
+    timestamp_ns: TimestampNs
+    flags: int
+
+    @property
+    def batches_at(self) -> WalAddress:
+        """Address of its first batch."""
+        return WalAddress(self.at + EPOCH_HEADER_SIZE)
+
+    def carry_out(self, *, durable: bool) -> None:
+        """Write it, and with `durable` make it and everything before it durable."""
+        at_once = durable and self.follows_synced
+        try:
+            written = (self.file.write_durably if at_once else self.file.write)(self.buffers, self.file_at)
+            if written < self.size:
+                # Rare enough to copy the epoch: a signal, or more buffers than one call takes.
+                rest = memoryview(b"".join(self.buffers))[written:]
+                write_all(self.file, [rest], self.file_at + written, durable=at_once)
+        except OSError as error:
+            raise FatalError(
+                f"{self.file.path}: writing epoch {self.epoch} at address {self.at} failed ({error.strerror}); "
+                "what the file holds there is unknown: stop, start again and recover"
+            ) from error
+        if durable and not at_once:
+            self.file.sync()
 
 
 class WalWriter:
@@ -127,21 +167,57 @@ class WalWriter:
         first_position: Position,
         batch_count: int,
         timestamp_ns: TimestampNs,
+        *,
+        durable: bool = False,
     ) -> EpochReceipt:
-        """Write one epoch of stamped batches with dense positions, however they are cut into buffers; no sync.
+        """Write one epoch of stamped batches with dense positions, however they are cut into buffers.
 
-        `LimitError` if it is larger than a file can hold, `DiskFullError` if it needs a new file and there is no space;
-        both leave everything as it was.
+        With `durable` it is on the disk when this returns, and everything before it too. `LimitError` if it is larger
+        than a file can hold, `DiskFullError` if it needs a new file and there is no space; both leave everything as it
+        was.
+        """
+        length = sum(memoryview(buffer).nbytes for buffer in batches)
+        write = self.begin_epoch(batches, length, first_position, batch_count, timestamp_ns)
+        write.carry_out(durable=durable)
+        return self.finish_epoch(write, durable=durable)
+
+    def begin_epoch(
+        self,
+        batches: Sequence[ReadableBuffer],
+        length: int,
+        first_position: Position,
+        batch_count: int,
+        timestamp_ns: TimestampNs,
+    ) -> EpochWrite:
+        """What is to be written for an epoch of `length` bytes of batches, by whoever carries it out.
+
+        Until `finish_epoch` nothing else can be done with the log, and if that never comes, never again. Errors as
+        `append_epoch` has them.
         """
         self._require_usable()
-        length = 0
-        for buffer in batches:
-            length += memoryview(buffer).nbytes
         if first_position < self._position or not 1 <= batch_count <= length // BATCH_HEADER_SIZE:
             detail = f"{batch_count} batches in {length} bytes from position {first_position}, due is {self._position}"
             raise InvariantError("INV-WAL-ORDER", detail)
         current = self._file_for(length, timestamp_ns)
-        return self._write_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
+        return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
+
+    def finish_epoch(self, write: EpochWrite, *, durable: bool) -> EpochReceipt:
+        """Count in an epoch that was written; `durable` if it was carried out so."""
+        end_at = WalAddress(write.at + write.size)
+        self._at = end_at
+        self._epoch = write.epoch
+        self._position = write.next_position
+        self._timestamp_ns = write.timestamp_ns
+        self._is_clean = write.flags == FLAG_CLEAN
+        if durable:
+            self._synced_through = end_at
+        self._is_poisoned = False
+        return EpochReceipt(write.epoch, write.at, end_at)
+
+    def fits(self, length: int) -> bool:
+        """Whether an epoch with `length` bytes of batches fits the present file."""
+        current = self._current
+        return current is not None and self._at + 2 * EPOCH_HEADER_SIZE + length <= current.limit_at
 
     def reserve(self, length: int, timestamp_ns: TimestampNs) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
@@ -233,20 +309,19 @@ class WalWriter:
             self.sync()
             if self._at + EPOCH_HEADER_SIZE > current.limit_at:
                 current = self._rotate(EPOCH_HEADER_SIZE, self._timestamp_ns)
-            self._write_epoch(current, [], 0, self._position, 0, FLAG_CLEAN, self._timestamp_ns)
-            self.sync()
+            write = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CLEAN, self._timestamp_ns)
+            write.carry_out(durable=True)
+            self.finish_epoch(write, durable=True)
         if self._spare is not None:
             self._files.unlink(spare_path(self._directory))
 
     def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
         """The present file if an epoch of that many bytes and the mark of a clean close fit in it; else the next."""
-        needed = 2 * EPOCH_HEADER_SIZE + length
-        current = self._current
-        if current is None or self._at + needed > current.limit_at:
-            return self._rotate(needed, timestamp_ns)
-        return current
+        if self._current is None or not self.fits(length):
+            return self._rotate(2 * EPOCH_HEADER_SIZE + length, timestamp_ns)
+        return self._current
 
-    def _write_epoch(
+    def _begin_epoch(
         self,
         current: WalFile,
         batches: Sequence[ReadableBuffer],
@@ -255,34 +330,25 @@ class WalWriter:
         batch_count: int,
         flags: int,
         timestamp_ns: TimestampNs,
-    ) -> EpochReceipt:
-        """Write header and batches by one call and count them in."""
+    ) -> EpochWrite:
         at = self._at
         epoch = LaneEpoch(self._epoch + 1)
         header = encode_epoch_header(
             current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns
         )
-        buffers = [header, *batches]
-        size = EPOCH_HEADER_SIZE + length
-        file, file_at = current.file, current.file_position(at)
         self._is_poisoned = True
-        try:
-            written = file.write(buffers, file_at)
-            if written < size:
-                # Rare enough to copy the epoch: a signal, or more buffers than one call takes.
-                write_all(file, [memoryview(b"".join(buffers))[written:]], file_at + written)
-        except OSError as error:
-            raise FatalError(
-                f"{file.path}: writing epoch {epoch} at address {at} failed ({error.strerror}); "
-                "what the file holds there is unknown: stop, start again and recover"
-            ) from error
-        self._is_poisoned = False
-        self._at = WalAddress(at + size)
-        self._epoch = epoch
-        self._position = Position(first_position + batch_count)
-        self._timestamp_ns = timestamp_ns
-        self._is_clean = flags == FLAG_CLEAN
-        return EpochReceipt(epoch, at, self._at)
+        return EpochWrite(
+            file=current.file,
+            buffers=[header, *batches],
+            file_at=current.file_position(at),
+            size=EPOCH_HEADER_SIZE + length,
+            follows_synced=self._synced_through == at,
+            at=at,
+            epoch=epoch,
+            next_position=Position(first_position + batch_count),
+            timestamp_ns=timestamp_ns,
+            flags=flags,
+        )
 
     def _rotate(self, needed: int, timestamp_ns: TimestampNs) -> WalFile:
         """Begin the next file at the present address; INV-WAL-NAMED-WHOLE is the order of the steps."""

@@ -104,11 +104,15 @@ class SimContent:
         self._extend(length)
         self._blocks.update(_block_range(0, length))
 
-    def sync(self) -> None:
-        """Move everything unsynced to the platter."""
+    def sync(self, start: int = 0, end: int | None = None) -> None:
+        """Move everything unsynced to the platter, or what overlaps a range of bytes; the length goes with it."""
         self._set_durable_length(len(self._cached))
-        self._move(self._unsynced)
-        self._unsynced.clear()
+        size = self._unit_size
+        units = range(start // size, -(-(len(self._cached) if end is None else end) // size))
+        synced = [unit for unit in self._unsynced if unit in units]
+        self._move(synced)
+        for unit in synced:
+            del self._unsynced[unit]
 
     def sync_some(self, chance: random.Random) -> None:
         """The part of a sync that a crash inside it lets through: any units, in any order."""

@@ -83,16 +83,25 @@ class SimFile:
         data = b"".join(buffers[:IOVEC_COUNT_MAX])
         return self._put("write", data, at)
 
+    def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write as `write` does and make those bytes durable, and no others: a call each, so a crash fits between."""
+        written = self.write(buffers, at)
+        self._sync(at, at + written)
+        return written
+
     def sync(self) -> None:
         """Make data and length durable; `SyncError` if that fails, once and for ever."""
         self._require_open()
         self._require_synced()
+        self._sync(0, None)
+
+    def _sync(self, start: int, end: int | None) -> None:
         try:
             with self._disk.call("sync", self._path) as call:
                 if call.outcome is Outcome.CRASH:
                     self.content.sync_some(self._disk.chance)
                 else:
-                    self.content.sync()
+                    self.content.sync(start, end)
         except OSError as error:
             self._sync_failed = True
             self.content.lose_unsynced()

@@ -25,14 +25,13 @@ from typing import Final, TypeAlias
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.identifiers import check_topic_name
-from seawall.core.types import Offset, Position, Seq, Term, TopicEpoch, TopicId
+from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
 from seawall.storage.control_batches import Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
 from seawall.topics.config import TopicConfig
 from seawall.topics.state import StoredBytes, TopicState
-from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import ALL_TOPICS
 from seawall.wire.fields import JsonObject
 
@@ -144,7 +143,7 @@ class TopicCatalog:
 
     # --- what the log says -------------------------------------------------------------------------------------
 
-    def apply_append(self, header: BatchHeader, tags: Iterable[bytes | None] = ()) -> bool:
+    def apply_append(self, header: NumberedBatch, tags: Iterable[bytes | None] = ()) -> bool:
         """An append of the log; false where it did nothing."""
         if not self._advance(header.position):
             return False

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from seawall.core.checks import check
-from seawall.core.types import Offset, Seq, TimestampNs, TopicEpoch, TopicId
+from seawall.core.types import NumberedBatch, Offset, Seq, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError
 from seawall.storage.control import Ceiling, SegmentRoll
 from seawall.storage.control_batches import SimpleControl
@@ -40,7 +40,6 @@ from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.tags import TagIndex
-from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import GapReason
 
 
@@ -115,7 +114,7 @@ class TopicState:
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def append(self, header: BatchHeader, tags: Iterable[bytes | None] = ()) -> None:
+    def append(self, header: NumberedBatch, tags: Iterable[bytes | None] = ()) -> None:
         """Records of a stamped batch; `tags` has one for each of them, or is empty where none has a tag."""
         check(header.topic_id == self.topic_id, "INV-CONTROL-TOPIC", f"{header.topic_id} in topic {self.topic_id}")
         check(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +53,10 @@ KNOWN_COLUMNS: Final = ("value", "key", "timestamp", "node", "tag", "meta", "hea
 _ENVELOPE_OVERHEAD: Final = limits.EXTENDED_HEADER_SIZE + 2 + 8 + 4 * len(FIELD_COLUMNS)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBlock:
+class EncodedBlock(NamedTuple):
     """One block and how many records it holds."""
 
-    block: memoryview
+    block: bytes | memoryview
     record_count: int
 
 

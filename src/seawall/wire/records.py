@@ -111,6 +111,13 @@ def encode_record(record: Record) -> bytes:
     return _STANDARD.pack(record_type, len(value)) + value
 
 
+def encode_raw(value: bytes) -> bytes:
+    """The bytes of a record of plain bytes, the commonest by far."""
+    if len(value) > RECORD_VALUE_SIZE_MAX:
+        raise LimitError(f"record value of {len(value)} bytes, at most {RECORD_VALUE_SIZE_MAX}; split it")
+    return _STANDARD.pack(1, len(value)) + value
+
+
 def encode_block(records: Iterable[Record]) -> bytes:
     """The block of a batch: at least one record, within the bounds of a version 2 batch."""
     pieces = [encode_record(record) for record in records]

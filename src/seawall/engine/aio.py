@@ -1,0 +1,221 @@
+"""The embedded log for asyncio: the same words, and nothing that blocks the event loop.
+
+    async with seawall.open_async("data/") as log:
+        await log.create_topic("events")
+        await log.publish("events", {"n": 1})              # many of these at once share one sync
+        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where something is lost
+
+Records are numbered on the loop and written by a disk ring (`ring_driver`); everything else that may wait for a disk
+runs on a thread. An `AsyncLog` belongs to the loop it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+
+from seawall.config import Config
+from seawall.engine.delivery import Delivery
+from seawall.engine.embedded import READ_SIZE, EmbeddedLog, Item, Start, TopicInfo, open_log, seq_after
+from seawall.engine.records import Publishable
+from seawall.engine.ring_driver import RingDriver
+from seawall.engine.settings import StoreSettings
+from seawall.errors import InvalidInputError, WrongStateError
+from seawall.io.ring import DiskRing, open_configured_ring
+from seawall.wire.fields import JsonValue
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncLog:
+    """An open log on an event loop. Made by `seawall.open_async`."""
+
+    def __init__(self, path: str | Path, settings: StoreSettings | None = None, config: Config | None = None) -> None:
+        self._path = path
+        self._settings = settings
+        self._config = config or Config()
+        self._log: EmbeddedLog | None = None
+        self._driver: RingDriver | None = None
+        #: Set, and replaced, whenever there is something new to read.
+        self._news = asyncio.Event()
+        self._readers_waiting = 0
+
+    async def open(self) -> Self:
+        """Open the data directory; `async with` does it."""
+        if self._log is not None:
+            raise WrongStateError("this log is open already")
+        loop = asyncio.get_running_loop()
+        log, ring = await asyncio.to_thread(self._open)
+        self._log = log
+        self._driver = RingDriver(log.queue, ring, loop)
+        log.queue.listeners.append(partial(self._announce, loop))
+        return self
+
+    def _open(self) -> tuple[EmbeddedLog, DiskRing]:
+        log = open_log(self._path, self._settings)
+        try:
+            return log, open_configured_ring(self._config, str(self._path))
+        except BaseException:
+            log.close()
+            raise
+
+    async def close(self) -> None:
+        """End in order; closing twice is fine."""
+        log, driver = self._log, self._driver
+        self._log = self._driver = None
+        if log is not None and driver is not None:
+            driver.close()
+            await asyncio.to_thread(log.close)
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Create a topic; settings as in `TopicConfig`."""
+        return await self._on_thread(self._opened().create_topic, name, **settings)
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._opened().topics()
+
+    async def describe(self, name: str) -> TopicInfo:
+        """A topic as it is now."""
+        return self._opened().describe(name)
+
+    async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Change settings of a topic."""
+        return await self._on_thread(self._opened().configure_topic, name, **settings)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records."""
+        await self._on_thread(self._opened().delete_topic, name)
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, records: Publishable) -> Delivery:
+        """Append one record or many as one commit. It is on its way when this returns; await what is returned."""
+        log, driver = self._opened(), self._driver
+        assert driver is not None
+        delivery = log.delivery_of(topic, records)
+        log.offer(delivery, driver.wake)
+        return delivery
+
+    async def read(
+        self, topic: str, from_seq: int = 1, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[Item]:
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of."""
+        return await self._on_thread(self._opened().read, topic, from_seq, limit=limit, max_bytes=max_bytes)
+
+    async def read_arrow(
+        self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
+    ) -> pa.Table:
+        """All records from `from_seq` to the present end as one table."""
+        return await self._on_thread(self._opened().read_arrow, topic, from_seq, columns=columns)
+
+    def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
+        """A reader that remembers where it is; iterate over it to follow the topic."""
+        return AsyncSubscriber(self, topic, start, owner)
+
+    async def commit(self, owner: str, topic: str, next_seq: int) -> None:
+        """Keep how far `owner` has read."""
+        await self._on_thread(self._opened().commit, owner, topic, next_seq)
+
+    async def committed(self, owner: str, topic: str) -> int | None:
+        """What `owner` reads next, as it committed it; None if it never did."""
+        return self._opened().committed(owner, topic)
+
+    async def sync(self) -> None:
+        """Make everything published so far durable, whatever its class."""
+        await self._on_thread(self._opened().sync)
+
+    async def checkpoint(self) -> None:
+        """Bring all batches to their places and shorten the log; happens by itself too."""
+        await self._on_thread(self._opened().checkpoint)
+
+    async def start_seq(self, topic: str, start: Start, owner: str | None) -> int:
+        """The seq that a start means now."""
+        return await self._on_thread(self._opened().start_seq, topic, start, owner)
+
+    async def wait_for(self, topic: str, seq: int) -> None:
+        """Wait until the record `seq` is there."""
+        self._readers_waiting += 1
+        try:
+            while True:
+                news = self._news
+                # Looked at with the event in hand: what comes from here on sets it.
+                if self._opened().describe(topic).next_seq > seq:
+                    return
+                await news.wait()
+        finally:
+            self._readers_waiting -= 1
+
+    async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        return await asyncio.to_thread(call, *arguments, **named)
+
+    def _opened(self) -> EmbeddedLog:
+        if self._log is None:
+            raise InvalidInputError("this log is not open: use `async with seawall.open_async(path) as log`")
+        return self._log
+
+    def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Something new can be read; called by whoever committed it."""
+        if self._readers_waiting:
+            loop.call_soon_threadsafe(self._tell_readers)
+
+    def _tell_readers(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+class AsyncSubscriber:
+    """A reader of one topic that goes on where it stopped: `async for item in subscriber` follows it for ever."""
+
+    def __init__(self, log: AsyncLog, topic: str, start: Start, owner: str | None) -> None:
+        self._log = log
+        self._start = start
+        self._owner = owner
+        self.topic = topic
+        #: What is read next; 0 before the first read.
+        self.next_seq = 0
+
+    async def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something."""
+        if not self.next_seq:
+            self.next_seq = await self._log.start_seq(self.topic, self._start, self._owner)
+        items = await self._log.read(self.topic, self.next_seq)
+        if not items and timeout_s > 0:
+            try:
+                await asyncio.wait_for(self._log.wait_for(self.topic, self.next_seq), timeout_s)
+            except TimeoutError:
+                return []
+            items = await self._log.read(self.topic, self.next_seq)
+        if items:
+            self.next_seq = seq_after(items[-1])
+        return items
+
+    async def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        await self._log.commit(self._owner, self.topic, self.next_seq)
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        while True:
+            for item in await self.poll():
+                yield item
+            await self._log.wait_for(self.topic, self.next_seq)

@@ -1,0 +1,292 @@
+"""Appends of any topics, committed together: rooms, numbers, places, one epoch, and then they take effect.
+
+    begin    1. room     space in segments, lane and log is reserved: a full disk is found before a number is given
+             2. number   the frontier stamps position, seq, offset and time, in the order of the appends
+             3. place    each batch gets the next file position of its topic's segment
+             4. stage    small batches into the lane as they are, references to large ones
+    (written by whoever waits: large batches at their places, then the epoch)
+    finish   5. publish  catalog and index learn of it: readers may see it, the callers are told
+
+What is wrong with one append (its topic is gone, is full, has no room) is its own error and leaves the others alone.
+
+INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
+INV-REFERENCE-AFTER-DATA: the log refers to a large batch only after the batch is durable at its place.
+INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun; one is under way at a time.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from seawall import limits
+from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit, logged_size
+from seawall.engine.log_writer import LogWriter
+from seawall.engine.topic_log import Filling, TopicLog
+from seawall.errors import (
+    CallerError,
+    ConflictError,
+    DiskFullError,
+    FencedError,
+    NotFoundError,
+    RetryableError,
+    SeawallError,
+)
+from seawall.io.interfaces import Clock
+from seawall.sequencer.client_window import ClientWindow
+from seawall.sequencer.frontier import Numbered
+from seawall.storage.control import Ceiling, SegmentRoll
+from seawall.storage.segments import SegmentLimits
+from seawall.topics.catalog import TopicCatalog
+from seawall.topics.config import Durability
+from seawall.topics.state import TopicState
+from seawall.wire.codes import AckStatus, ErrorCode
+
+#: Bytes of control batches that may stand in an epoch beside the appends of a topic.
+_CONTROL_ROOM: Final = 1_024
+
+_NS_PER_MS: Final = 1_000_000
+_NEVER: Final = 1 << 64
+
+#: What a system says when a disk, or a user's share of it, is full.
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Committer:
+    """The appends of one store."""
+
+    def __init__(
+        self,
+        catalog: TopicCatalog,
+        writer: LogWriter,
+        window: ClientWindow,
+        clock: Clock,
+        *,
+        log_of: Callable[[TopicState], TopicLog],
+        commit_control: Callable[[Ceiling], None],
+        ceiling_step: int,
+        headroom: int,
+    ) -> None:
+        self._catalog = catalog
+        self._writer = writer
+        self._window = window
+        self._clock = clock
+        self._log_of = log_of
+        self._commit_control = commit_control
+        self._ceiling_step = ceiling_step
+        #: Valid until `forget_rooms`.
+        self._rooms: dict[TopicId, _Room] = {}
+        self._headroom = headroom
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Number and stage what can be stored; the others have their error."""
+        now = self._clock.wall_ns()
+        if not self._fits(appends, now):
+            self._make_rooms(appends, TimestampNs(now))
+        commit = Commit()
+        is_written = False
+        for append in appends:
+            if append.error is None:
+                room = self._rooms[append.topic_id]
+                self._number(append, room, commit, now)
+                commit.durable |= room.is_durable
+                is_written |= room.is_written
+        if is_written:
+            commit.epoch = self._writer.begin_flush()
+        return commit
+
+    def finish(self, commit: Commit) -> None:
+        """It is written: let it take effect."""
+        if commit.epoch is not None:
+            self._writer.finish_flush(commit.epoch, durable=commit.durable)
+        for effect in commit.effects:
+            if isinstance(effect, Append):
+                assert effect.numbered is not None
+                self._catalog.apply_append(effect.numbered)
+            else:
+                self._catalog.apply(*effect)
+
+    # --- rooms ---------------------------------------------------------------------------------------------------
+
+    def forget_rooms(self) -> None:
+        """Something has changed that rooms were made from: segments, ceilings or settings."""
+        self._rooms.clear()
+
+    def _fits(self, appends: Sequence[Append], now: int) -> bool:
+        """Whether all appends fit the rooms there are; then they are counted against them."""
+        logged = self._headroom
+        for append in appends:
+            length = len(append.block)
+            room = self._rooms.get(append.topic_id)
+            if room is None or not room.take(append.record_count, limits.BATCH_HEADER_SIZE + length, now):
+                return False
+            logged += logged_size(length)
+        return self._writer.has_room(logged)
+
+    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+        """For each topic the segment that takes its batches, with room for them there and in the log."""
+        by_topic: dict[TopicId, list[Append]] = {}
+        for append in appends:
+            by_topic.setdefault(append.topic_id, []).append(append)
+        logged = self._headroom
+        for topic_id, group in by_topic.items():
+            needed = _CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
+            try:
+                topic = self._topic(topic_id)
+                self._raise_ceiling(topic, sum(append.record_count for append in group))
+                self._rooms[topic_id] = self._make_room(topic, group, logged + needed, now_ns)
+            except (CallerError, RetryableError) as error:
+                _refuse(group, error)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                _refuse(group, DiskFullError(f"{error.filename}: the disk is full; free some space on it"))
+            else:
+                logged += needed
+
+    def _topic(self, topic_id: TopicId) -> TopicState:
+        topic = self._catalog.find(topic_id)
+        if topic is None:
+            raise NotFoundError(f"topic {topic_id} was deleted before its records were stored; publish anew")
+        return topic
+
+    def _make_room(self, topic: TopicState, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> _Room:
+        """The segment, begun if there is none or if it is full, with room for the batches there and in the log.
+
+        Where there is no room a segment that was begun for them is taken back: no roll in the log tells of it.
+        """
+        log = self._log_of(topic)
+        before = log.writing
+        bounds = _bounds(topic)
+        begins = before is None or log.needs_roll(bounds, now_ns)
+        if begins:
+            log.begin(topic.next_seq, now_ns)
+        filling = log.filling[-1]
+        size = sum(limits.BATCH_HEADER_SIZE + len(append.block) for append in group)
+        try:
+            filling.segment.reserve(size)
+            self._writer.reserve(logged, now_ns)
+        except (CallerError, RetryableError):
+            if begins:
+                log.take_back()
+            raise
+        roll = None
+        if begins and before is not None:
+            roll = SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq)
+        index, segment = filling.segment.index, filling.segment
+        count = sum(append.record_count for append in group)
+        records = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
+        if bounds.records:
+            records = min(records, bounds.records - index.record_count)
+        free = segment.reserved - segment.end
+        if bounds.size:
+            free = min(free, bounds.size - segment.size)
+        began_ns = index.first_timestamp_ns if len(index) else now_ns
+        return _Room(
+            topic,
+            filling,
+            roll,
+            is_durable=topic.config.durability is Durability.FSYNC,
+            is_written=topic.config.durability is not Durability.MEMORY,
+            records_left=records - count,
+            bytes_left=free - size,
+            until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
+        )
+
+    def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
+        """Log a higher ceiling ahead of need: `wanted` seqs must lie below a durable one, and some more."""
+        left = self._writer.frontier.seqs_left(topic.topic_id)
+        if left - wanted < self._ceiling_step // 4:
+            ceiling = Seq(topic.next_seq + left)
+            self._commit_control(Ceiling(topic.topic_id, Seq(topic.next_seq + wanted + self._ceiling_step), ceiling))
+
+    # --- numbers and places --------------------------------------------------------------------------------------
+
+    def _number(self, append: Append, room: _Room, commit: Commit, now: int) -> None:
+        """Give one batch its numbers and its place, and stage it."""
+        if room.roll is not None:
+            commit.effects.append((room.roll, self._writer.stage_control(room.roll, now)))
+            room.roll = None
+        filling, segment, draft = room.filling, room.filling.segment, append.draft()
+        window = self._window if append.has_session else None
+        if len(append.block) < LARGE_BLOCK_SIZE:
+            numbered, address = self._writer.stage_batch(draft, append.block, now, window)
+            if not _is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            filling.waiting[len(segment.index)] = address
+        else:
+            numbered, header = self._writer.number_apart(draft, append.block, now, window)
+            if not _is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            commit.add_place(segment.file, at, [header, append.block])
+            self._writer.stage_reference(header, segment.first_seq, at)
+        segment.index.append(
+            base_seq=numbered.base_seq,
+            at=at,
+            timestamp_ns=numbered.timestamp_ns,
+            base_offset=numbered.base_offset,
+            position=numbered.position,
+            count=numbered.record_count,
+            length=numbered.size,
+        )
+        commit.effects.append(append)
+
+
+@dataclass(slots=True)
+class _Room:
+    """Where the batches of one topic go, and how much more may go there before somebody has to look again."""
+
+    topic: TopicState
+    filling: Filling
+    #: To be logged before the first batch.
+    roll: SegmentRoll | None
+    is_durable: bool
+    is_written: bool
+    records_left: int
+    bytes_left: int
+    until_ns: int
+
+    def take(self, records: int, size: int, now: int) -> bool:
+        """Count a batch in; false if it does not fit, and then somebody has to look."""
+        if records > self.records_left or size > self.bytes_left or now >= self.until_ns:
+            return False
+        self.records_left -= records
+        self.bytes_left -= size
+        return True
+
+
+def _refuse(appends: Sequence[Append], error: SeawallError) -> None:
+    for append in appends:
+        append.error = error
+
+
+def _bounds(topic: TopicState) -> SegmentLimits:
+    config = topic.config
+    return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
+
+
+def _is_admitted(append: Append, numbered: Numbered) -> bool:
+    """Whether a batch is new and stored; what the window says of any other goes to its publisher."""
+    append.numbered = numbered
+    if numbered.status is AckStatus.REJECTED:
+        append.error = _refusal(append, numbered.reason)
+    elif numbered.status is AckStatus.DUPLICATE and numbered.base_seq == 0:
+        # Stored before, and its numbers are not remembered any more: the publisher is told that, and nothing made up.
+        append.numbered = numbered._replace(position=Position(0))
+    return numbered.status is AckStatus.OK
+
+
+def _refusal(append: Append, reason: int) -> SeawallError:
+    client = f"batch {append.client_seq} of client {append.client_id:016x}"
+    if reason == ErrorCode.FENCED:
+        return FencedError(f"{client}: a newer session of this client has taken over")
+    if reason == ErrorCode.OUTSIDE_SESSION_WINDOW:
+        return ConflictError(f"{client} is outside the window of {limits.SESSION_WINDOW_BATCHES} batches: too old")
+    if reason == ErrorCode.PAYLOAD_MISMATCH:
+        return ConflictError(f"{client} was stored before with other records; a client seq is used once")
+    return ConflictError(f"{client} was refused with reason {reason:#04x}")

@@ -1,0 +1,198 @@
+"""What goes into the log, in its order: batches are numbered, staged in the lane, and written as one epoch.
+
+Staging gives a batch its position, and with it its address in the log: the lane holds what the next epoch will hold, so
+an address is known before a byte of it is written. Nothing is durable, and nobody may be told, before the epoch is.
+
+    stage_batch, stage_control, stage_reference …     in the order of their positions
+    begin_flush → carry out → finish_flush            one epoch; nothing can be staged in between
+
+INV-LOG-ORDER: what is staged is in the order of positions, and leaves the lane in that order.
+INV-LOG-ROOM: what `reserve` has promised can be staged and written: a number is never given to what finds no room.
+
+A crash loses what is staged. Topics of class `memory` accept that; all others wait for the flush.
+One owner at a time. This module must not know topics, segments or who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import LaneEpoch, Position, Seq, Term, TimestampNs
+from seawall.errors import FatalError
+from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffer
+from seawall.sequencer.client_window import ClientWindow
+from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
+from seawall.storage.control import Reference
+from seawall.storage.control_batches import Control, control_batch
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress
+from seawall.storage.lanes import Lane
+from seawall.storage.wal import EpochWrite, WalWriter
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import AckStatus
+
+_NS_PER_US: Final = 1_000
+
+
+class LogWriter:
+    """Numbers, lane and log of one data directory."""
+
+    def __init__(self, wal: WalWriter, frontier: CommitFrontier, lane: Lane, term: Term, clock: Clock) -> None:
+        self._wal = wal
+        self._lane = lane
+        self._owner = lane.claim("log writer")
+        self._term = term
+        self._clock = clock
+        self._epoch = LaneEpoch(0)
+        self._staged = 0
+        self._count = 0
+        self._first_position = Position(0)
+        self._timestamp_ns = TimestampNs(0)
+        self.frontier = frontier
+
+    @property
+    def staged(self) -> int:
+        """Bytes in the lane that are not written."""
+        return self._staged
+
+    @property
+    def at(self) -> WalAddress:
+        """Address behind everything staged, where the next epoch will begin."""
+        return WalAddress(self._wal.at + (EPOCH_HEADER_SIZE + self._staged if self._staged else 0))
+
+    # --- staging -------------------------------------------------------------------------------------------------
+
+    def reserve(self, length: int, now_ns: TimestampNs) -> None:
+        """Make sure that `length` more bytes of batches fit the lane and the log (INV-LOG-ROOM).
+
+        `DiskFullError` if there is no space, `LimitError` if so much never fits; both leave everything as it was.
+        """
+        if self.has_room(length):
+            return
+        if self._staged:
+            self.flush(durable=False)
+        self._wal.reserve(length, now_ns)
+
+    def has_room(self, length: int) -> bool:
+        """Whether `length` more bytes of batches fit the lane and the present file of the log."""
+        needed = self._staged + length
+        return needed <= limits.LANE_BUFFER_SIZE and self._wal.fits(needed)
+
+    def stage_batch(
+        self, draft: Draft, block: ReadableBuffer, wall_ns: int, window: ClientWindow | None
+    ) -> tuple[Numbered, WalAddress]:
+        """Number a small batch and stage it; where it will lie in the log. One that is not admitted is not staged."""
+        size = limits.BATCH_HEADER_SIZE + len(block)
+        room = self._lane.room(self._owner, size)
+        if room is None:
+            raise FatalError(f"the lane has no room for {size} bytes that were reserved (INV-LOG-ROOM)")
+        array, start = room
+        at = start + limits.BATCH_HEADER_SIZE
+        array.data[at : start + size] = block
+        numbered = self.frontier.number(draft, array, start, array, at, start + size, self._term, wall_ns, window)
+        address = self._next_address()
+        if numbered.status is AckStatus.OK:
+            self._lane.take(self._owner, size, numbered.position)
+            self._count_in(size, numbered.position, numbered.timestamp_ns)
+        return numbered, address
+
+    def number_apart(
+        self, draft: Draft, block: ReadableBuffer, wall_ns: int, window: ClientWindow | None
+    ) -> tuple[Numbered, bytes]:
+        """Number a batch that goes to its place at once; its header. `stage_reference` has to follow."""
+        header = np.zeros(limits.BATCH_HEADER_SIZE, np.uint8)
+        view = np.frombuffer(block, np.uint8)
+        numbered = self.frontier.number(draft, header, 0, view, 0, view.size, self._term, wall_ns, window)
+        return numbered, header.tobytes()
+
+    def stage_reference(self, header: bytes, segment_first_seq: Seq, at: int) -> None:
+        """Stage the mark that the batch with this header lies at its place."""
+        parsed = parse_batch_header(header, source=BatchSource.STORED)
+        self._stage_numbered(Reference(parsed, segment_first_seq, at), parsed.position, parsed.timestamp_ns)
+
+    def stage_control(self, control: Control, wall_ns: int) -> Position:
+        """Number a control and stage it."""
+        position, timestamp_ns = self.frontier.number_control(wall_ns)
+        self._stage_numbered(control, position, timestamp_ns)
+        return position
+
+    def _stage_numbered(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
+        batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
+        self._lane.append(self._owner, batch, position)
+        self._count_in(len(batch), position, timestamp_ns)
+
+    def _next_address(self) -> WalAddress:
+        return WalAddress(self._wal.at + EPOCH_HEADER_SIZE + self._staged)
+
+    def _count_in(self, size: int, position: Position, timestamp_ns: TimestampNs) -> None:
+        if not self._count:
+            self._first_position = position
+        self._staged += size
+        self._count += 1
+        self._timestamp_ns = max(self._timestamp_ns, timestamp_ns)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def flush(self, *, durable: bool) -> None:
+        """Write what is staged, and with `durable` make it and everything before it durable."""
+        write = self.begin_flush()
+        if write is not None:
+            write.carry_out(durable=durable)
+            self.finish_flush(write, durable=durable)
+        elif durable:
+            self._wal.sync()
+
+    def begin_flush(self) -> EpochWrite | None:
+        """Seal what is staged as one epoch, which somebody has to write; None if nothing is staged."""
+        if not self._count:
+            return None
+        self._epoch = LaneEpoch(self._epoch + 1)
+        self._lane.seal_active(self._epoch)
+        flush = self._lane.begin_flush(self._clock.monotonic_ns() // _NS_PER_US)
+        pieces = flush.pieces()
+        return self._wal.begin_epoch(pieces, self._staged, self._first_position, self._count, self._timestamp_ns)
+
+    def finish_flush(self, write: EpochWrite, *, durable: bool) -> None:
+        """The epoch is written, `durable` or not."""
+        self._wal.finish_epoch(write, durable=durable)
+        self._lane.complete_flush(self._clock.monotonic_ns() // _NS_PER_US)
+        self._staged = self._count = 0
+
+    def fail_flush(self, error: BaseException) -> None:
+        """Writing the epoch failed: whoever watches the lane is told. Nothing can be written any more."""
+        if self._lane.flush is not None:
+            self._lane.fail_flush(type(error).__name__, self._clock.monotonic_ns() // _NS_PER_US)
+
+    # --- reading back --------------------------------------------------------------------------------------------
+
+    def locate(self, address: WalAddress) -> tuple[Readable, int]:
+        """The file a batch of the log lies in, and the position there; for one that is staged only, the lane."""
+        staged_at = self._wal.at + EPOCH_HEADER_SIZE
+        if address >= staged_at and self._count:
+            return StagedBytes(self._lane.staged_bytes()), address - staged_at
+        return self._wal.locate(address)
+
+
+class StagedBytes:
+    """What is staged, as it is read: bytes at positions. Valid until the next flush ends."""
+
+    path: Final = "the lane"
+
+    def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
+
+    def read(self, length: int, at: int) -> bytes:
+        """Up to `length` bytes from position `at`."""
+        return bytes(self._memory[at : at + length])
+
+    def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
+        """Fill the buffers from position `at`; return the bytes read."""
+        total = 0
+        for buffer in buffers:
+            piece = self._memory[at + total : at + total + len(buffer)]
+            buffer[: len(piece)] = piece
+            total += len(piece)
+        return total

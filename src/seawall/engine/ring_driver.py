@@ -1,0 +1,186 @@
+"""Commits for an event loop: numbered on the loop, written and synced by a disk ring, finished on the loop.
+
+The loop never waits for a disk. Its turn goes on while the ring's server, which needs no GIL, writes; a readable
+descriptor brings the end of the commit back. One commit is under way at a time, and what is published meanwhile goes
+into the next: the more appenders, the more each sync carries.
+
+A thread that needs the store while a commit is under way may finish it instead of the loop (`help`); on the loop's own
+thread it has to, because nobody else would.
+
+INV-RING-COMMIT: a commit is finished once, after all its operations have succeeded, in the order it was submitted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from typing import Final
+
+from seawall.engine.appends import Commit
+from seawall.engine.commit_queue import CommitQueue, Group
+from seawall.errors import FatalError, SeawallError, SyncError
+from seawall.io.interfaces import File, ReadableBuffer
+from seawall.io.ring import DiskRing
+from seawall.limits import IOVEC_COUNT_MAX
+
+#: The longest one call waits for a disk before it looks around.
+_WAIT_MS: Final = 1_000
+
+
+class RingDriver:
+    """Drives a queue from one event loop. Made on the loop's thread."""
+
+    def __init__(self, queue: CommitQueue, ring: DiskRing, loop: asyncio.AbstractEventLoop) -> None:
+        self._queue = queue
+        self._ring = ring
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._group: Group | None = None
+        #: Tag of an operation under way → bytes it has to move.
+        self._expected: dict[int, int] = {}
+        self._is_short = False
+        self._error: Exception | None = None
+        self._is_woken = False
+        self._loop.add_reader(ring.completed.wait_fd, self._signalled)
+        queue.help = self.help
+
+    def wake(self) -> None:
+        """Have what is queued committed soon; from any thread."""
+        if self._is_woken:
+            return
+        self._is_woken = True
+        if threading.get_ident() == self._thread:
+            # At the end of this turn of the loop: what else is published in it comes along.
+            self._loop.call_soon(self._start)
+        else:
+            self._loop.call_soon_threadsafe(self._start)
+
+    def help(self) -> None:
+        """Finish a commit that is under way if its loop cannot: called by threads that wait for it."""
+        if threading.get_ident() == self._thread:
+            while self._group is not None:
+                self._reap(_WAIT_MS)
+        else:
+            self._reap(0)
+
+    def close(self) -> None:
+        """Finish what is under way and leave the loop."""
+        self.help()
+        self._queue.help = None
+        self._loop.remove_reader(self._ring.completed.wait_fd)
+        self._ring.close()
+
+    # --- on the loop ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Begin the next commit, if none is under way."""
+        self._is_woken = False
+        if self._group is not None:
+            return
+        group = self._queue.take_lead()
+        if group is None:
+            return
+        try:
+            commit = self._queue.begin(group)
+        except BaseException as error:
+            # Everybody in the group was told.
+            self._queue.hand_on()
+            if isinstance(error, (SeawallError, OSError)):
+                return
+            raise
+        if commit.epoch is None and not commit.places:
+            self._finish(group)
+            return
+        with self._lock:
+            self._group = group
+            self._submit(commit)
+        if self._ring.ask_for_signal():
+            self._reap(0)
+
+    def _signalled(self) -> None:
+        with self._lock:
+            self._ring.forget_signal()
+        self._reap(0)
+        if self._group is not None and self._ring.ask_for_signal():
+            self._reap(0)
+
+    # --- operations ----------------------------------------------------------------------------------------------
+
+    def _submit(self, commit: Commit) -> None:
+        """Hand the commit to the ring as one chain: places first, then the epoch."""
+        self._is_short = False
+        self._error = None
+        for place in commit.places:
+            self._write(place.file, place.buffers, place.at, link=True, sync=True)
+        epoch = commit.epoch
+        if epoch is not None:
+            at_once = commit.durable and epoch.follows_synced
+            syncs = commit.durable and not at_once
+            self._write(epoch.file, epoch.buffers, epoch.file_at, link=syncs, sync=at_once)
+            if syncs:
+                self._ring.sync(epoch.file, tag=self._tag(0))
+        self._ring.submit()
+
+    def _write(self, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool) -> None:
+        for first in range(0, len(buffers), IOVEC_COUNT_MAX):
+            pieces = buffers[first : first + IOVEC_COUNT_MAX]
+            size = sum(map(len, pieces))
+            more = first + IOVEC_COUNT_MAX < len(buffers)
+            self._ring.write(file, pieces, at, tag=self._tag(size), link=link or more, sync=sync)
+            at += size
+
+    def _tag(self, expected: int) -> int:
+        tag = len(self._expected)
+        self._expected[tag] = expected
+        return tag
+
+    def _reap(self, wait_ms: int) -> None:
+        """Take results; with the last one the commit is finished."""
+        with self._lock:
+            group = self._group
+            if group is None:
+                return
+            for completion in self._ring.reap(wait_ms=wait_ms, count=len(self._expected)):
+                expected = self._expected.pop(completion.tag)
+                if completion.result < 0:
+                    if completion.result != -errno.ECANCELED and self._error is None:
+                        self._error = _failure(-completion.result)
+                elif completion.result < expected:
+                    self._is_short = True
+            if self._expected:
+                return
+            self._group = None
+        self._complete(group)
+
+    def _complete(self, group: Group) -> None:
+        commit = group.commit
+        assert commit is not None
+        try:
+            if self._error is not None:
+                raise self._error
+            if self._is_short:
+                # Rare: a signal came in between. Writing the same bytes to the same places again does no harm.
+                commit.carry_out()
+        except (SeawallError, OSError) as error:
+            self._queue.fail(group, error)
+            self._queue.hand_on()
+            return
+        self._finish(group)
+
+    def _finish(self, group: Group) -> None:
+        try:
+            self._queue.finish(group)
+        except (SeawallError, OSError):
+            # Everybody in the group was told.
+            pass
+        finally:
+            self._queue.hand_on()
+
+
+def _failure(code: int) -> Exception:
+    detail = errno.errorcode.get(code, str(code))
+    if code == errno.EIO:
+        return SyncError(f"the disk ring: a write or its sync failed ({detail}); stop, start again and recover")
+    return FatalError(f"the disk ring: a write failed ({detail}); what the file holds is unknown: stop and recover")

@@ -1,0 +1,201 @@
+"""A writer's batch gets its header and its numbers in one call.
+
+`write_header` puts the 96 bytes of a header (`wire.batches` has its table) before or apart from a block, with the
+block's checksum and without those fields that the frontier stamps. `number_batch` and `number_client_batch` do that and
+then what `frontier` and `client_frontier` do with a batch that has come from outside. The header may lie in another
+array than the block: large blocks are never copied.
+
+INV-BLOCK-UNTOUCHED: a block is read, never written.
+"""
+
+from __future__ import annotations
+
+from numba.core import types
+
+from seawall.kernels.checksum import crc32c
+from seawall.kernels.client_frontier import admit_client_batch
+from seawall.kernels.client_window import WINDOW_RESULT, Words
+from seawall.kernels.frontier import ADMISSION_ROW, TOPIC_ROW, Rows, admit_batch
+from seawall.kernels.jit import (
+    bytes_in,
+    bytes_out,
+    int64,
+    int64_out,
+    kernel,
+    record_array,
+    uint64_out,
+    void,
+)
+from seawall.kernels.memory import Bytes, store_u32, store_u64
+from seawall.kernels.tables import Keys, Values
+
+_PROLOGUE = 52
+#: `LANC`, version 2, kind 4, command 0, as one number of 8 bytes.
+_START = int.from_bytes(b"LANC\x02\x04\x00\x00", "little")
+
+_topics = record_array(TOPIC_ROW)
+_rows = record_array(ADMISSION_ROW)
+_words = types.Array(types.uint64, 2, "C")
+_results = record_array(WINDOW_RESULT)
+
+
+@kernel(void(bytes_out, int64, bytes_in, int64, int64, int64, int64, int64, int64, int64, int64, int64))
+def write_header(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+) -> None:
+    """The header of `block[start:end]`, at `header[at:at + 96]`; its checksum and numbers come with the stamp.
+
+    Client id and seq are bit patterns; `choices` are order, ack level, codec and flags, a byte each from the lowest.
+    """
+    store_u64(header, at, _START)
+    store_u32(header, at + 8, 0)
+    store_u64(header, at + 12, client_seq)
+    store_u64(header, at + 20, 0)
+    store_u32(header, at + 28, record_count)
+    store_u32(header, at + 32, _PROLOGUE + end - start)
+    store_u32(header, at + 36, crc32c(block, start, end, 0))
+    store_u32(header, at + 40, topic_id)
+    store_u32(header, at + 44, 0)
+    store_u64(header, at + 48, client_id)
+    store_u64(header, at + 56, 0)
+    store_u64(header, at + 64, 0)
+    store_u64(header, at + 72, 0)
+    store_u32(header, at + 80, raw_length)
+    store_u32(header, at + 84, 0)
+    store_u32(header, at + 88, session_epoch)
+    store_u32(header, at + 92, choices)
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, bytes_in, int64, int64),
+        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out, _rows),
+    )
+)
+def number_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+) -> int:
+    """Write the header of a block and admit it; `rows[0]` says what became of it; the code is that of `admit_batch`."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    return admit_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, bytes_in, int64, int64),
+        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
+        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results, _results),
+        _rows,
+    )
+)
+def number_client_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    client_keys: Keys,
+    client_values: Values,
+    client_used: Bytes,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    rows: Rows,
+) -> int:
+    """`number_batch` behind a client window."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    return admit_client_batch(
+        header,
+        at,
+        term,
+        wall_ns,
+        keys,
+        values,
+        used,
+        topics,
+        numbers,
+        client_keys,
+        client_values,
+        client_used,
+        clients,
+        sides,
+        slots,
+        results,
+        answers,
+        rows,
+        0,
+    )

@@ -1,0 +1,220 @@
+"""The log on an event loop: commits through the disk ring, and everything that has to get along with them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import seawall
+from seawall.engine.aio import AsyncLog
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.errors import FatalError, InvalidInputError, LockedError, NotFoundError, SeawallError, WrongStateError
+from seawall.io.ring import Completion, DiskRing
+from seawall.limits import KIB
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
+
+
+def on_loop(path: Path, work: Callable[[AsyncLog], Awaitable[None]]) -> None:
+    """Run a coroutine with an open log."""
+
+    async def main() -> None:
+        async with AsyncLog(path / "data", SMALL) as log:
+            await log.create_topic("events")
+            await work(log)
+
+    asyncio.run(main())
+
+
+async def values(log: AsyncLog, topic: str = "events") -> list[bytes]:
+    items = await log.read(topic)
+    return [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
+
+
+def test_many_appenders_share_commits(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        told: dict[int, bytes] = {}
+
+        async def appender(number: int) -> None:
+            for turn in range(20):
+                value = b"%d %d" % (number, turn)
+                told[(await log.publish("events", value)).first_seq] = value
+
+        await asyncio.gather(*(appender(number) for number in range(32)))
+        assert await values(log) == [told[seq] for seq in range(1, 641)]
+        items = await log.read("events")
+        # Twenty rounds of 32: far fewer batches than calls.
+        assert len(items) < 100
+
+    on_loop(tmp_path, work)
+    with seawall.open(tmp_path / "data") as log:
+        assert log.describe("events").record_count == 640
+
+
+def test_small_and_large_and_weak_ones_together(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        await log.create_topic("weak", durability="memory")
+        sent = [log.publish("events", bytes([number]) * (90_000 if number % 3 else 10)) for number in range(9)]
+        weak = log.publish("weak", b"w")
+        assert [(await delivery).first_seq for delivery in sent] == list(range(1, 10))
+        assert (await weak).first_seq == 1
+        assert [len(value) for value in await values(log)] == [90_000 if n % 3 else 10 for n in range(9)]
+        assert await values(log, "weak") == [b"w"]
+        # Behind a commit that was not synced the next one has to sync for both.
+        await log.configure_topic("weak", durability="disk")
+        await log.publish("weak", b"written")
+        await log.publish("events", b"durable")
+        await log.sync()
+
+    on_loop(tmp_path, work)
+    with seawall.open(tmp_path / "data") as log:
+        assert log.describe("weak").record_count == 2
+
+
+def test_calls_that_need_the_store_get_along_with_a_commit_under_way(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        delivery = log.publish("events", b"x")
+        await asyncio.sleep(0)
+        embedded = log._opened()
+        # On the loop's own thread: nobody else could finish the commit.
+        embedded.create_topic("made on the loop".replace(" ", "-"))
+        assert (await delivery).first_seq == 1
+        delivery = log.publish("events", b"y")
+        await asyncio.sleep(0)
+        assert delivery.result(10).first_seq == 2
+        # From another thread, while the loop is stuck in this call.
+        delivery = log.publish("events", b"z")
+        await asyncio.sleep(0)
+        thread = threading.Thread(target=embedded.publish, args=("events", b"from a thread"))
+        thread.start()
+        thread.join()
+        assert (await delivery).first_seq == 3
+        assert await values(log) == [b"x", b"y", b"z", b"from a thread"]
+
+    on_loop(tmp_path, work)
+
+
+def test_a_subscriber_follows(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        subscriber = log.subscriber("events", owner="reader")
+        assert await subscriber.poll() == []
+        assert await subscriber.poll(0.01) == []
+        seen: list[bytes] = []
+
+        async def follow() -> None:
+            async for item in subscriber:
+                assert isinstance(item, ReceivedBatch)
+                seen.extend(record.value for record in item)
+                if len(seen) == 5:
+                    return
+
+        task = asyncio.create_task(follow())
+        for number in range(5):
+            await log.publish("events", b"%d" % number)
+            await asyncio.sleep(0)
+        await asyncio.wait_for(task, 30)
+        assert seen == [b"0", b"1", b"2", b"3", b"4"]
+        await subscriber.commit()
+        assert await log.committed("reader", "events") == 6
+        later = log.subscriber("events", "committed", owner="reader")
+        waiting = asyncio.create_task(later.poll(30))
+        await asyncio.sleep(0)
+        await log.publish("events", b"5")
+        (item,) = await waiting
+        assert item.first_seq == 6
+        with pytest.raises(InvalidInputError, match="owner"):
+            await log.subscriber("events").commit()
+
+    on_loop(tmp_path, work)
+
+
+def test_errors_reach_those_who_await(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        with pytest.raises(NotFoundError):
+            await log.publish("nowhere", b"x")
+        with pytest.raises(InvalidInputError, match="nothing"):
+            await log.publish("events", [])
+        late = log.publish("events", b"late")
+        await log.delete_topic("events")
+        assert (await late).first_seq == 1
+        assert await log.topics() == []
+
+    on_loop(tmp_path, work)
+
+
+def test_one_delivery_can_be_awaited_by_several_and_given_up_by_one(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        delivery = log.publish("events", b"x")
+
+        async def wait() -> int:
+            return (await delivery).first_seq
+
+        tasks = [asyncio.create_task(wait()) for _ in range(3)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        assert await asyncio.gather(*tasks[1:]) == [1, 1]
+        assert (await delivery).first_seq == 1
+        assert (await log.describe("events")).record_count == 1
+
+    on_loop(tmp_path, work)
+
+
+@pytest.mark.parametrize("code", [5, 28])
+def test_a_failing_ring_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    real = DiskRing.reap
+
+    async def work(log: AsyncLog) -> None:
+        def reap(self: DiskRing, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
+            return [Completion(each.tag, -code) for each in real(self, wait_ms=wait_ms, count=count)]
+
+        monkeypatch.setattr(DiskRing, "reap", reap)
+        with pytest.raises(FatalError, match="recover"):
+            await log.publish("events", b"x")
+        with pytest.raises(FatalError, match="earlier change"):
+            await log.publish("events", b"y")
+        assert await log.read("events") == []
+
+    on_loop(tmp_path, work)
+
+
+def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = DiskRing.reap
+
+    async def work(log: AsyncLog) -> None:
+        def reap(self: DiskRing, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
+            return [Completion(each.tag, each.result - 1) for each in real(self, wait_ms=wait_ms, count=count)]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskRing, "reap", reap)
+            assert (await log.publish("events", b"x")).first_seq == 1
+        assert await values(log) == [b"x"]
+
+    on_loop(tmp_path, work)
+    with seawall.open(tmp_path / "data") as log:
+        assert log.describe("events").record_count == 1
+
+
+def test_opening_and_closing(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = seawall.open_async(tmp_path / "data")
+        with pytest.raises(InvalidInputError, match="not open"):
+            await log.topics()
+        await log.open()
+        with pytest.raises(WrongStateError, match="open already"):
+            await log.open()
+        with pytest.raises(LockedError):
+            await seawall.open_async(tmp_path / "data").open()
+        await log.create_topic("events")
+        assert (await log.read_arrow("events")).num_rows == 0
+        await log.checkpoint()
+        await log.close()
+        await log.close()
+        with pytest.raises(SeawallError, match="not open"):
+            log.publish("events", b"x")
+
+    asyncio.run(main())

@@ -1,0 +1,250 @@
+"""Publishers that do not wait, deliveries, and who commits what for whom."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seawall.engine.appends import Commit
+from seawall.engine.commit_queue import make_group
+from seawall.engine.delivery import Delivery
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
+from seawall.limits import KIB
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with open_log(tmp_path / "data", SMALL) as opened:
+        opened.create_topic("events")
+        yield opened
+
+
+class Gate:
+    """Holds commits back until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+        real = Commit.carry_out
+
+        def carry_out(commit: Commit) -> None:
+            self.entered.set()
+            assert self.opened.wait(30)
+            real(commit)
+
+        monkeypatch.setattr(Commit, "carry_out", carry_out)
+
+
+def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
+    return [record.value for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
+
+
+def test_deliveries_say_where_their_records_went(log: EmbeddedLog) -> None:
+    with log.publisher("events") as publisher:
+        deliveries = [publisher.publish([b"%d" % number, b"more"]) for number in range(50)]
+    assert [delivery.result().seqs for delivery in deliveries] == [range(2 * n + 1, 2 * n + 3) for n in range(50)]
+    assert values(log) == [value for number in range(50) for value in (b"%d" % number, b"more")]
+    positions = [delivery.position for delivery in deliveries]
+    assert positions == sorted(positions)
+    assert all(delivery.timestamp_ns > 0 and not delivery.is_duplicate for delivery in deliveries)
+    assert "from seq 1>" in repr(deliveries[0])
+    assert publisher.in_flight == 0
+
+
+def test_what_is_published_while_a_commit_is_written_shares_the_next(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    publisher = log.publisher("events")
+    first = publisher.publish(b"first")
+    assert gate.entered.wait(30)
+    assert not first.done
+    assert "under way" in repr(first)
+    with pytest.raises(WrongStateError, match="under way"):
+        _ = first.seqs
+    rest = [publisher.publish(b"%d" % number) for number in range(10)]
+    gate.opened.set()
+    publisher.flush()
+    assert first.result().first_seq == 1
+    # Ten calls, one batch: they share a position.
+    assert {delivery.result().position for delivery in rest} == {first.position + 1}
+    assert [delivery.first_seq for delivery in rest] == list(range(2, 12))
+    publisher.close()
+
+
+def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
+    delivery = log.delivery_of("events", b"x")
+    log.offer(delivery, lambda: None)
+    assert not delivery.done
+    assert delivery.result(5).first_seq == 1
+
+
+def test_waiting_has_an_end(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    publisher = log.publisher("events")
+    delivery = publisher.publish(b"x")
+    assert gate.entered.wait(30)
+    with pytest.raises(TimeoutError):
+        delivery.result(0.01)
+    gate.opened.set()
+    assert delivery.result(30).first_seq == 1
+    publisher.close()
+
+
+def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
+    told: list[Delivery] = []
+    delivery = log.delivery_of("events", b"x")
+    delivery.add_callback(told.append)
+    delivery.add_callback(told.append)
+    log.queue.publish(delivery)
+    delivery.add_callback(told.append)
+    assert told == [delivery] * 3
+
+
+def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    waiting = log.publisher("events", max_in_flight=100)
+    raising = log.publisher("events", max_in_flight=100, when_full="raise")
+    raising.publish(bytes(60))
+    waiting.publish(bytes(60))
+    with pytest.raises(FullError, match="on their way"):
+        raising.publish(bytes(60))
+    thread = threading.Thread(target=waiting.publish, args=(b"late",))
+    late = threading.Thread(target=waiting.publish, args=(bytes(60),))
+    thread.start()
+    thread.join()
+    late.start()
+    assert waiting.in_flight <= 100
+    gate.opened.set()
+    late.join()
+    waiting.close()
+    raising.close()
+    assert len(values(log)) == 4
+    with pytest.raises(InvalidInputError, match="closed"):
+        waiting.publish(b"x")
+    with pytest.raises(InvalidInputError, match="max_in_flight"):
+        log.publisher("events", max_in_flight=0)
+
+
+def test_one_delivery_larger_than_the_bound_goes_alone(log: EmbeddedLog) -> None:
+    with log.publisher("events", max_in_flight=10) as publisher:
+        publisher.publish(bytes(100_000))
+        publisher.publish(bytes(100_000))
+    assert [len(value) for value in values(log)] == [100_000, 100_000]
+
+
+@pytest.mark.parametrize("ack", [0, 1, 2])
+def test_ack_levels(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int) -> None:
+    gate = Gate(monkeypatch)
+    publisher = log.publisher("events", ack=ack)
+    delivery = publisher.publish(b"x")
+    assert gate.entered.wait(30)
+    assert delivery.done is (ack < 2)
+    if ack == 1:
+        assert delivery.first_seq == 1
+    assert values(log) == []
+    gate.opened.set()
+    publisher.close()
+    assert values(log) == [b"x"]
+
+
+@pytest.mark.parametrize("ack", [0, 1, 2])
+def test_a_failure_is_told_at_every_level(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, ack: int) -> None:
+    def carry_out(commit: Commit) -> None:
+        raise SyncError("the disk is gone")
+
+    monkeypatch.setattr(Commit, "carry_out", carry_out)
+    publisher = log.publisher("events", ack=ack)
+    publisher.publish(b"x")
+    with pytest.raises(SyncError, match="gone"):
+        publisher.flush()
+    with pytest.raises(FatalError, match="earlier change"):
+        log.publish("events", b"y")
+    publisher.close()
+
+
+def test_changes_wait_for_what_was_queued_before(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    publisher = log.publisher("events")
+    publisher.publish(b"first")
+    assert gate.entered.wait(30)
+    publisher.publish(b"second")
+    made: list[str] = []
+    thread = threading.Thread(target=lambda: made.append(log.create_topic("late").name))
+    thread.start()
+    while not any(not isinstance(entry, Delivery) for entry in log.queue._queue):
+        os.sched_yield()
+    third = threading.Thread(target=log.publish, args=("events", b"third"))
+    third.start()
+    # Reading needs nobody's turn.
+    assert log.topics() == ["events"]
+    assert log.read("events") == []
+    gate.opened.set()
+    thread.join()
+    third.join()
+    publisher.close()
+    assert made == ["late"]
+    assert values(log) == [b"first", b"second", b"third"]
+
+
+def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
+    log.create_topic("other")
+    plain = [log.delivery_of("events", b"%d" % number) for number in range(3)]
+    elsewhere = log.delivery_of("other", b"elsewhere")
+    large = log.delivery_of("events", bytes(70_000))
+    nearly = log.delivery_of("events", bytes(65_430))
+    after = log.delivery_of("events", bytes(1_000))
+    group = make_group([plain[0], elsewhere, plain[1], large, plain[2], nearly, after])
+    assert [append.record_count for append in group.appends] == [2, 1, 1, 1, 1, 1]
+    assert [(share.first, share.last, share.offset) for share in group.shares] == [
+        (0, 0, 0),
+        (1, 1, 0),
+        (0, 0, 1),
+        (2, 2, 0),
+        (3, 3, 0),
+        (4, 4, 0),
+        (5, 5, 0),
+    ]
+
+
+def test_more_than_a_commit_holds_is_several_commits(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(monkeypatch)
+    publisher = log.publisher("events")
+    publisher.publish(b"first")
+    assert gate.entered.wait(30)
+    deliveries = [publisher.publish(bytes(60_000)) for _ in range(20)]
+    gate.opened.set()
+    publisher.close()
+    assert log.describe("events").record_count == 21
+    assert len({delivery.result().position for delivery in deliveries}) == 20
+
+
+def test_many_threads_and_publishers_lose_nothing(log: EmbeddedLog) -> None:
+    told: dict[int, bytes] = {}
+    barrier = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        barrier.wait()
+        if number % 2:
+            for turn in range(50):
+                value = b"%d %d" % (number, turn)
+                told[log.publish("events", value).first_seq] = value
+        else:
+            with log.publisher("events") as publisher:
+                sent = [(publisher.publish(value := b"%d %d" % (number, turn)), value) for turn in range(50)]
+            told.update({delivery.result().first_seq: value for delivery, value in sent})
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values(log) == [told[seq] for seq in range(1, 401)]
