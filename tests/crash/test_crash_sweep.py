@@ -12,13 +12,15 @@ from crash_history import BrokenPromiseError
 from crash_sweep import case_of, run_case
 
 from seawall.engine import opening, replay
+from seawall.engine.appends import Commit
 from seawall.engine.topic_log import TopicLog
 from seawall.errors import SeawallError
+from seawall.io.files import write_all
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage import segments, wal, wal_reader
 from seawall.storage.segments import ActiveSegment
 from seawall.storage.snapshots import Snapshot, SnapshotStore
-from seawall.storage.wal import WalWriter
+from seawall.storage.wal import EpochWrite, WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
 
@@ -49,7 +51,9 @@ def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
         self._synced_through = self._at
         return self._at
 
+    real = EpochWrite.carry_out
     patch.setattr(WalWriter, "sync", sync)
+    patch.setattr(EpochWrite, "carry_out", lambda self, **_: real(self, durable=False))
 
 
 def names_not_synced(part: str) -> Plant:
@@ -120,16 +124,14 @@ class Unsynced:
 
 def reference_before_data(patch: pytest.MonkeyPatch) -> None:
     """The log refers to a large batch that was written and not synced."""
-    real = TopicLog.fill
 
-    def fill(self: TopicLog) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ActiveSegment, "sync", real_sync)
-            real(self)
+    def carry_out(self: Commit) -> None:
+        for place in self.places:
+            write_all(place.file, place.buffers, place.at)
+        if self.epoch is not None:
+            self.epoch.carry_out(durable=self.durable)
 
-    real_sync = ActiveSegment.sync
-    patch.setattr(ActiveSegment, "sync", _nothing)
-    patch.setattr(TopicLog, "fill", fill)
+    patch.setattr(Commit, "carry_out", carry_out)
 
 
 def ceiling_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -170,7 +172,7 @@ def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
 def places_not_filled(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint forgets the batches that wait in the log, and copies none."""
 
-    def fill(self: TopicLog) -> None:
+    def fill(self: TopicLog, locate: object) -> None:
         for filling in self.filling:
             filling.waiting.clear()
 
