@@ -211,7 +211,10 @@ def test_unknown_names_and_unused_segments_of_a_topic_are_notes(data: Path) -> N
 
 
 def test_an_open_directory_is_refused(tmp_path: Path) -> None:
-    with open_log(tmp_path / "data", SETTINGS), pytest.raises(LockedError, match="in use by another process"):
+    with (
+        open_log(tmp_path / "data", SETTINGS),
+        pytest.raises(LockedError, match=r"in use by process \d+; stop that one"),
+    ):
         open_for_reading(OsFiles(), str(tmp_path / "data"))
 
 
