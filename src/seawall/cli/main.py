@@ -91,6 +91,7 @@ COMMANDS = (
     LazyCommand("dump", "seawall.cli.dump", "Show what is in one file of a data directory."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a file to a topic."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
+    LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they come."),
     LazyCommand("topic", "seawall.cli.topic", "Make, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read everything in a data directory and name every damage."),
 )
