@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from seawall import limits
-from seawall.cli.verify import known_topics
 from seawall.core.types import Seq, TopicId
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.verifying import known_topics
 from seawall.errors import CorruptionError, LockedError, NotFoundError
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File
 from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
+from seawall.storage.findings import Finding, Totals
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.read_only import open_for_reading
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.verify import Finding, KnownTopic, Places, Totals, Verification
+from seawall.storage.verify import KnownTopic, Places, Verification
 from seawall.testing import SimClock, SimCrash, SimDisk
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)

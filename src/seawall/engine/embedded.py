@@ -28,11 +28,13 @@ from seawall.engine.records import Publishable, ReceivedBatch, encode, received,
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
+from seawall.engine.verifying import verify_directory
 from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
 from seawall.io.process import process_id, random_bytes
 from seawall.limits import MIB
+from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
@@ -257,6 +259,11 @@ class EmbeddedLog:
         with self._using() as store:
             cursor = store.catalog.cursor(owner, store.catalog.named(topic).topic_id)
             return None if cursor is None else cursor.next_seq
+
+    def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
+        with self._using() as store:
+            return verify_directory(store._machine.files, store._directory)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -43,8 +43,11 @@ _WAL: Final = "wal"
 _TOPICS: Final = "topics"
 _SUBDIRECTORIES: Final = (_META, _WAL, _TOPICS)
 
+#: Every name a data directory has.
+DIRECTORY_NAMES: Final = frozenset({LOCK_NAME, FORMAT_NAME, BALLAST_NAME, *_SUBDIRECTORIES})
+
 #: What a creation that a crash cut short may have left behind.
-_UNFINISHED: Final = frozenset({LOCK_NAME, BALLAST_NAME, FORMAT_NAME + REPLACEMENT_SUFFIX, *_SUBDIRECTORIES})
+_UNFINISHED: Final = DIRECTORY_NAMES - {FORMAT_NAME} | {FORMAT_NAME + REPLACEMENT_SUFFIX}
 
 #: Bytes of the text in LOCK: a pid and blanks.
 _PID_SIZE: Final = 20
