@@ -186,13 +186,13 @@ def test_files_of_others_and_of_deleted_topics_are_notes(data: Path) -> None:
     (data / "topics" / "00000007").mkdir()
     (data / TOPIC).mkdir(exist_ok=True)
     (data / ACTIVE).write_bytes(b"left behind")
-    for name in ("meta/notes.txt", "wal/notes.txt", "topics/notes"):
+    for name in ("notes.txt", "meta/notes.txt", "wal/notes.txt", "topics/notes"):
         (data / name).write_text("mine")
     (data / "meta" / f"snapshot-{7:020d}.meta.replacing").write_text("debris")
     found, totals = verify(data)
     assert found == []
     assert [note.split(": ")[0].removeprefix(f"{data}/") for note in totals.notes] == [
-        *("meta/notes.txt", "wal/notes.txt", TOPIC, "topics/notes")
+        *("notes.txt", "meta/notes.txt", "wal/notes.txt", TOPIC, "topics/notes")
     ]
 
 
