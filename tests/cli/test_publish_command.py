@@ -1,5 +1,6 @@
 """`seawall pub`: lines, JSON lines and whole files, in batches, from files and from standard input."""
 
+import io
 import json
 import subprocess
 import sys
@@ -9,11 +10,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from seawall import limits
+from seawall.cli import input as input_module
 from seawall.cli import publish
 from seawall.cli.main import seawall
 from seawall.engine.embedded import open_log
 from seawall.engine.records import ReceivedBatch, ReceivedRecord
 from seawall.engine.settings import StoreSettings
+from seawall.engine.view import open_view
 from seawall.wire.records import RecordType
 
 SETTINGS = StoreSettings(wal_file_size=4 * limits.WAL_FILE_SIZE_MIN, ballast_size=4096)
@@ -53,7 +56,7 @@ def values(data: Path) -> list[bytes]:
 def test_each_line_is_a_record(
     data: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: list[bytes], piece: int
 ) -> None:
-    monkeypatch.setattr(publish, "COPY_BUFFER_SIZE", piece)
+    monkeypatch.setattr(input_module, "COPY_BUFFER_SIZE", piece)
     result = run(data, content=content)
     assert result.exit_code == 0
     assert result.stdout.startswith(f"{len(expected)} records, seqs 1 to {len(expected)}, ")
@@ -86,8 +89,8 @@ def test_batches_have_the_size_asked_for(data: Path, size: int, expected: list[i
 
 
 def test_batches_are_bounded_in_bytes(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish, "BLOCK_SIZE_MAX", 10)
-    monkeypatch.setattr(publish, "COPY_BUFFER_SIZE", 6)
+    monkeypatch.setattr(input_module, "BLOCK_SIZE_MAX", 10)
+    monkeypatch.setattr(input_module, "COPY_BUFFER_SIZE", 6)
     assert run(data, content=b"12345\n" * 5).exit_code == 0
     assert [len(batch) for batch in batches(data)] == [2, 2, 1]
 
@@ -149,7 +152,7 @@ def test_raw_input_is_one_record(data: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("form", ["raw", "lines", "json"])
 def test_input_larger_than_a_record_is_refused(data: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    monkeypatch.setattr(publish, "RECORD_VALUE_SIZE_MAX", 10)
+    monkeypatch.setattr(input_module, "RECORD_VALUE_SIZE_MAX", 10)
     result = run(data, "--format", form, content=b"x" * 11)
     assert result.exit_code == 2
     assert "larger than a record may be, 10 bytes; split it" in result.stderr
@@ -174,18 +177,46 @@ def test_mistakes_exit_with_2(data: Path, arguments: list[str]) -> None:
     assert values(data) == []
 
 
-def test_progress_is_shown_on_a_terminal(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal:
-        @staticmethod
-        def isatty() -> bool:
-            return True
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
-    monkeypatch.setattr(publish.sys, "stderr", Terminal)
-    shown: list[str] = []
-    monkeypatch.setattr(publish.click, "echo", lambda text, **_: shown.append(text))
-    with open_log(data, SETTINGS) as log:
-        publish._publish_all(log, "events", iter([[b"a"], [b"b", b"c"]]))
-    assert shown == ["\r1 records", "\r3 records", "\r\033[K"]
+
+@pytest.mark.parametrize("size", [30, None])
+def test_progress_is_shown_on_a_terminal(size: int | None) -> None:
+    terminal = Terminal()
+    with publish.show_progress(size, terminal) as advance:
+        advance(10)
+        advance(20)
+    assert ("30/30 bytes" if size else "30/? bytes") in terminal.getvalue()
+
+
+def test_lines_of_a_pipe_are_published_as_they_come(data: Path) -> None:
+    command = [sys.executable, "-m", "seawall", "pub", "events", "--data", str(data)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"one\ntwo\nhal")
+        process.stdin.flush()
+        with open_view(data) as view:
+            while view.describe("events").next_seq < 3:
+                view.refresh()
+            assert [record.value for item in view.read("events") for record in item] == [b"one", b"two"]
+        process.stdin.write(b"f\n")
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+    assert values(data) == [b"one", b"two", b"half"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 1000])
+@pytest.mark.parametrize("piece", [1, 64, 1 << 20])
+def test_pieces_put_together_are_the_input(monkeypatch: pytest.MonkeyPatch, count: int, piece: int) -> None:
+    monkeypatch.setattr(input_module, "COPY_BUFFER_SIZE", piece)
+    lines = [b"x" * (number % 5) for number in range(50)]
+    content = b"\n".join(lines)
+    batches = list(input_module.line_batches(io.BytesIO(content), count))
+    assert b"".join(each.data for each in batches) == content + b"\n"
+    assert [len(each.ends) for each in batches[:-1]] == [count] * (len(batches) - 1)
+    assert [value.as_py() for each in batches for value in each.to_arrow()["value"]] == lines
 
 
 def test_a_pipe_between_processes(data: Path) -> None:

@@ -39,7 +39,7 @@ def run(data: Path, *arguments: str) -> Result:
 
 
 def read_json(data: Path, *arguments: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in run(data, *arguments, "--as", "json").stdout.splitlines()]
+    return [json.loads(line) for line in run(data, *arguments, "--format", "json").stdout.splitlines()]
 
 
 def test_text_has_a_line_a_record(data: Path) -> None:
@@ -49,7 +49,7 @@ def test_text_has_a_line_a_record(data: Path) -> None:
 
 
 def test_raw_is_the_values_alone(data: Path) -> None:
-    assert run(data, "--as", "raw").stdout_bytes == "onezwölf".encode() + b'\xff\x00{"n":4}five'
+    assert run(data, "--format", "raw").stdout_bytes == "onezwölf".encode() + b'\xff\x00{"n":4}five'
 
 
 def test_json_has_everything(data: Path) -> None:
@@ -82,11 +82,11 @@ def test_it_begins_and_ends_where_it_is_told(data: Path, arguments: list[str], s
     assert [row["seq"] for row in read_json(data, *arguments)] == seqs
 
 
-@pytest.mark.parametrize("start", ["0", "-1", "latest", "1.5", "٣", ""])
+@pytest.mark.parametrize("start", ["0", "-1", "committed", "1.5", "٣", ""])
 def test_a_start_that_is_no_seq_is_refused(data: Path, start: str) -> None:
     result = run(data, f"--from={start}")
     assert result.exit_code == 2
-    assert "neither a seq" in result.stderr
+    assert "is neither 'earliest', 'latest', nor a seq" in result.stderr
 
 
 def test_what_is_not_there_is_refused(data: Path, tmp_path: Path) -> None:
@@ -133,5 +133,48 @@ def test_damage_is_a_gap_and_not_the_end(tmp_path: Path) -> None:
     assert result.stderr == "gap: seqs 2 to 2 are lost: corruption\n"
 
 
-def test_the_help_says_who_can_follow() -> None:
-    assert "needs a server" in CliRunner().invoke(seawall, ["read", "--help"]).output
+@pytest.mark.parametrize(
+    ("arguments", "seqs"),
+    [
+        (["--from", "latest"], []),
+        (["--until", "2"], [1, 2]),
+        (["--until", "3", "--from", "2"], [2, 3]),
+        (["--until", "end"], [1, 2, 3, 4, 5]),
+        (["--until", "99"], [1, 2, 3, 4, 5]),
+        (["--until", "1", "--from", "2"], []),
+        (["--until", "2000-01-01"], []),
+        (["--until", "2999-01-01T00:00:00Z"], [1, 2, 3, 4, 5]),
+        (["--from", "2000-01-01T00:00:00"], [1, 2, 3, 4, 5]),
+        (["--from", "2999-01-01T00:00+01:00"], []),
+    ],
+)
+def test_places_are_words_seqs_and_times(data: Path, arguments: list[str], seqs: list[int]) -> None:
+    assert [row["seq"] for row in read_json(data, *arguments)] == seqs
+
+
+def test_a_time_cuts_between_batches(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("events")
+        log.publish("events", "one")
+        log.publish("events", "two")
+    rows = read_json(tmp_path / "data")
+    # Whole microseconds: that is as fine as a time can be given.
+    second = f"{str(rows[1]['timestamp'])[:-4]}Z"
+    before, from_there = read_json(tmp_path / "data", "--until", second), read_json(tmp_path / "data", "--from", second)
+    assert [row["value"] for row in before] in (["one"], [])
+    assert [row["value"] for row in from_there] in (["two"], ["one", "two"])
+    assert len(before) + len(from_there) == 2
+
+
+def test_a_gap_is_cut_at_the_end(with_gap: Path) -> None:
+    rows = read_json(with_gap, "--until", "10")
+    assert rows[-1] == {"gap": {"first_seq": 3, "last_seq": 10, "reason": "crash"}}
+    assert [row["seq"] for row in read_json(with_gap, "--until", "2")] == [1, 2]
+
+
+def test_it_reads_beside_a_writer_and_changes_nothing(data: Path) -> None:
+    with open_log(data, SETTINGS) as log:
+        log.publish("events", "six")
+        before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
+        assert run(data, "--from", "5").stdout == "five\nsix\n"
+        assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before

@@ -1,6 +1,7 @@
 """`seawall topic`: topics made, listed, described, changed and deleted, by the whole command line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -122,9 +123,22 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path, arguments: li
 
 def test_a_directory_in_use_says_so(data: Path) -> None:
     with open_log(data, SETTINGS):
-        result = run(data, "list")
+        result = run(data, "create", "more")
     assert result.exit_code == 1
-    assert "in use by process" in result.stderr
+    assert f"in use by process {os.getpid()}: " in result.stderr
+
+
+def test_looking_works_beside_a_writer(data: Path) -> None:
+    with open_log(data, SETTINGS) as log:
+        log.publish("events", b"three")
+        assert "events  3 records" in run(data, "list").output
+        assert json.loads(run(data, "describe", "events", "--json").output)["next_seq"] == 4
+
+
+def test_looking_changes_nothing(data: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*")}
+    assert run(data, "list").exit_code == run(data, "describe", "events").exit_code == 0
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in data.rglob("*")} == before
 
 
 def test_deleting_asks(data: Path) -> None:
@@ -140,6 +154,8 @@ def test_deleting_asks(data: Path) -> None:
 def test_deleting_does_not_ask_when_told_so(data: Path) -> None:
     done = run(data, "delete", "events", "--yes")
     assert (done.exit_code, done.output) == (0, "deleted events\n")
+    told = json.loads(run(data, "delete", "empty", "--yes", "--json").output)
+    assert (told["name"], told["record_count"]) == ("empty", 0)
 
 
 def test_help_needs_no_engine() -> None:

@@ -1,6 +1,7 @@
 """`seawall verify`: planted damage of every kind ends with exit 1 and a line that says where; nothing is changed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def test_an_open_directory_is_refused(data: Path) -> None:
     with open_log(data, SETTINGS):
         result = run(data)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "in use by another process; stop that one, or verify a copy" in result.stderr
+    assert f"in use by process {os.getpid()}; stop that one, or verify a copy" in result.stderr
 
 
 def test_what_is_no_data_directory_is_the_callers_mistake(tmp_path: Path) -> None:

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 
 from seawall import limits
-from seawall.cli.verify import known_topics
 from seawall.core.types import Seq, TopicId
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.verifying import known_topics
 from seawall.errors import CorruptionError, LockedError, NotFoundError
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File
 from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
+from seawall.storage.findings import Finding, Totals
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.read_only import open_for_reading
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.verify import Finding, KnownTopic, Places, Totals, Verification
+from seawall.storage.verify import KnownTopic, Places, Verification
 from seawall.testing import SimClock, SimCrash, SimDisk
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)
@@ -185,13 +186,13 @@ def test_files_of_others_and_of_deleted_topics_are_notes(data: Path) -> None:
     (data / "topics" / "00000007").mkdir()
     (data / TOPIC).mkdir(exist_ok=True)
     (data / ACTIVE).write_bytes(b"left behind")
-    for name in ("meta/notes.txt", "wal/notes.txt", "topics/notes"):
+    for name in ("notes.txt", "meta/notes.txt", "wal/notes.txt", "topics/notes"):
         (data / name).write_text("mine")
     (data / "meta" / f"snapshot-{7:020d}.meta.replacing").write_text("debris")
     found, totals = verify(data)
     assert found == []
     assert [note.split(": ")[0].removeprefix(f"{data}/") for note in totals.notes] == [
-        *("meta/notes.txt", "wal/notes.txt", TOPIC, "topics/notes")
+        *("notes.txt", "meta/notes.txt", "wal/notes.txt", TOPIC, "topics/notes")
     ]
 
 
@@ -211,7 +212,10 @@ def test_unknown_names_and_unused_segments_of_a_topic_are_notes(data: Path) -> N
 
 
 def test_an_open_directory_is_refused(tmp_path: Path) -> None:
-    with open_log(tmp_path / "data", SETTINGS), pytest.raises(LockedError, match="in use by another process"):
+    with (
+        open_log(tmp_path / "data", SETTINGS),
+        pytest.raises(LockedError, match=r"in use by process \d+; stop that one"),
+    ):
         open_for_reading(OsFiles(), str(tmp_path / "data"))
 
 

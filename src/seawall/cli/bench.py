@@ -35,7 +35,13 @@ def bench(
     rounds: int | None,
     check: bool,
 ) -> None:
-    """Measure a SUITE on this machine: every figure beside its limit, in the same run."""
+    """Measure a SUITE on this machine: every figure beside its limit, in the same run.
+
+    \b
+    Examples:
+      seawall bench --list
+      seawall bench kernels --seconds 2 --check
+    """
     from seawall.bench import harness, report, suites
 
     if list_suites:

@@ -11,7 +11,12 @@ from seawall.config import SETTINGS, LoadedConfig, Setting, Value
 
 @click.group()
 def config() -> None:
-    """Show the settings and where their values come from."""
+    """Show the settings and where their values come from.
+
+    \b
+    Example:
+      seawall config show --describe
+    """
 
 
 @config.command()
@@ -19,7 +24,12 @@ def config() -> None:
 @click.option("--describe", is_flag=True, help="Add what each setting means, allows and is by default.")
 @click.pass_obj
 def show(loaded: LoadedConfig, as_json: bool, describe: bool) -> None:
-    """Print every key with its value and its origin: default, file, environment or flag."""
+    """Print every key with its value and its origin: default, file, environment or flag.
+
+    \b
+    Example:
+      seawall --set bench.rounds=9 config show --json
+    """
     click.echo(_as_json(loaded, describe) if as_json else _as_text(loaded, describe))
 
 

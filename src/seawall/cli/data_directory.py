@@ -1,4 +1,7 @@
-"""What the commands on a data directory share: the option that names it, opening it as a log, settings as text.
+"""What the commands on a data directory share: the option that names it, ways to open it, settings as text.
+
+    open_data      to change it: needs its lock, which one process has at a time
+    look_at_data   to look at it: needs nothing, changes nothing, and a writer may be at work
 
 The engine, and with it numba, is loaded when a directory is opened, not when help is shown.
 """
@@ -16,6 +19,7 @@ from seawall.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import EmbeddedLog
+    from seawall.engine.view import ReadOnlyLog
     from seawall.wire.fields import JsonValue
 
 _Parameters = ParamSpec("_Parameters")
@@ -42,13 +46,19 @@ def json_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters
 
 def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
     """Open a data directory as a log; one that is not there is made only if `create` says so."""
-    if not create and not (directory / "FORMAT").exists():
-        raise NotFoundError(
-            f"{directory} is no data directory of Seawall; name one with --data, or create a topic in it"
-        )
     from seawall.engine.embedded import open_log
 
+    if not create:
+        _require_data(directory)
     return open_log(directory)
+
+
+def look_at_data(directory: Path) -> ReadOnlyLog:
+    """Look at a data directory that is there."""
+    from seawall.engine.view import open_view
+
+    _require_data(directory)
+    return open_view(directory)
 
 
 def print_json(document: JsonValue) -> None:
@@ -69,6 +79,15 @@ def read_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
     # Here and not only by the log, which takes settings as keyword arguments: not every text can be one.
     TopicConfig.from_json(settings)
     return settings
+
+
+def _require_data(directory: Path) -> None:
+    from seawall.storage.directory import FORMAT_NAME
+
+    if not (directory / FORMAT_NAME).exists():
+        raise NotFoundError(
+            f"{directory} is no data directory of Seawall; name one with --data, or create a topic in it"
+        )
 
 
 def _value(text: str) -> JsonValue:

@@ -32,7 +32,12 @@ STATUS_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red
 @click.option("--warm", "warm_up", is_flag=True, help="Compile every kernel into the cache first.")
 @click.pass_context
 def doctor(context: click.Context, as_json: bool, warm_up: bool) -> None:
-    """Look at this machine: what is there, what is missing, what it costs, how to get it."""
+    """Look at this machine: what is there, what is missing, what it costs, how to get it.
+
+    \b
+    Example:
+      seawall doctor --warm
+    """
     loaded: LoadedConfig = context.obj
     if warm_up:
         _warm()

@@ -30,6 +30,10 @@ def dump(file: Path, records: bool, limit: int, as_json: bool) -> None:
     """Show what is in FILE: write-ahead log, segment, index, deletes, snapshot or FORMAT.
 
     No lock is taken. What a running owner is just writing may show as damage; `seawall verify` judges.
+
+    \b
+    Example:
+      seawall dump seawall-data/wal/wal-00000000000000000000.wal --records --limit 20
     """
     from seawall.io.files import OsFiles
     from seawall.storage.inspect import inspect_file

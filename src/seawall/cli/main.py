@@ -87,10 +87,12 @@ def _read_flags(_context: click.Context, _option: click.Parameter, texts: tuple[
 COMMANDS = (
     LazyCommand("bench", "seawall.cli.bench", "Measure this machine and Seawall on it."),
     LazyCommand("config", "seawall.cli.config", "Show the settings and where their values come from."),
+    LazyCommand("delete", "seawall.cli.delete", "Delete records of a topic."),
     LazyCommand("doctor", "seawall.cli.doctor", "Look at this machine: what is there, what is missing."),
     LazyCommand("dump", "seawall.cli.dump", "Show what is in one file of a data directory."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a file to a topic."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
+    LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they come."),
     LazyCommand("topic", "seawall.cli.topic", "Make, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read everything in a data directory and name every damage."),
 )
@@ -110,7 +112,12 @@ COMMANDS = (
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def seawall(context: click.Context, path: str | None, flags: dict[str, str], debug: bool) -> None:
-    """Seawall: an ordered, durable shared log for Python and Spark."""
+    """Seawall: an ordered, durable shared log for Python and Spark.
+
+    \b
+    Example:
+      seq 1 1000 | seawall pub numbers --create && seawall read numbers --limit 3
+    """
     context.meta[DEBUG_KEY] = debug
     loaded = load(path, os.environ, flags)
     if loaded.origins[CACHE_DIR_KEY] != "default":

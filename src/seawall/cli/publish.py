@@ -1,36 +1,35 @@
 """`seawall pub`: publish lines, JSON lines or a whole file to a topic of a data directory.
 
-Input is read piece by piece and published in batches of so many records, or of 16 MiB where that comes first, so input
-of any length takes bounded memory. Lines are cut in bulk. Each batch is durable in the topic's class before the next
-is read; if one fails, standard error says how much of the input is in the log.
+Input is read piece by piece (`input.py`) and published in batches. Each batch is durable in the topic's class before
+the next is read; if one fails, standard error says how much of the input is in the log. On a terminal a bar on standard
+error shows how far it is.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
 from seawall.cli.data_directory import data_option, json_option, open_data, print_json
-from seawall.errors import InvalidInputError, LimitError, SeawallError
-from seawall.limits import BLOCK_SIZE_MAX, COPY_BUFFER_SIZE, RECORD_VALUE_SIZE_MAX
+from seawall.cli.input import record_batches
+from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import EmbeddedLog
-    from seawall.engine.records import OneRecord
-
-#: Records of one publish, not encoded yet.
-_Batch: TypeAlias = "list[bytes] | list[OneRecord]"
+    from seawall.engine.records import Publishable
 
 _FORMATS: Final = ("lines", "json", "raw")
+
+#: Records of one publish: so many that their sync is a small part of the work.
+_BATCH_RECORDS: Final = 10_000
 
 
 @click.command()
@@ -40,7 +39,13 @@ _FORMATS: Final = ("lines", "json", "raw")
     "--format", "form", type=click.Choice(_FORMATS), default="lines", show_default=True, help="What a record is."
 )
 @click.option("--key-field", metavar="F", help="With --format json: this field of each object becomes its key.")
-@click.option("--batch", type=click.IntRange(min=1), default=1000, show_default=True, help="Records in one publish.")
+@click.option(
+    "--batch",
+    type=click.IntRange(min=1),
+    default=_BATCH_RECORDS,
+    show_default=True,
+    help="Lines in one publish at most.",
+)
 @click.option("--create", is_flag=True, help="Create the topic, and the data directory, where they are missing.")
 @data_option
 @json_option
@@ -57,17 +62,23 @@ def pub(
     """Publish FILE, or standard input, to TOPIC.
 
     lines: each line is a record, without its line end. json: each line is a JSON object or array. raw: all of it is one
-    record.
+    record. Lines from a pipe are published as they come.
+
+    \b
+    Examples:
+      seq 1 1000000 | seawall pub events --create
+      seawall pub orders orders.jsonl --format json --key-field customer
     """
     if key_field is not None and form != "json":
         raise click.UsageError("--key-field needs --format json.")
     with ExitStack() as stack:
-        source = _open_input(file, stack)
+        source, size = _open_input(file, stack)
         log = stack.enter_context(open_data(data, create=create))
         if create and topic not in log.topics():
             log.create_topic(topic)
         log.describe(topic)
-        done = _publish_all(log, topic, _batches(source, form, key_field, batch))
+        advance = stack.enter_context(show_progress(size, sys.stderr))
+        done = _publish_all(log, topic, record_batches(source, form, key_field, batch), advance)
     _report(topic, done, as_json)
 
 
@@ -81,26 +92,39 @@ class _Done:
     seconds: float = 0.0
 
 
-def _publish_all(log: EmbeddedLog, topic: str, batches: Iterator[_Batch]) -> _Done:
+def _publish_all(
+    log: EmbeddedLog, topic: str, batches: Iterator[tuple[Publishable, int]], advance: Callable[[int], None]
+) -> _Done:
     done = _Done()
-    shows_progress = sys.stderr.isatty()
     begun = time.monotonic()
     try:
-        for records in batches:
+        for records, size in batches:
             published = log.publish(topic, records)
             done.record_count += published.record_count
             done.first_seq = done.first_seq or published.first_seq
             done.last_seq = published.seqs[-1]
-            if shows_progress:
-                click.echo(f"\r{done.record_count} records", nl=False, err=True)
+            advance(size)
     except SeawallError:
         if done.record_count:
             click.echo(f"{done.record_count} records, up to seq {done.last_seq}, are in the log", err=True)
         raise
     done.seconds = time.monotonic() - begun
-    if shows_progress:
-        click.echo("\r\033[K", nl=False, err=True)
     return done
+
+
+@contextmanager
+def show_progress(size: int | None, stream: TextIO) -> Iterator[Callable[[int], None]]:
+    """Something to call with the bytes that are done: it draws a bar on a terminal, and is silent elsewhere."""
+    if not stream.isatty():
+        yield lambda _size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("publishing", total=size)
+        yield lambda done: bar.advance(task, done)
 
 
 def _report(topic: str, done: _Done, as_json: bool) -> None:
@@ -123,89 +147,10 @@ def _report(topic: str, done: _Done, as_json: bool) -> None:
         click.echo(f"{done.record_count} records, {span}, {rate:,.0f} records/s")
 
 
-# --- input -------------------------------------------------------------------------------------------------------
-
-
-def _open_input(file: Path | None, stack: ExitStack) -> io.BufferedIOBase:
+def _open_input(file: Path | None, stack: ExitStack) -> tuple[io.BufferedIOBase, int | None]:
+    """The input, and its size where that is known."""
     if file is None or str(file) == "-":
         stream: object = sys.stdin.buffer
         assert isinstance(stream, io.BufferedIOBase)
-        return stream
-    return stack.enter_context(file.open("rb"))
-
-
-def _batches(source: io.BufferedIOBase, form: str, key_field: str | None, count: int) -> Iterator[_Batch]:
-    if form == "raw":
-        return iter([[_whole(source)]])
-    if form == "json":
-        return _json_batches(_line_batches(source, count), key_field)
-    return _line_batches(source, count)
-
-
-def _whole(source: io.BufferedIOBase) -> bytes:
-    value = source.read(RECORD_VALUE_SIZE_MAX + 1)
-    if len(value) > RECORD_VALUE_SIZE_MAX:
-        raise LimitError(f"the input is larger than a record may be, {RECORD_VALUE_SIZE_MAX} bytes; split it")
-    return value
-
-
-def _line_batches(source: io.BufferedIOBase, count: int) -> Iterator[list[bytes]]:
-    """Lines without their ends, so many at a time."""
-    lines: list[bytes] = []
-    size = 0
-    rest = b""
-    # What a pipe holds is taken at once; it may be all that comes for a long time.
-    while piece := source.read1(COPY_BUFFER_SIZE):
-        data = (rest + piece).replace(b"\r\n", b"\n")
-        *whole, rest = data.split(b"\n")
-        if len(rest) > RECORD_VALUE_SIZE_MAX:
-            raise LimitError(f"a line is larger than a record may be, {RECORD_VALUE_SIZE_MAX} bytes; split it")
-        lines += whole
-        size += len(data) - len(rest)
-        while len(lines) >= count:
-            yield lines[:count]
-            lines = lines[count:]
-            size = sum(map(len, lines))
-        if size >= BLOCK_SIZE_MAX:
-            yield lines
-            lines, size = [], 0
-    if rest:
-        lines.append(rest)
-    if lines:
-        yield lines
-
-
-def _json_batches(batches: Iterator[list[bytes]], key_field: str | None) -> Iterator[list[OneRecord]]:
-    """Lines as JSON records; blank lines are passed over."""
-    number = 0
-    for lines in batches:
-        records = []
-        for line in lines:
-            number += 1
-            if line.strip():
-                records.append(_json_record(line, key_field, number))
-        if records:
-            yield records
-
-
-def _json_record(line: bytes, key_field: str | None, number: int) -> OneRecord:
-    from seawall.engine.records import Message
-    from seawall.wire.fields import write_text
-
-    try:
-        value = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise InvalidInputError(f"line {number} is not JSON: {error}") from error
-    if key_field is None:
-        if not isinstance(value, dict | list):
-            raise InvalidInputError(f"line {number} is a JSON {type(value).__name__}: an object or array is needed")
-        return value
-    if not isinstance(value, dict) or value.get(key_field) is None:
-        raise InvalidInputError(f"line {number} has no field {key_field!r} to be its key")
-    key = value[key_field]
-    text = key if isinstance(key, str) else json.dumps(key, separators=(",", ":"), ensure_ascii=False)
-    return Message(value, key=write_text(text, RECORD_VALUE_SIZE_MAX, f"line {number}: key"))
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
+        return stream, None
+    return stack.enter_context(file.open("rb")), file.stat().st_size or None

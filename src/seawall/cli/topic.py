@@ -1,7 +1,7 @@
 """`seawall topic`: make, list, describe, change and delete the topics of a data directory.
 
 Results go to standard output, as a table or, with `--json`, as JSON with every setting. Deleting asks first, unless
-`--yes` is given.
+`--yes` is given. Listing and describing look at the directory, and work beside a writer; the others need its lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seawall.cli.data_directory import data_option, json_option, open_data, print_json, read_settings
+from seawall.cli.data_directory import data_option, json_option, look_at_data, open_data, print_json, read_settings
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import TopicInfo
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def topic() -> None:
-    """Make, list, describe, change and delete topics."""
+    """Make, list, describe, change and delete topics.
+
+    \b
+    Example:
+      seawall topic create events
+    """
 
 
 @topic.command()
@@ -30,7 +35,12 @@ def topic() -> None:
 @data_option
 @json_option
 def create(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
-    """Create the topic NAME, and the data directory where it is missing."""
+    """Create the topic NAME, and the data directory where it is missing.
+
+    \b
+    Example:
+      seawall topic create events --set ttl_ms=86400000 --set durability=disk
+    """
     wanted = read_settings(settings)
     with open_data(data, create=True) as log:
         info = log.create_topic(name, **wanted)
@@ -41,9 +51,14 @@ def create(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> N
 @data_option
 @json_option
 def list_topics(data: Path, as_json: bool) -> None:
-    """List all topics."""
-    with open_data(data) as log:
-        infos = [log.describe(name) for name in log.topics()]
+    """List all topics.
+
+    \b
+    Example:
+      seawall topic list --json
+    """
+    with look_at_data(data) as view:
+        infos = [view.describe(name) for name in view.topics()]
     if as_json:
         print_json([_as_json(info) for info in infos])
         return
@@ -58,9 +73,14 @@ def list_topics(data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def describe(name: str, data: Path, as_json: bool) -> None:
-    """Show what the topic NAME holds, and its settings."""
-    with open_data(data) as log:
-        info = log.describe(name)
+    """Show what the topic NAME holds, and its settings.
+
+    \b
+    Example:
+      seawall topic describe events
+    """
+    with look_at_data(data) as view:
+        info = view.describe(name)
     _show(info, as_json, _as_text(info))
 
 
@@ -70,7 +90,12 @@ def describe(name: str, data: Path, as_json: bool) -> None:
 @data_option
 @json_option
 def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
-    """Change settings of the topic NAME; values are JSON, or words."""
+    """Change settings of the topic NAME; values are JSON, or words.
+
+    \b
+    Example:
+      seawall topic set events cap_records=1000000 discard=old
+    """
     wanted = read_settings(settings)
     with open_data(data) as log:
         info = log.configure_topic(name, **wanted)
@@ -81,14 +106,20 @@ def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> N
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @data_option
-def delete(name: str, yes: bool, data: Path) -> None:
-    """Delete the topic NAME and all its records."""
+@json_option
+def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
+    """Delete the topic NAME and all its records.
+
+    \b
+    Example:
+      seawall topic delete events --yes
+    """
     with open_data(data) as log:
-        count = log.describe(name).record_count
+        info = log.describe(name)
         if not yes:
-            click.confirm(f"Delete {name} and its {count} records for ever?", abort=True, err=True)
+            click.confirm(f"Delete {name} and its {info.record_count} records for ever?", abort=True, err=True)
         log.delete_topic(name)
-    click.echo(f"deleted {name}")
+    _show(info, as_json, f"deleted {name}")
 
 
 def _show(info: TopicInfo, as_json: bool, text: str) -> None:

@@ -14,13 +14,7 @@ import click
 from seawall.cli.data_directory import data_option, json_option, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from seawall.core.types import TopicId
-    from seawall.io.interfaces import Files
-    from seawall.storage.directory import DataDirectory
-    from seawall.storage.snapshots import Snapshot
-    from seawall.storage.verify import Finding, KnownTopic, Totals
+    from seawall.storage.findings import Finding, Totals
     from seawall.wire.fields import JsonValue
 
 
@@ -30,46 +24,33 @@ if TYPE_CHECKING:
 def verify(data: Path, as_json: bool) -> None:
     """Read everything in a data directory and name every damage.
 
-    Nothing is changed and nothing is repaired. The directory must not be open in another process.
+    Nothing is changed and nothing is repaired. The directory must not be open in another process, which can verify it
+    itself (`log.verify()`); a copy of it can be verified at any time.
+
+    \b
+    Example:
+      seawall verify --data backup/seawall-data
     """
+    from seawall.engine.verifying import verification
     from seawall.io.clocks import OsClock
     from seawall.io.files import OsFiles
     from seawall.storage.read_only import open_for_reading
-    from seawall.storage.verify import Verification
 
     files, clock = OsFiles(), OsClock()
     begun_ns = clock.monotonic_ns()
     with open_for_reading(files, str(data)) as opened:
-        verification = Verification(files, opened, lambda snapshot: known_topics(files, opened, snapshot))
-        for finding in verification.run():
+        running = verification(files, opened)
+        for finding in running.run():
             if as_json:
                 print_json(_as_json(finding))
             else:
                 click.echo(_as_text(finding))
-    totals = verification.totals
+    totals = running.totals
     for note in totals.notes:
         click.echo(f"note: {note}", err=True)
     _summarize(totals, (clock.monotonic_ns() - begun_ns) / 1e9, as_json)
     if totals.damage_count:
         raise SystemExit(1)
-
-
-def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Mapping[TopicId, KnownTopic]:
-    """What snapshot and log say: replay changes no file."""
-    from seawall.engine.replay import replay
-    from seawall.storage.verify import KnownTopic, Places
-
-    replayed = replay(files, directory, snapshot)
-    return {
-        topic.topic_id: KnownTopic(
-            {
-                first_seq: Places(segment.index.entries, frozenset(segment.waiting))
-                for first_seq, segment in replayed.segments.get(topic.topic_id, {}).items()
-            },
-            tuple(topic.live_runs(topic.floor, topic.head_seq)),
-        )
-        for topic in replayed.catalog
-    }
 
 
 def _summarize(totals: Totals, seconds: float, as_json: bool) -> None:

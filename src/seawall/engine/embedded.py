@@ -39,6 +39,7 @@ from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.files import OsFiles
 from seawall.io.process import process_id, random_bytes
 from seawall.limits import MIB
+from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
@@ -246,6 +247,11 @@ class EmbeddedLog:
         with self._looking() as store:
             cursor = store.catalog.cursor(owner, store.catalog.named(topic).topic_id)
             return None if cursor is None else cursor.next_seq
+
+    def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
+        with self._changing() as store:
+            return store.verify()
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from seawall.engine.log_writer import LogWriter
 from seawall.engine.replay import segments_section
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import StoredBatch, TopicLog, remove_segments, topic_home
+from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -38,6 +39,7 @@ from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
@@ -210,6 +212,12 @@ class Store:
             for log in self._logs.values():
                 log.close()
             self._directory.close()
+
+    def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage."""
+        if self._failure is None:
+            self.sync()
+        return verify_directory(self._machine.files, self._directory)
 
     # --- questions -----------------------------------------------------------------------------------------------
 

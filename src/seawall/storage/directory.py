@@ -34,16 +34,20 @@ from seawall.io.files import REPLACEMENT_SUFFIX, parent_directory, replace_file,
 from seawall.io.interfaces import File, Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
 
-_LOCK: Final = "LOCK"
-_FORMAT: Final = "FORMAT"
-_BALLAST: Final = "BALLAST"
+#: Names in a data directory that others ask for, too.
+LOCK_NAME: Final = "LOCK"
+FORMAT_NAME: Final = "FORMAT"
+BALLAST_NAME: Final = "BALLAST"
 _META: Final = "meta"
 _WAL: Final = "wal"
 _TOPICS: Final = "topics"
 _SUBDIRECTORIES: Final = (_META, _WAL, _TOPICS)
 
+#: Every name a data directory has.
+DIRECTORY_NAMES: Final = frozenset({LOCK_NAME, FORMAT_NAME, BALLAST_NAME, *_SUBDIRECTORIES})
+
 #: What a creation that a crash cut short may have left behind.
-_UNFINISHED: Final = frozenset({_LOCK, _BALLAST, _FORMAT + REPLACEMENT_SUFFIX, *_SUBDIRECTORIES})
+_UNFINISHED: Final = DIRECTORY_NAMES - {FORMAT_NAME} | {FORMAT_NAME + REPLACEMENT_SUFFIX}
 
 #: Bytes of the text in LOCK: a pid and blanks.
 _PID_SIZE: Final = 20
@@ -74,6 +78,11 @@ class DataDirectory:
         self.close()
 
     @property
+    def format_path(self) -> str:
+        """The file that makes it a data directory."""
+        return f"{self.path}/{FORMAT_NAME}"
+
+    @property
     def meta(self) -> str:
         """Where snapshots are."""
         return f"{self.path}/{_META}"
@@ -100,7 +109,7 @@ class DataDirectory:
 
     def release_ballast(self) -> None:
         """Give the reserved space back to the disk. Its name stays, so this needs no room for a change of names."""
-        with _opened(self._files, f"{self.path}/{_BALLAST}") as ballast:
+        with _opened(self._files, f"{self.path}/{BALLAST_NAME}") as ballast:
             ballast.truncate(0)
             ballast.sync()
         self.has_ballast = False
@@ -154,12 +163,12 @@ def open_directory(
             if _is_made(files, path):
                 # Whoever made it may have been killed before its name was durable, and now somebody will rely on it.
                 files.sync_directory(path)
-                directory_id = _read_format(files, path)
+                directory_id = read_format(files, path)
             else:
                 directory_id = unique_id_bytes(unique_id_from(random_bytes(UNIQUE_ID_SIZE)))
                 _make_content(files, path, directory_id, now_ns, ballast_size)
             directory = DataDirectory(files, path, lock, directory_id, ballast_size)
-            with _opened(files, f"{path}/{_BALLAST}") as ballast:
+            with _opened(files, f"{path}/{BALLAST_NAME}") as ballast:
                 directory.has_ballast = ballast.size() >= ballast_size
             directory.restore_ballast()
         except BaseException:
@@ -173,7 +182,7 @@ def _is_made(files: Files, path: str) -> bool:
     if not files.exists(path):
         return False
     names = files.list(path)
-    if _FORMAT in names:
+    if FORMAT_NAME in names:
         return True
     foreign = [name for name in names if name not in _UNFINISHED]
     for name in _SUBDIRECTORIES:
@@ -181,8 +190,9 @@ def _is_made(files: Files, path: str) -> bool:
             foreign += (f"{name}/{inner}" for inner in files.list(f"{path}/{name}"))
     if foreign:
         raise InvalidInputError(
-            f"{path} is not empty and has no {_FORMAT}: {', '.join(foreign[:3])}{' …' if foreign[3:] else ''}. It is "
-            f"not a data directory of Seawall, or its {_FORMAT} is lost; name another directory, or restore that file"
+            f"{path} is not empty and has no {FORMAT_NAME}: {', '.join(foreign[:3])}{' …' if foreign[3:] else ''}. It "
+            f"is not a data directory of Seawall, or its {FORMAT_NAME} is lost; name another directory, or restore "
+            "that file"
         )
     return False
 
@@ -218,22 +228,22 @@ def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, bal
     # Durable before FORMAT says that they are there.
     files.sync_directory(path)
     preface = Preface(FileKind.DIRECTORY, directory_id, created_ns=now_ns)
-    replace_file(files, f"{path}/{_FORMAT}", preface.encode())
+    replace_file(files, f"{path}/{FORMAT_NAME}", preface.encode())
 
 
 def _write_ballast(files: Files, path: str, size: int) -> None:
-    with _opened(files, f"{path}/{_BALLAST}") as ballast:
+    with _opened(files, f"{path}/{BALLAST_NAME}") as ballast:
         ballast.allocate(size)
         ballast.sync()
 
 
 def _take_lock(files: Files, path: str, pid: int) -> File:
-    lock = files.open(f"{path}/{_LOCK}", create=True)
+    lock = files.open(f"{path}/{LOCK_NAME}", create=True)
     try:
         if not lock.try_lock():
             raise LockedError(
-                f"{path} is in use by {_holder(lock)}: a data directory is open in one process at a time; stop that "
-                "one, or name another directory"
+                f"{path} is in use by {lock_holder(lock)}: a data directory is open in one process at a time; stop "
+                "that one, or name another directory"
             )
         # Always the same length: a directory on a full disk must open without asking for space.
         write_all(lock, [str(pid).ljust(_PID_SIZE).encode()], 0)
@@ -243,20 +253,24 @@ def _take_lock(files: Files, path: str, pid: int) -> File:
     return lock
 
 
-def _holder(lock: File) -> str:
+def lock_holder(lock: File) -> str:
     """Who holds a lock, as far as its text can be read: it may be about to be written."""
     text = lock.read(_PID_SIZE, 0).strip()
     return f"process {text.decode()}" if text.isdigit() else "another process"
 
 
-def _read_format(files: Files, path: str) -> bytes:
-    """The id of a directory that is whole."""
-    name = f"{path}/{_FORMAT}"
+def read_format(files: Files, path: str) -> bytes:
+    """The id of a directory that is whole; `CorruptionError` if it is not."""
+    name = f"{path}/{FORMAT_NAME}"
     file = files.open(name, read_only=True)
     try:
         preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.DIRECTORY, path=name)
         if file.size() != DATA_START:
             raise CorruptionError(f"{name}: {file.size()} bytes, must have {DATA_START}")
+    except CorruptionError as error:
+        raise type(error)(
+            f"{error}; restore the file from a copy: without it nobody knows whose the other files are"
+        ) from error
     finally:
         file.close()
     missing = [each for each in _SUBDIRECTORIES if not files.exists(f"{path}/{each}")]

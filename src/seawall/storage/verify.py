@@ -11,6 +11,7 @@ live at all. The last is told by `expect`, since what batches mean is not known 
 
 What is no damage: bytes behind the end of the log that nobody was promised, places that are filled from the log at the
 next opening, debris of replacements, files of deleted topics. What of it a person may want to know is a note.
+`docs/format.md` lists the bytes that carry nothing.
 
 INV-VERIFY-READS: files are opened read-only, and nothing is created, not even the lock. The lock is held, so nobody
 changes what is read.
@@ -22,7 +23,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -35,8 +36,9 @@ from seawall.io.files import REPLACEMENT_SUFFIX, read_exactly
 from seawall.io.interfaces import Files
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar
 from seawall.storage.delete_sidecar import load_deletes
-from seawall.storage.directory import DataDirectory
+from seawall.storage.directory import BALLAST_NAME, DIRECTORY_NAMES, DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.findings import Finding, Totals
 from seawall.storage.inspect import is_zero
 from seawall.storage.preface import DATA_START
 from seawall.storage.segment_names import (
@@ -53,7 +55,7 @@ from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
 from seawall.storage.wal_reader import Damage, WalBatch, read_wal
 
-__all__ = ["Finding", "KnownTopic", "Places", "Totals", "Verification"]
+__all__ = ["KnownTopic", "Places", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
 _REBUILT: Final = "nothing is lost: the next opening makes it again from the segment"
@@ -62,36 +64,6 @@ _LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before 
 _OLDER: Final = "nothing is lost: the next opening uses the snapshot before it, and more of the log"
 _WHOLE_LOG: Final = "nothing is lost: the log reaches back to its beginning, and the next opening reads all of it"
 _NO_SNAPSHOT: Final = f"no other snapshot is whole, and the log does not reach back to its beginning; {_RESTORE}"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One damage: bytes `from_at` up to `to_at` of a file, what is wrong with them, and what can be done.
-
-    `last_seq` is None where nothing tells how far it goes; both are None where no seqs are concerned, or where, as in
-    the log, nobody can tell which.
-    """
-
-    path: str
-    from_at: int
-    to_at: int
-    what: str
-    way_out: str
-    first_seq: Seq | None = None
-    last_seq: Seq | None = None
-
-
-@dataclass(slots=True)
-class Totals:
-    """What was read, and what is worth knowing and no damage."""
-
-    file_count: int = 0
-    byte_count: int = 0
-    logged_batches: int = 0
-    batch_count: int = 0
-    record_count: int = 0
-    damage_count: int = 0
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +106,21 @@ class Verification:
             yield finding
 
     def _steps(self) -> Iterator[Finding]:
+        self._look_around()
         yield from self._verify_snapshots()
         yield from self._verify_log()
         for name in self._files.list(self._directory.topics):
             yield from self._verify_topic(name)
+
+    def _look_around(self) -> None:
+        """Names beside the files that everything else is about."""
+        path = self._directory.path
+        names = self._files.list(path)
+        for name in names:
+            if name not in DIRECTORY_NAMES:
+                self._note_name(f"{path}/{name}")
+        if BALLAST_NAME not in names or not _size(self._files, f"{path}/{BALLAST_NAME}"):
+            self.totals.notes.append(f"{path}/{BALLAST_NAME}: no space is reserved; the next opening does it if it can")
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
@@ -192,6 +175,7 @@ class Verification:
             reached = yield from self._walk_log(known, starts)
         if reached is None:
             return
+        self._note_tail(reached, starts)
         try:
             self._topics = self._expect(self._snapshots[0] if self._snapshots else None)
         except (CorruptionError, OSError) as error:
@@ -212,6 +196,21 @@ class Verification:
             path = wal_path(self._directory.wal, starts[-1]) if starts else self._directory.wal
             yield Finding(path, 0, DATA_START, _trouble(error), f"the directory cannot be opened; {_RESTORE}")
         return reached
+
+    def _note_tail(self, end_at: WalAddress, starts: list[WalAddress]) -> None:
+        """Bytes behind the end of the log: nobody can tell a write that was cut off from damage of the last one."""
+        if not starts or end_at < starts[-1]:
+            return
+        file = self._files.open(wal_path(self._directory.wal, starts[-1]), read_only=True)
+        try:
+            from_at = DATA_START + end_at - starts[-1]
+            if not is_zero(file, from_at, file.size()):
+                self.totals.notes.append(
+                    f"{file.path}: bytes from {from_at} on are a write that was cut off, or damage of the last write; "
+                    "nothing vouches for them, and the next opening clears them"
+                )
+        finally:
+            file.close()
 
     def _log_finding(self, from_at: WalAddress, to_at: WalAddress, what: str, starts: list[WalAddress]) -> Finding:
         """Addresses as bytes of the file that holds the first of them."""
@@ -254,15 +253,16 @@ class Verification:
 
     def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
         path = home.path(index_name(name.first_seq))
+        size = 0
         self._count(home.path(str(name)))
         try:
-            self._count(path)
+            size = self._count(path)
             load_sidecar(self._files, path, home.preface(name.first_seq))
         except (CorruptionError, FileNotFoundError) as error:
-            yield Finding(path, 0, 0, str(error), _REBUILT, name.first_seq, name.last_seq)
+            yield Finding(path, 0, size, str(error), _REBUILT, name.first_seq, name.last_seq)
         except OSError as error:
             # An opening would fail, too: it cannot know that the sector stays unreadable.
-            yield Finding(path, 0, 0, _trouble(error), f"remove it; {_REBUILT}", name.first_seq, name.last_seq)
+            yield Finding(path, 0, size, _trouble(error), f"remove it; {_REBUILT}", name.first_seq, name.last_seq)
             yield from self._scan(home, home.path(str(name)), name.first_seq)
             return
         segment = SealedSegment(home, name)

@@ -1,0 +1,204 @@
+"""What `read` and `sub` print: where they begin and end, and the three forms of a record.
+
+    text   each value on a line, bytes that are no UTF-8 escaped
+    json   an object a line: seq, timestamp, type, key, value, headers, tag; lost seqs are `{"gap": …}` in their order
+    raw    the values as they are, with nothing between them
+
+Lost seqs are named on standard error in the forms that have no place for them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from seawall.engine.embedded import Item
+    from seawall.engine.records import ReceivedBatch, ReceivedRecord
+    from seawall.topics.gaps import Gap
+    from seawall.wire.fields import JsonValue
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+#: A place in a topic as it is written on a command line: a word, a seq, or a time.
+Place: TypeAlias = str | int | datetime
+
+END: Final = "end"
+
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+def selection_options(*starts: str) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """The options `--from`, `--until`, `--limit` and `--format`; `starts` are the words that `--from` knows."""
+    options = (
+        _place_option("--from", "start", starts, "Where to begin; a TIME is in ISO 8601.", default=starts[0]),
+        _place_option("--until", "until", (END,), "Where to end: behind a seq, before a time, or at the present end."),
+        click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after N records."),
+        click.option(
+            "--format",
+            "form",
+            type=click.Choice(["text", "json", "raw"]),
+            default="text",
+            show_default=True,
+            help="How to print.",
+        ),
+    )
+
+    def add(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _place_option(
+    name: str, variable: str, words: tuple[str, ...], help_line: str, default: str | None = None
+) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    def read(_context: click.Context, _option: click.Parameter, text: str | None) -> Place | None:
+        return None if text is None else read_place(text, words)
+
+    metavar = "|".join((*words, "SEQ", "TIME"))
+    return click.option(
+        name, variable, callback=read, default=default, show_default=True, metavar=metavar, help=help_line
+    )
+
+
+def read_place(text: str, words: tuple[str, ...]) -> Place:
+    """One of some words, a seq, or a time in ISO 8601; a time without a zone is local."""
+    if text in words:
+        return text
+    if text.isascii() and text.isdecimal():
+        if int(text) >= 1:
+            return int(text)
+    else:
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    known = ", ".join(map(repr, words))
+    raise click.BadParameter(
+        f"{text!r} is neither {known}, nor a seq, which begin at 1, nor a time such as 2030-01-31T12:00:00Z"
+    )
+
+
+class Selection:
+    """How far printing has come, and whether it is done."""
+
+    def __init__(self, next_seq: int, *, last_seq: int | None, before: datetime | None, limit: int | None) -> None:
+        #: What is read next.
+        self.next_seq = next_seq
+        self._last_seq = last_seq
+        self._before_ns = None if before is None else int(before.timestamp() * 1e6) * 1_000
+        self._left = limit
+        self._time_is_up = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more is wanted, whatever comes."""
+        reached = self._last_seq is not None and self.next_seq > self._last_seq
+        return reached or self._left == 0 or self._time_is_up
+
+    def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap]:
+        """Runs of records, and the gaps between them, as far as they are wanted."""
+        from seawall.topics.gaps import Gap
+
+        for item in items:
+            if self.is_done:
+                return
+            if isinstance(item, Gap):
+                yield self._gap(item)
+            elif self._before_ns is not None and item.timestamp_ns >= self._before_ns:
+                self._time_is_up = True
+            else:
+                yield self._records(item)
+
+    def _gap(self, gap: Gap) -> Gap:
+        from seawall.core.types import Seq
+
+        last_seq = gap.last_seq if self._last_seq is None else Seq(min(gap.last_seq, self._last_seq))
+        self.next_seq = last_seq + 1
+        return replace(gap, last_seq=last_seq)
+
+    def _records(self, batch: ReceivedBatch) -> list[ReceivedRecord]:
+        wanted = (each for each in batch.records() if self._last_seq is None or each.seq <= self._last_seq)
+        records = list(islice(wanted, self._left))
+        if self._left is not None:
+            self._left -= len(records)
+        self.next_seq = batch.next_seq if self._left != 0 else records[-1].seq + 1
+        return records
+
+
+def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap], form: str) -> None:
+    """Print runs of records and gaps, all of it before this returns."""
+    output = sys.stdout.buffer
+    for item in chosen:
+        if isinstance(item, list):
+            output.write(b"".join(_encoded(item, form)))
+        elif form == "json":
+            output.write(_line({"gap": _gap(item)}))
+        else:
+            output.flush()
+            click.echo(f"gap: seqs {item.first_seq} to {item.last_seq} are lost: {_reason(item)}", err=True)
+    output.flush()
+
+
+def _encoded(records: Iterable[ReceivedRecord], form: str) -> Iterator[bytes]:
+    for record in records:
+        if form == "raw":
+            yield record.value
+        elif form == "json":
+            yield _line(_as_json(record))
+        else:
+            yield record.value.decode("utf-8", "backslashreplace").encode() + b"\n"
+
+
+def _as_json(record: ReceivedRecord) -> dict[str, JsonValue]:
+    from seawall.storage.inspect import type_name
+
+    headers: list[JsonValue] = [{**_text("name", name), **_text("value", value)} for name, value in record.headers]
+    return {
+        "seq": record.seq,
+        "timestamp": _time(record.timestamp_ns),
+        "type": type_name(record.record_type),
+        **_text("key", record.key),
+        **_text("value", record.value),
+        "headers": headers,
+        **_text("tag", record.tag),
+    }
+
+
+def _text(name: str, data: bytes | None) -> dict[str, JsonValue]:
+    """Bytes as text, or in base64 with a second key to say so: `encoding` for a value, else `<name>_encoding`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {name: b64encode(data).decode(), "encoding" if name == "value" else f"{name}_encoding": "base64"}
+
+
+def _time(timestamp_ns: int) -> str:
+    """A time of the log for people and parsers, all its nanoseconds kept."""
+    seconds, nanoseconds = divmod(timestamp_ns, _NS_PER_SECOND)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"
+
+
+def _gap(gap: Gap) -> dict[str, JsonValue]:
+    return {"first_seq": gap.first_seq, "last_seq": gap.last_seq, "reason": _reason(gap)}
+
+
+def _reason(gap: Gap) -> str:
+    return gap.reason.name.lower()
+
+
+def _line(document: dict[str, JsonValue]) -> bytes:
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
