@@ -21,10 +21,14 @@ from pathlib import Path
 
 from seawall.bench.harness import Run, Subject, latency, rate
 from seawall.errors import UnsupportedError
+from seawall.io.files import reserve_space
 from seawall.limits import MIB
 
 #: Size of the file: many times what is written per sync, small next to any disk.
 FILE_SIZE = 64 * MIB
+
+#: An appending file begins anew at this size.
+FILES_SIZE = 16 * FILE_SIZE
 
 #: Writes one block at a position and makes it durable.
 DurableWrite = Callable[[int, memoryview, int], None]
@@ -43,6 +47,16 @@ def flagged_write_latency(directory: Path, size: int) -> Subject:
 def write_bandwidth(directory: Path, size: int) -> Subject:
     """Bytes per second that become durable with a sync after every `size` bytes."""
     return _subject(directory, size, write_then_sync, lambda step: rate(step, size))
+
+
+def append_latency(directory: Path, size: int) -> Subject:
+    """Seconds until one write of `size` bytes behind the last one, into reserved space, and a sync are done."""
+    return _appending(directory, size, latency)
+
+
+def append_bandwidth(directory: Path, size: int) -> Subject:
+    """Bytes per second that become durable that way: what a log can do that never writes a byte twice."""
+    return _appending(directory, size, lambda step: rate(step, size))
 
 
 def write_then_sync(descriptor: int, block: memoryview, position: int) -> None:
@@ -95,6 +109,33 @@ def filled_file(directory: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _appending(directory: Path, size: int, timed: Callable[[Callable[[], None]], Run]) -> Subject:
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        block = memoryview(os.urandom(size))
+        descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
+        os.unlink(path)
+        position = reserved = 0
+
+        def step() -> None:
+            nonlocal position, reserved
+            if position + size > reserved:
+                if reserved >= FILES_SIZE:
+                    os.ftruncate(descriptor, 0)
+                    position = reserved = 0
+                reserve_space(descriptor, reserved + FILE_SIZE)
+                reserved += FILE_SIZE
+            write_then_sync(descriptor, block, position)
+            position += size
+
+        try:
+            yield timed(step)
+        finally:
+            os.close(descriptor)
+
+    return opened
 
 
 def _pwrite_dsync(descriptor: int, block: memoryview, position: int) -> int:
