@@ -139,9 +139,18 @@ def test_what_is_dead_is_one_set() -> None:
     assert topic.dead(1, 20).ranges.tolist() == [[1, 3], [8, 10], [12, 14]]
     assert topic.dead(9, 12).ranges.tolist() == [[8, 10], [12, 13]]
     assert topic.dead(3, 7).ranges.tolist() == []
-    assert all(topic.is_dead(*pair) for pair in ((1, 2), (8, 9), (12, 13)))
-    assert not any(topic.is_dead(*pair) for pair in ((2, 3), (7, 9), (10, 12)))
-    assert not topic.is_dead(21, 30), "what is to come is not dead"
+
+
+def test_what_damage_took_is_not_disposed_of() -> None:
+    topic = topic_with(20)
+    topic.apply(delete_of(1, 2, 8, 9))
+    topic.apply(Loss(TOPIC, 12, 13, GapReason.CORRUPTION, 0))
+    topic.apply(Loss(TOPIC, 15, 16, GapReason.CRASH, 0))
+    assert all(topic.is_disposable(*pair) for pair in ((1, 2), (8, 9), (15, 16)))
+    assert not any(topic.is_disposable(*pair) for pair in ((2, 3), (7, 9), (10, 12), (12, 13)))
+    assert not topic.is_disposable(21, 30), "what is to come"
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 15, 1, 0))
+    assert topic.is_disposable(1, 14), "what was evicted is not asked for any more"
 
 
 def test_evictions_are_told_with_their_reason() -> None:

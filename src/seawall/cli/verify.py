@@ -56,6 +56,7 @@ def verify(data: Path, as_json: bool) -> None:
 
 def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Mapping[TopicId, KnownTopic]:
     """What snapshot and log say: replay changes no file."""
+    from seawall.engine.removal import still_needed
     from seawall.engine.replay import replay
     from seawall.storage.verify import KnownTopic, Places
 
@@ -64,7 +65,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
         topic.topic_id: KnownTopic(
             {
                 first_seq: Places(segment.index.entries, frozenset(segment.waiting))
-                for first_seq, segment in replayed.segments.get(topic.topic_id, {}).items()
+                for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
             tuple(topic.live_runs(topic.floor, topic.head_seq)),
         )

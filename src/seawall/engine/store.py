@@ -15,8 +15,10 @@ Opening is in `opening`.
 Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
 and log files that no snapshot needs are removed.
 
-A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes of
-topics still work: every append leaves room for them in the log, and behind that there is the ballast.
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes
+still work: every append leaves room for them in the log, and behind that there is the ballast.
+
+Which records are deleted or evicted, and which segments go with them, is the business of `removal`.
 
 INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
 INV-STORE-FAILED: after a failed write or sync the store takes no further change: what the disk holds is unknown until
@@ -35,6 +37,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.removal import Removal
 from seawall.engine.replay import add_entry, segments_section
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, remove_segments, topic_home
@@ -50,7 +53,8 @@ from seawall.errors import (
 from seawall.sequencer.frontier import CommitFrontier, RunStop, TopicNumbers
 from seawall.storage.control import Ceiling, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, Control, SimpleControl, control_batch
-from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control_deletes import DeleteRecords, TagMatch
+from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.segments import SegmentLimits
@@ -72,14 +76,14 @@ _CONTROLS_PER_BATCH: Final = 1_000
 _CONTROL_ROOM: Final = 1_024
 _REFERENCE_ROOM: Final = 256
 
-#: Room in the log that appends leave to deletes of topics and to the next opening, for when the disk is full.
+#: Room in the log that appends leave to deletes and to the next opening, for when the disk is full.
 _HEADROOM: Final = 16 * limits.KIB
-_USES_HEADROOM: Final = (TopicDelete, TermStart, Loss)
+_USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-#: What an append needs to know of a batch before it is numbered: how many records, and of which topic.
-_COUNT_AND_TOPIC: Final = Struct("<28xI8xI")
+#: What an append needs to know of a batch before it is numbered: how many records, of which topic, plain bytes.
+_COUNT_TOPIC_SIZE: Final = Struct("<28xI8xI36xI")
 
 
 class Store:
@@ -110,6 +114,10 @@ class Store:
         self._failure: BaseException | None = None
         self._checkpoint_at = checkpoint_at
         self.catalog = catalog
+        self._removal = Removal(
+            catalog, logs, self._commit_many, lambda topic_id: topic_home(machine.files, directory, topic_id)
+        )
+        self._removal.look_everywhere()
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -138,10 +146,23 @@ class Store:
             self._commit(changed)
         return self.catalog.named(name)
 
+    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
+        self._require_usable()
+        removed = self._removal.delete(name, before_seq=before_seq, match=match)
+        self._let_go()
+        return removed
+
+    def retain(self, topics: Sequence[TopicState] | None = None) -> None:
+        """Evict what is too old or too much, of some topics or of all of them."""
+        self._require_usable()
+        self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
+        self._let_go()
+
     def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
         """Keep how far an owner has read; durable when this returns."""
         self._commit(self.catalog.commit(owner, name, next_seq))
-        self._checkpoint_if_due()
+        self._tidy_up()
 
     def append(self, name: str, batches: Sequence[bytearray]) -> list[BatchHeader]:
         """Append encoded batches of one topic as one commit; returns their stamped headers.
@@ -152,9 +173,11 @@ class Store:
         topic = self.catalog.named(name)
         if not batches:
             return []
-        self._raise_ceiling(topic, _record_count(topic, batches))
-        log = self._log_of(topic)
         now = self._machine.clock.wall_ns()
+        record_count, byte_count = _counted(topic, batches)
+        self._removal.check_room(topic, record_count, byte_count, TimestampNs(now))
+        self._raise_ceiling(topic, record_count)
+        log = self._log_of(topic)
         rolls = log.needs_roll(_bounds(topic), TimestampNs(now))
         with self._preparing():
             filling = self._make_room(topic, log, batches, rolls, now)
@@ -167,7 +190,7 @@ class Store:
                 self.catalog.apply(roll[0], roll[1])
             for header in headers:
                 self.catalog.apply_append(header)
-        self._checkpoint_if_due()
+        self._tidy_up(topic)
         return headers
 
     def sync(self) -> None:
@@ -181,7 +204,7 @@ class Store:
 
         `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
         """
-        self._require_usable()
+        self.retain()
         with self._preparing():
             self._wal.sync()
             for log in self._logs.values():
@@ -197,7 +220,10 @@ class Store:
             self._snapshots.write(Snapshot(self._frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self._checkpoint_at = self._wal.at
-            self._directory.restore_ballast()
+        self._removal.look_everywhere()
+        self._let_go()
+        with self._preparing():
+            self._removal.store_deletes()
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
@@ -336,6 +362,7 @@ class Store:
                 self._frontier.add_topic(TopicNumbers(part.topic_id))
             case TopicDelete():
                 self._frontier.remove_topic(part.topic_id)
+                self._removal.forget(part.topic_id)
                 log = self._logs.pop(part.topic_id, None)
                 if log is not None:
                     log.close()
@@ -374,12 +401,19 @@ class Store:
             self._logs[topic.topic_id] = log
         return log
 
-    def _checkpoint_if_due(self) -> None:
-        """A checkpoint on the side of another change, which stands whatever becomes of this."""
-        if self._wal.at - self._checkpoint_at < self._settings.checkpoint_size:
-            return
+    def _let_go(self) -> None:
+        """Give back the space of segments in which nothing is left."""
+        with self._preparing():
+            self._removal.drop_dead()
+            self._directory.restore_ballast()
+
+    def _tidy_up(self, topic: TopicState | None = None) -> None:
+        """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
         try:
-            self.checkpoint()
+            if topic is not None and self._removal.is_due(topic, TimestampNs(self._machine.clock.wall_ns())):
+                self.retain([topic])
+            if self._wal.at - self._checkpoint_at >= self._settings.checkpoint_size:
+                self.checkpoint()
         except DiskFullError:
             # The log stays longer than it should; the next try is after another stretch of it.
             self._checkpoint_at = self._wal.at
@@ -426,18 +460,18 @@ def _bounds(topic: TopicState) -> SegmentLimits:
     return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
 
 
-def _record_count(topic: TopicState, batches: Sequence[bytearray]) -> int:
-    """Records of all batches, each of which must be of this topic: its name may have been given to another one."""
-    total = 0
+def _counted(topic: TopicState, batches: Sequence[bytearray]) -> tuple[int, int]:
+    """Records and plain bytes of all batches, each of which must be of this topic: its name may be another's now."""
+    records = size = 0
     for batch in batches:
-        count, topic_id = _COUNT_AND_TOPIC.unpack_from(batch)
+        count, topic_id, raw_length = _COUNT_TOPIC_SIZE.unpack_from(batch)
         if topic_id != topic.topic_id:
             raise ConflictError(
                 f"a batch for topic id {topic_id}, but {topic.name!r} is {topic.topic_id}: it was deleted and created "
                 "again meanwhile; publish anew if the records are meant for the new one"
             )
-        total += count
-    return total
+        records, size = records + count, size + raw_length
+    return records, size
 
 
 def _holes(topic: TopicState, first: Seq, last: Seq) -> list[Gap]:

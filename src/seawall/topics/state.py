@@ -190,9 +190,13 @@ class TopicState:
         deleted = self.deleted.inside(first, last)
         return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
 
-    def is_dead(self, first: Seq, last: Seq) -> bool:
-        """Whether a range holds no live record."""
-        return self.first_readable(first) > last
+    def is_disposable(self, first: Seq, last: Seq) -> bool:
+        """Whether what stores a range may go: nothing of it is live, and nothing was taken by damage.
+
+        What damage took from the log may still be in a segment, where a person can find it.
+        """
+        damaged = any(gap.reason is GapReason.CORRUPTION for gap in self.losses.inside(first, last))
+        return self.first_readable(first) > last and not damaged
 
     def check_invariants(self) -> None:
         """Recount what is kept by adding and subtracting, and compare the floors."""
@@ -241,6 +245,9 @@ class TopicState:
 
     def _settle(self) -> None:
         """Move the floor to the first live record, and forget what lies where no reader asks any more."""
+        if not self.live_records:
+            # Bytes may have been estimated where damage kept them from being counted; without records there are none.
+            self.live_bytes = 0
         self.floor = self.first_readable(self.evict_floor)
         self.deleted.drop_below(self.floor)
         self.losses.drop_below(self.evict_floor)
