@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -14,14 +15,18 @@ from seawall.core.types import Seq
 from seawall.engine import removal as removal_module
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control_documents import Loss
 from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.preface import DATA_START
 from seawall.storage.segment_names import deletes_name
 from seawall.testing import SimClock, SimCrash, SimDisk
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import Discard, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import Codec, GapReason
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import BatchFlags, Codec, GapReason
 
 A, B = TagMatch(MatchKind.EQ, "a"), TagMatch(MatchKind.EQ, "b")
+TOPIC_PATH = "/data/topics/00000001"
 EVERY_TAG = TagMatch(MatchKind.PREFIX, "")
 
 # --- any history -----------------------------------------------------------------------------------------------------
@@ -70,18 +75,18 @@ def play(both: Both, event: tuple) -> None:
 
 
 def play_append(both: Both, drawn: list[list[bytes | None]], size: int, codec: Codec) -> None:
-    records = [record_of(b"000000" + bytes(size), tag) for tag in itertools.chain(*drawn)]
-    if both.model.config.discard == "reject" and not both.model.fits(records):
-        head = both.topic.head_seq
-        could_ever = not (0 < both.model.config.cap_records < len(records))
-        batches = [batch_of(both.topic.topic_id, records)]
-        both.model.expire(both.clock.wall_ns()) if could_ever else None
-        if not both.model.fits(records):
+    if both.model.config.discard is Discard.REJECT:
+        records = [record_of(b"000000" + bytes(size), tag) for tag in itertools.chain(*drawn)]
+        emptied = copy.deepcopy(both.model)
+        emptied.expire(both.clock.wall_ns())
+        if not emptied.fits(records):
+            head = both.topic.head_seq
             with pytest.raises((FullError, LimitError)):
-                both.store.append(TOPIC, batches)
+                both.store.append(TOPIC, [batch_of(both.topic.topic_id, records)])
             assert both.topic.head_seq == head
+            # What is too old may have gone on the way.
             both.store.retain()
-            both.model.retain(both.clock.wall_ns())
+            both.model.expire(both.clock.wall_ns())
             return
     both.append(drawn, size, codec)
 
@@ -332,7 +337,7 @@ def test_sealed_segments_without_live_records_are_dropped() -> None:
     both.model.delete(None, EVERY_TAG)
     both.model.delete(45, None)
     both.check()
-    names = both.disk.list("/data/topics/00000001")
+    names = both.disk.list(TOPIC_PATH)
     assert min(int(name[:20]) for name in names) == both.sealed()[0][0], "index and deletes go with their segment"
 
 
@@ -404,7 +409,7 @@ def test_what_a_crash_left_behind_is_dropped_later() -> None:
 def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both = filled(30)
     both.store.checkpoint()
-    assert not any(name.endswith(".deletes") for name in both.disk.list("/data/topics/00000001"))
+    assert not any(name.endswith(".deletes") for name in both.disk.list(TOPIC_PATH))
     both.store.delete_records(TOPIC, before_seq=12)
     both.store.delete_records(TOPIC, before_seq=22, match=A)
     both.store.checkpoint()
@@ -451,3 +456,132 @@ def test_deletes_work_on_a_full_disk() -> None:
     store.checkpoint()
     store.append(TOPIC, [batch_of(1, [record_of(bytes(3_000), b"a")])])
     store.close()
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def damaged(both: Both, first_seq: int) -> None:
+    """Flip a byte in the first block of a sealed segment, and open the directory again."""
+    both.store.close()
+    [name] = [name for name in both.disk.list(TOPIC_PATH) if name.startswith(f"{first_seq:020d}-")]
+    file = both.disk.open(f"{TOPIC_PATH}/{name}")
+    file.write([b"\xff"], DATA_START + limits.BATCH_HEADER_SIZE + 3)
+    file.sync()
+    both.store = opened(both.disk, both.clock)
+
+
+def test_part_of_a_damaged_batch_can_be_deleted() -> None:
+    both = filled(30)
+    both.store.checkpoint()
+    damaged(both, 10)
+    before = both.topic.live_bytes
+    assert both.store.delete_records(TOPIC, before_seq=12) == 11
+    assert 0 < both.topic.live_bytes < before
+    assert both.store.delete_records(TOPIC, match=A) == 6, "what cannot be read has no tag"
+    assert both.store.delete_records(TOPIC, before_seq=100) == 13
+    assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
+
+
+def test_a_damaged_batch_is_evicted_whole_by_its_bytes() -> None:
+    both = filled(30)
+    both.store.checkpoint()
+    damaged(both, 1)
+    both.configure(cap_bytes=both.topic.live_bytes - 1)
+    both.store.retain()
+    assert both.topic.floor == 4
+
+
+def test_blocks_that_do_not_decompress_or_scan_have_no_tags_and_an_estimated_size() -> None:
+    both = Both(small_segments())
+    for spoiled in (
+        rebuilt(bytes(40), raw_length=200, codec=Codec.ZSTD, record_count=4),
+        rebuilt(b"\x01\xff\xff\xff" + bytes(36), record_count=4),
+    ):
+        both.store.append(TOPIC, [spoiled, batch_of(1, [record_of(b"x" * 30, b"a")] * 4, codec=Codec.ZSTD)])
+    assert both.store.delete_records(TOPIC, match=A) == 8
+    assert both.store.delete_records(TOPIC, before_seq=3) == 2
+    assert both.store.delete_records(TOPIC, before_seq=11) == 4
+    assert both.topic.live_records == 2
+    both.configure(cap_bytes=1)
+    both.store.retain()
+    assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
+
+
+def rebuilt(block: bytes, **changes: int | Codec) -> bytearray:
+    header = batch_header(
+        block, topic_id=1, client_id=1 << 63, client_seq=1, session_epoch=0, timestamp_ns=0, **changes
+    )
+    return bytearray(encode_batch(header, block))
+
+
+def test_opaque_batches_are_one_record_without_a_tag() -> None:
+    both = Both(small_segments())
+    for _ in range(3):
+        both.store.append(TOPIC, [rebuilt(b"opaque", record_count=1, flags=int(BatchFlags.OPAQUE))])
+    assert both.store.delete_records(TOPIC, match=EVERY_TAG) == 0
+    assert both.store.delete_records(TOPIC, before_seq=2) == 1
+    assert both.topic.live_bytes == 12
+    both.configure(cap_bytes=11)
+    both.store.retain()
+    assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
+
+
+@pytest.mark.parametrize("how", ["ttl", "records", "bytes", "delete", "tag"])
+def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
+    both = filled(40)
+    both.store.checkpoint()
+    both.store.close()
+    for name in both.disk.list(TOPIC_PATH):
+        if name.endswith((".sealed", ".index")) and int(name[:20]) < 20:
+            both.disk.unlink(f"{TOPIC_PATH}/{name}")
+    both.store = opened(both.disk, both.clock)
+    both.clock.advance(100 * NS_PER_MS)
+    match how:
+        case "ttl":
+            both.configure(ttl_ms=10)
+        case "records":
+            both.configure(cap_records=3)
+        case "bytes":
+            both.configure(cap_bytes=100)
+        case "delete":
+            assert both.store.delete_records(TOPIC, before_seq=38) == 37
+        case "tag":
+            assert both.store.delete_records(TOPIC, match=EVERY_TAG) < 20
+    both.store.retain()
+    both.topic.check_invariants()
+    assert both.topic.live_records <= (40 if how == "tag" else 3)
+    both.store.checkpoint()
+    both.store.close()
+
+
+def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
+    both = filled(3, ttl_ms=10)
+    both.store.checkpoint()
+    both.reopen(crash=False)
+    log = both.store._logs[both.topic.topic_id]
+    filling, log.filling = log.filling, []
+    both.clock.advance(100 * NS_PER_MS)
+    both.store.retain()
+    assert both.topic.live_records == 3
+    log.filling = filling
+
+
+def test_fragments_are_evicted_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal_module, "_RUNS_AT_ONCE", 2)
+    both = filled(45)
+    both.store.delete_records(TOPIC, match=A)
+    both.model.delete(None, A)
+    both.configure(cap_bytes=both.topic.live_bytes // 3)
+    both.store.retain()
+    both.model.retain(both.clock.wall_ns())
+    both.check()
+
+
+def test_damage_that_the_log_lost_keeps_its_segment() -> None:
+    """What counts as lost by damage may still be in the files: nobody drops them before the floor has passed."""
+    both = filled(30)
+    both.store.checkpoint()
+    both.topic.apply(Loss(both.topic.topic_id, Seq(12), Seq(13), GapReason.CORRUPTION, 0))
+    both.store.delete_records(TOPIC, before_seq=25)
+    assert both.sealed()[0] == (10, 18)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final
 
 import numpy as np
@@ -72,13 +72,8 @@ class StoredSizes:
     def reaching(self, first: Seq, last: Seq, size: int) -> Seq:
         """The first seq of a run with which the bytes from its beginning on are at least `size`; the last if none."""
         end = int(self._offsets(np.array([first], np.int64), np.zeros(1, np.int64))[0]) + size
-        chosen: BatchIndex | None = None
-        for index in self._indexes(first, last):
-            if int(index.slice(0, 1)["base_offset"][0]) >= end:
-                break
-            chosen = index
-        if chosen is None:
-            return last
+        # The last segment that begins before that; the first one does, since the run has bytes.
+        *_, chosen = takewhile(lambda index: _first_offset(index) < end, self._indexes(first, last))
         number = chosen.find_offset(Offset(end - 1))
         entry = chosen.slice(number, number + 1)[0]
         count, starts = int(entry["count"]), self._read(chosen, number).starts
@@ -87,11 +82,11 @@ class StoredSizes:
 
     def time_of(self, seq: Seq) -> TimestampNs | None:
         """Time of the batch that holds a seq, or of the first one behind it."""
-        for index in self._indexes(seq, None):
-            number = index.find_seq(seq)
-            if number < len(index):
-                return TimestampNs(int(index.slice(number, number + 1)["timestamp_ns"][0]))
-        return None
+        index = next(self._indexes(seq, None), None)
+        if index is None:
+            return None
+        number = index.find_seq(seq)
+        return TimestampNs(int(index.slice(number, number + 1)["timestamp_ns"][0]))
 
     def first_since(self, timestamp_ns: TimestampNs) -> Seq | None:
         """Seq of the first batch that is not older than a time; None if all are. Their times never fall."""
@@ -163,6 +158,10 @@ class StoredSizes:
             else:
                 self._last_read = _Batch(base_seq, stored.header.raw_length, _starts(stored, count))
         return self._last_read
+
+
+def _first_offset(index: BatchIndex) -> int:
+    return int(index.slice(0, 1)["base_offset"][0])
 
 
 def _starts(stored: StoredBatch, count: int) -> Integers | None:
