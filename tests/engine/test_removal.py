@@ -160,7 +160,7 @@ def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.Monk
     both = filled(6)
     seen: list[DeleteRecords] = []
     commit = both.store._removal._commit
-    monkeypatch.setattr(both.store._removal, "_commit", lambda controls: (seen.extend(controls), commit(controls)))
+    monkeypatch.setattr(both.store._removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how)))
     both.store.delete_records(TOPIC, before_seq=6, match=A)
     both.store.delete_records(TOPIC, before_seq=3)
     tagged, below = seen
@@ -184,11 +184,11 @@ def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest
     both = filled(30)
     commit, left = both.store._removal._commit, [2]
 
-    def failing(controls: list) -> None:
+    def failing(controls: list, *, durable: bool) -> None:
         if not left[0]:
             raise FullError("no more")
         left[0] -= 1
-        commit(controls)
+        commit(controls, durable=durable)
 
     monkeypatch.setattr(both.store._removal, "_commit", failing)
     with pytest.raises(FullError):

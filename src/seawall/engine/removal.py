@@ -9,8 +9,8 @@ the control in the log.
     caps        the oldest records until both caps are kept, exactly, to the record; with `discard` "reject" nothing is
                 evicted, and an append that would not fit is refused before it gets a number (`check_room`)
 
-Evictions raise the floor and are told to readers as a gap. They come with appends and checkpoints, so records that are
-too old stay readable until then.
+Evictions raise the floor and are told to readers as a gap. They come ahead of appends (`evict_ahead`), behind them and
+at checkpoints (`retain`), so records that are too old stay readable until then.
 
 Segments: sealed ones without a live record are dropped once the control is durable (`drop_dead`). A segment that is
 written on stays until it is sealed. A crash in between leaves files that nobody reads; the first `drop_dead` after the
@@ -27,7 +27,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -49,8 +49,13 @@ from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.codes import GapReason
 
-#: Makes controls durable at one position and lets them take effect.
-Commit: TypeAlias = Callable[[Sequence[SimpleControl]], None]
+
+class Commit(Protocol):
+    """Logs controls at one position and lets them take effect."""
+
+    def __call__(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
+        """Where it need not be durable at once, it becomes so with whatever is synced next."""
+
 
 #: Evictions, and dropped segments, of one call: some milliseconds of work.
 _EVICTIONS_MAX: Final = 256
@@ -70,11 +75,13 @@ class Removal:
         catalog: TopicCatalog,
         logs: Mapping[TopicId, TopicLog],
         commit: Commit,
+        sync: Callable[[], None],
         home: Callable[[TopicId], TopicHome],
     ) -> None:
         self._catalog = catalog
         self._logs = logs
         self._commit = commit
+        self._sync = sync
         self._home = home
         self._sizes: dict[TopicId, StoredSizes] = {}
         self._tags: dict[TopicId, TagIndex] = {}
@@ -102,31 +109,34 @@ class Removal:
         if topic.topic_id not in self._logs or below <= topic.floor:
             return 0
         asked = None if before_seq is None else Seq(before_seq)
-        for removed in self._removed(topic, match, below):
+        pieces = self._removed(topic, match, below)
+        for number, removed in enumerate(pieces, 1):
             runs = _live(topic, removed.first_seq, removed.last_seq) if match is None else removed.ranges
             size = self._sizes_of(topic).bytes_of(runs)
-            self._commit([DeleteRecords(topic.topic_id, removed, size, asked, match)])
+            control = DeleteRecords(topic.topic_id, removed, size, asked, match)
+            # One sync at the end makes all of them durable.
+            self._commit([control], durable=number == len(pieces))
             self._loosen(topic.topic_id, removed.first_seq, removed.last_seq)
         if match is not None:
             self._tags[topic.topic_id].forget(match, below)
         return before - topic.live_records
 
-    def _removed(self, topic: TopicState, match: TagMatch | None, below: Seq) -> Iterator[DeletedSeqs]:
+    def _removed(self, topic: TopicState, match: TagMatch | None, below: Seq) -> list[DeletedSeqs]:
         """What a delete removes, in pieces that fit one control each."""
         if match is None:
-            yield DeletedSeqs.between(topic.floor, Seq(below - 1))
-            return
+            return [DeletedSeqs.between(topic.floor, Seq(below - 1))]
         tags = self._tags.setdefault(topic.topic_id, TagIndex())
         # Arrow is loaded by whoever deletes by tag, not by whoever opens a log.
         from seawall.engine.tag_scan import catch_up
 
         catch_up(tags, topic, self._logs[topic.topic_id])
         seqs = tags.find(match, below)
-        if len(seqs):
-            dead = topic.dead(Seq(int(seqs[0])), Seq(int(seqs[-1])))
-            ranges = DeletedSeqs.of(seqs[~dead.contains(seqs)]).ranges
-            for first in range(0, len(ranges), limits.DELETE_RANGES_MAX):
-                yield DeletedSeqs(ranges[first : first + limits.DELETE_RANGES_MAX])
+        if not len(seqs):
+            return []
+        dead = topic.dead(Seq(int(seqs[0])), Seq(int(seqs[-1])))
+        ranges = DeletedSeqs.of(seqs[~dead.contains(seqs)]).ranges
+        firsts = range(0, len(ranges), limits.DELETE_RANGES_MAX)
+        return [DeletedSeqs(ranges[first : first + limits.DELETE_RANGES_MAX]) for first in firsts]
 
     # --- retention -----------------------------------------------------------------------------------------------
 
@@ -147,9 +157,29 @@ class Removal:
                     f"records, or raise {setting}"
                 )
 
+    def evict_ahead(
+        self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs
+    ) -> FloorRaise | None:
+        """What is to be evicted so that an append fits: a control for the log right ahead of it, at no further sync.
+
+        Whoever logs it says so (`evicted`). Where it is not enough, as for an append larger than a cap, `retain` is due
+        behind the append.
+        """
+        if not self._is_limited(topic):
+            return None
+        if self._is_expired(topic, now_ns):
+            return next(self._expire([topic], now_ns))
+        if self._is_overfull(topic, record_count, byte_count):
+            return self._shrunk(topic, record_count, byte_count)
+        return None
+
+    def evicted(self, raised: FloorRaise) -> None:
+        """An eviction has taken effect; its segments may go once it is durable."""
+        self._loosen(raised.topic_id, raised.previous, Seq(raised.evict_floor - 1))
+
     def is_due(self, topic: TopicState, now_ns: TimestampNs) -> bool:
         """Whether `retain` would evict something of a topic; costs a few comparisons."""
-        return self._is_overfull(topic) or self._is_expired(topic, now_ns)
+        return self._is_limited(topic) and (self._is_overfull(topic) or self._is_expired(topic, now_ns))
 
     def retain(self, now_ns: TimestampNs, topics: Iterable[TopicState] | None = None) -> int:
         """Evict what is due, of some topics or of all; how many evictions that took. Durable when it returns."""
@@ -161,7 +191,7 @@ class Removal:
         if raised:
             self._commit(raised)
         for each in raised:
-            self._loosen(each.topic_id, each.previous, Seq(each.evict_floor - 1))
+            self.evicted(each)
         return len(raised)
 
     def _expire(self, topics: Iterable[TopicState], now_ns: TimestampNs) -> Iterator[FloorRaise]:
@@ -174,18 +204,24 @@ class Removal:
 
     def _make_room(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
         """Evictions of the oldest records of topics that hold too many."""
-        for topic in topics:
-            if self._is_overfull(topic):
-                config, runs = topic.config, _live(topic, topic.floor, topic.head_seq)
-                keep = topic.floor
-                if config.cap_records:
-                    keep = max(keep, _behind_records(runs, topic.live_records - config.cap_records))
-                if config.cap_bytes:
-                    keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes - config.cap_bytes))
-                yield self._eviction(topic, GapReason.CAP, keep)
+        return (self._shrunk(topic) for topic in topics if self._is_overfull(topic))
 
-    def _is_overfull(self, topic: TopicState) -> bool:
-        over = any(present > cap for _, cap, present, _ in _caps(topic, 0, 0))
+    def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> FloorRaise:
+        """The eviction after which a topic has room for so much, or is empty."""
+        config, runs = topic.config, _live(topic, topic.floor, topic.head_seq)
+        keep = topic.floor
+        if config.cap_records:
+            keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
+        if config.cap_bytes:
+            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.cap_bytes))
+        return self._eviction(topic, GapReason.CAP, keep)
+
+    def _is_limited(self, topic: TopicState) -> bool:
+        config = topic.config
+        return bool(config.ttl_ms or config.cap_records or config.cap_bytes)
+
+    def _is_overfull(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> bool:
+        over = any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count))
         return over and topic.live_records > 0 and topic.config.discard is Discard.OLD
 
     def _is_expired(self, topic: TopicState, now_ns: TimestampNs) -> bool:
@@ -229,12 +265,15 @@ class Removal:
             self._loosen(topic.topic_id, Seq(1), topic.head_seq)
 
     def drop_dead(self) -> int:
-        """Drop sealed segments that nobody will ask for any more; how many. What removed them must be durable."""
+        """Drop sealed segments that nobody will ask for any more; how many."""
         dropped = 0
         for topic_id, (first, last) in list(self._loose.items()):
             for segment in self._disposable(topic_id, first, last):
                 if dropped == _DROPS_MAX:
                     return dropped
+                if not dropped:
+                    # What removed its records may not be durable yet.
+                    self._sync()
                 self._logs[topic_id].sealed.remove(segment)
                 segment.drop()
                 self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
@@ -252,6 +291,11 @@ class Removal:
         names = (segment.name for segment in log.sealed[low:high])
         needless = [topic.is_disposable(name.first_seq, name.last_seq) for name in names]
         return list(compress(log.sealed[low:high], needless))
+
+    @property
+    def has_loose(self) -> bool:
+        """Whether there is something for `drop_dead` to look at."""
+        return bool(self._loose)
 
     def store_deletes(self) -> int:
         """Bring the stored deletes of sealed segments up to date; how many were written."""
@@ -336,5 +380,7 @@ def _behind_records(runs: Ranges, excess: int) -> Seq:
     if excess <= 0:
         return Seq(0)
     ends = (runs[:, 1] - runs[:, 0]).cumsum()
+    if excess >= int(ends[-1]):
+        return Seq(int(runs[-1, 1]))
     number = int(ends.searchsorted(excess, "left"))
     return Seq(int(runs[number, 1]) - (int(ends[number]) - excess))

@@ -33,7 +33,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
@@ -80,6 +80,9 @@ _REFERENCE_ROOM: Final = 256
 _HEADROOM: Final = 16 * limits.KIB
 _USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
+#: A control with its position, as the batch that goes to the log.
+Numbered: TypeAlias = tuple[SimpleControl, Position, bytes]
+
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: What an append needs to know of a batch before it is numbered: how many records, of which topic, plain bytes.
@@ -115,7 +118,8 @@ class Store:
         self._checkpoint_at = checkpoint_at
         self.catalog = catalog
         self._removal = Removal(
-            catalog, logs, self._commit_many, lambda topic_id: topic_home(machine.files, directory, topic_id)
+            *(catalog, logs, self._commit_many, self.sync),
+            home=lambda topic_id: topic_home(machine.files, directory, topic_id),
         )
         self._removal.look_everywhere()
 
@@ -177,19 +181,25 @@ class Store:
         record_count, byte_count = _counted(topic, batches)
         self._removal.check_room(topic, record_count, byte_count, TimestampNs(now))
         self._raise_ceiling(topic, record_count)
+        raised = self._removal.evict_ahead(topic, record_count, byte_count, TimestampNs(now))
         log = self._log_of(topic)
         rolls = log.needs_roll(_bounds(topic), TimestampNs(now))
         with self._preparing():
             filling = self._make_room(topic, log, batches, rolls, now)
         with self._changing():
-            roll = self._roll(topic, log, now) if rolls else None
-            headers = self._number(batches, filling, roll, now)
+            ahead = [] if raised is None else [self._numbered(raised, now)]
+            if rolls:
+                previous = log.filling[-2].segment.first_seq
+                ahead.append(self._numbered(SegmentRoll(topic.topic_id, topic.next_seq, previous), now))
+            headers = self._number(batches, filling, ahead, now)
             if topic.config.durability is Durability.FSYNC:
                 self._wal.sync()
-            if roll is not None:
-                self.catalog.apply(roll[0], roll[1])
+            for control, position, _ in ahead:
+                self.catalog.apply(control, position)
             for header in headers:
                 self.catalog.apply_append(header)
+        if raised is not None:
+            self._removal.evicted(raised)
         self._tidy_up(topic)
         return headers
 
@@ -273,11 +283,11 @@ class Store:
             self._commit_many(lost)
 
     def _number(
-        self, batches: Sequence[bytearray], filling: Filling, roll: tuple[SegmentRoll, Position, bytes] | None, now: int
+        self, batches: Sequence[bytearray], filling: Filling, ahead: Sequence[Numbered], now: int
     ) -> list[BatchHeader]:
-        """Number and place every batch, write them as one epoch."""
-        pieces: list[bytes | bytearray] = [] if roll is None else [roll[2]]
-        first_position = self._frontier.next_position if roll is None else roll[1]
+        """Number and place every batch, write them as one epoch behind the controls that go ahead of them."""
+        pieces: list[bytes | bytearray] = [piece for _, _, piece in ahead]
+        first_position = ahead[0][1] if ahead else self._frontier.next_position
         segment = filling.segment
         headers: list[BatchHeader] = []
         small: list[tuple[int, int]] = []
@@ -332,15 +342,13 @@ class Store:
             raise
         return filling
 
-    def _roll(self, topic: TopicState, log: TopicLog, now: int) -> tuple[SegmentRoll, Position, bytes]:
-        """The control batch that says that a new segment has begun, numbered."""
-        previous = log.filling[-2].segment.first_seq
-        roll = SegmentRoll(topic.topic_id, topic.next_seq, previous)
+    def _numbered(self, control: SimpleControl, now: int) -> Numbered:
+        """A control batch that will go to the log with the appends behind it."""
         position, timestamp_ns = self._frontier.number_control(now)
-        return roll, position, control_batch(roll, position=position, timestamp_ns=timestamp_ns, term=self._term)
+        return control, position, control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
 
-    def _commit(self, *controls: SimpleControl) -> None:
-        """Log controls at one position, durably, and let them take effect."""
+    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
+        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
         self._require_usable()
         control: Control = controls[0] if len(controls) == 1 else Compound(controls)
         now = self._machine.clock.wall_ns()
@@ -351,7 +359,8 @@ class Store:
             position, timestamp_ns = self._frontier.number_control(now)
             batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
             self._wal.append_epoch([batch], position, 1, timestamp_ns)
-            self._wal.sync()
+            if durable:
+                self._wal.sync()
             self.catalog.apply(control, position)
             for part in controls:
                 self._tell_frontier(part)
@@ -371,9 +380,9 @@ class Store:
             case _:
                 pass
 
-    def _commit_many(self, controls: Sequence[SimpleControl]) -> None:
+    def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
-            self._commit(*controls[first : first + _CONTROLS_PER_BATCH])
+            self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
 
     def _reserve_control(self, length: int, now_ns: TimestampNs, *, uses_headroom: bool) -> None:
         """Room in the log for a control; what must work on a full disk gets what was kept for it."""
@@ -412,6 +421,8 @@ class Store:
         try:
             if topic is not None and self._removal.is_due(topic, TimestampNs(self._machine.clock.wall_ns())):
                 self.retain([topic])
+            elif self._removal.has_loose:
+                self._let_go()
             if self._wal.at - self._checkpoint_at >= self._settings.checkpoint_size:
                 self.checkpoint()
         except DiskFullError:

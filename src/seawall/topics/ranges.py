@@ -53,13 +53,14 @@ class SeqRanges:
 
     def update(self, added: DeletedSeqs) -> None:
         """Put every seq of a set into this one: at once, however many ranges it has and wherever they lie."""
-        if len(added.ranges) == 1:
-            ((first, end),) = added.ranges.tolist()
-            self.add(Seq(first), Seq(end - 1))
+        if not len(added):
             return
-        merged = added.union(self._between(0, len(self._firsts))).ranges.astype(np.uint64)
-        self._firsts = array("Q", merged[:, 0].tobytes())
-        self._lasts = array("Q", (merged[:, 1] - np.uint64(1)).tobytes())
+        # Only ranges that overlap, touch or lie between the new ones are looked at; the rest is moved as bytes.
+        low = bisect_left(self._lasts, added.first_seq - 1)
+        high = bisect_right(self._firsts, added.last_seq + 1)
+        merged = added.union(self._between(low, high)).ranges.astype(np.uint64)
+        self._firsts[low:high] = array("Q", merged[:, 0].tobytes())
+        self._lasts[low:high] = array("Q", (merged[:, 1] - np.uint64(1)).tobytes())
 
     def inside(self, first: Seq, last: Seq) -> DeletedSeqs:
         """The ranges that lie in a range or reach into it, whole."""
