@@ -160,7 +160,9 @@ def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.Monk
     both = filled(6)
     seen: list[DeleteRecords] = []
     commit = both.store._removal._commit
-    monkeypatch.setattr(both.store._removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how)))
+    monkeypatch.setattr(
+        both.store._removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
+    )
     both.store.delete_records(TOPIC, before_seq=6, match=A)
     both.store.delete_records(TOPIC, before_seq=3)
     tagged, below = seen
@@ -256,6 +258,15 @@ def test_age_evicts_by_the_time_of_the_batch() -> None:
     assert (both.topic.live_records, both.topic.floor) == (0, 9)
     both.check()
     assert both.topic.gaps(Seq(1), Seq(99)) == [Gap(Seq(1), Seq(8), GapReason.TTL)]
+
+
+def test_age_evicts_ahead_of_an_append() -> None:
+    both = filled(6, ttl_ms=10, cap_records=6)
+    both.clock.advance(11 * NS_PER_MS)
+    both.append([[b"a", b"b"]], 5)
+    assert live_seqs(both.topic) == [7, 8]
+    assert both.topic.gaps(Seq(1), Seq(99)) == [Gap(Seq(1), Seq(6), GapReason.TTL)]
+    both.check()
 
 
 def test_age_finds_its_batch_among_many_segments() -> None:
@@ -567,8 +578,7 @@ def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
     log.filling = filling
 
 
-def test_fragments_are_evicted_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal_module, "_RUNS_AT_ONCE", 2)
+def test_fragments_are_evicted_by_their_bytes() -> None:
     both = filled(45)
     both.store.delete_records(TOPIC, match=A)
     both.model.delete(None, A)

@@ -61,9 +61,6 @@ class Commit(Protocol):
 _EVICTIONS_MAX: Final = 256
 _DROPS_MAX: Final = 64
 
-#: Runs of live records whose bytes are looked up together when a topic has too many bytes.
-_RUNS_AT_ONCE: Final = 64
-
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -243,18 +240,13 @@ class Removal:
 
     def _behind_bytes(self, topic: TopicState, runs: Ranges, excess: int) -> Seq:
         """The seq below which live records have at least `excess` bytes."""
-        sizes = self._sizes_of(topic)
         if excess <= 0:
             return topic.floor
-        for first in range(0, len(runs), _RUNS_AT_ONCE):
-            some = runs[first : first + _RUNS_AT_ONCE]
-            ends = sizes.each(some).cumsum()
-            if int(ends[-1]) >= excess:
-                number = int(ends.searchsorted(excess, "left"))
-                before = int(ends[number - 1]) if number else 0
-                low, high = some[number].tolist()
-                return Seq(sizes.reaching(Seq(low), Seq(high - 1), excess - before) + 1)
-            excess -= int(ends[-1])
+        for first, end in runs:
+            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess)
+            if size >= excess:
+                return Seq(seq + 1)
+            excess -= size
         return topic.next_seq
 
     # --- segments ------------------------------------------------------------------------------------------------

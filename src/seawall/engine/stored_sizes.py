@@ -13,6 +13,7 @@ This module must not know why records go.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, takewhile
@@ -50,35 +51,37 @@ class _Batch:
 
 
 class StoredSizes:
-    """The sizes of one topic's records. It keeps the places of the batch it read last: evictions go through it."""
+    """The sizes of one topic's records. It remembers the batches it read last: evictions go from one into the next."""
 
     def __init__(self, log: TopicLog) -> None:
         self._log = log
-        self._last_read = _Batch(0, 0, None)
+        self._lately: deque[_Batch] = deque(maxlen=2)
 
     def bytes_of(self, runs: Ranges) -> int:
         """Plain bytes of rising runs of live records, given as rows of the first seq and the seq behind the last."""
-        return int(self.each(runs).sum())
-
-    def each(self, runs: Ranges) -> Integers:
-        """Plain bytes of each of some runs."""
         # First and last seq of each run in turn: they rise, so a batch that several of them cut is read once.
         seqs = (runs - (0, 1)).reshape(-1)
         bounds = self._offsets(seqs, np.tile(np.array((0, 1), np.int64), len(runs))).reshape(-1, 2)
         known = (bounds != _UNKNOWN).all(axis=1)
-        sizes: Integers = np.where(known, np.maximum(bounds[:, 1] - bounds[:, 0], 0), 0)
-        return sizes
+        return int(np.maximum(bounds[:, 1] - bounds[:, 0], 0)[known].sum())
 
-    def reaching(self, first: Seq, last: Seq, size: int) -> Seq:
-        """The first seq of a run with which the bytes from its beginning on are at least `size`; the last if none."""
-        end = int(self._offsets(np.array([first], np.int64), np.zeros(1, np.int64))[0]) + size
-        # The last segment that begins before that; the first one does, since the run has bytes.
-        *_, chosen = takewhile(lambda index: _first_offset(index) < end, self._indexes(first, last))
-        number = chosen.find_offset(Offset(end - 1))
+    def reaching(self, first: Seq, last: Seq, size: int) -> tuple[Seq, int]:
+        """The first seq of a run with which its bytes are at least `size`, and the bytes up to there.
+
+        The last seq and all the bytes, where they are fewer.
+        """
+        whole = self.bytes_of(np.array([[first, last + 1]], np.int64))
+        if whole <= size:
+            return last, whole
+        start = int(self._offsets(np.array([first], np.int64), np.zeros(1, np.int64))[0])
+        # The last segment that begins before the place; the first one does, since the run has bytes.
+        *_, chosen = takewhile(lambda index: _first_offset(index) < start + size, self._indexes(first, last))
+        number = chosen.find_offset(Offset(start + size - 1))
         entry = chosen.slice(number, number + 1)[0]
-        count, starts = int(entry["count"]), self._read(chosen, number).starts
-        within = count if starts is None else int(starts.searchsorted(end - int(entry["base_offset"]), "left"))
-        return min(max(Seq(int(entry["base_seq"]) + min(within, count) - 1), first), last)
+        base_offset, count, starts = int(entry["base_offset"]), int(entry["count"]), self._read(chosen, number).starts
+        within = count if starts is None else int(starts.searchsorted(start + size - base_offset, "left"))
+        seq = min(Seq(int(entry["base_seq"]) + within - 1), last)
+        return seq, self.bytes_of(np.array([[first, seq + 1]], np.int64))
 
     def time_of(self, seq: Seq) -> TimestampNs | None:
         """Time of the batch that holds a seq, or of the first one behind it."""
@@ -151,13 +154,16 @@ class StoredSizes:
     def _read(self, index: BatchIndex, number: int) -> _Batch:
         entry = index.slice(number, number + 1)[0]
         base_seq, count = int(entry["base_seq"]), int(entry["count"])
-        if self._last_read.base_seq != base_seq:
-            stored = next(stored_batches(self._log, Seq(base_seq), Seq(base_seq + 1), 1), None)
-            if stored is None or stored.header.base_seq != base_seq:
-                self._last_read = _Batch(base_seq, int(entry["length"]), None)
-            else:
-                self._last_read = _Batch(base_seq, stored.header.raw_length, _starts(stored, count))
-        return self._last_read
+        for batch in self._lately:
+            if batch.base_seq == base_seq:
+                return batch
+        stored = next(stored_batches(self._log, Seq(base_seq), Seq(base_seq + 1), 1), None)
+        if stored is None or stored.header.base_seq != base_seq:
+            batch = _Batch(base_seq, int(entry["length"]), None)
+        else:
+            batch = _Batch(base_seq, stored.header.raw_length, _starts(stored, count))
+        self._lately.append(batch)
+        return batch
 
 
 def _first_offset(index: BatchIndex) -> int:
