@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from removal_model import NS_PER_MS, TOPIC, Both, batch_of, live_seqs, opened, record_of, small_segments
 
 from seawall import limits
+from seawall.cli.verify import known_topics
 from seawall.core.types import Seq
 from seawall.engine import removal as removal_module
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
@@ -18,7 +19,9 @@ from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
 from seawall.storage.control_documents import Loss
 from seawall.storage.delete_sidecar import load_deletes
 from seawall.storage.preface import DATA_START
+from seawall.storage.read_only import open_for_reading
 from seawall.storage.segment_names import deletes_name
+from seawall.storage.verify import Verification
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Discard, TopicConfig
 from seawall.topics.gaps import Gap
@@ -219,6 +222,15 @@ def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
     assert both.store._removal._tags == {}
 
 
+def test_a_delete_may_span_fragments_and_whole_segments() -> None:
+    both = filled(60)
+    for before_seq, match in ((6, A), (58, B), (59, None)):
+        assert both.store.delete_records(TOPIC, before_seq=before_seq, match=match) == both.model.delete(
+            before_seq, match
+        )
+        both.check()
+
+
 # --- retention -------------------------------------------------------------------------------------------------------
 
 
@@ -385,6 +397,10 @@ def test_a_segment_that_is_gone_is_not_made_again() -> None:
     both.store.delete_records(TOPIC, before_seq=20)
     both.model.delete(20, None)
     assert both.sealed() == []
+    both.disk.crash(keep="none")
+    with open_for_reading(both.disk, "/data") as directory:
+        verification = Verification(both.disk, directory, lambda snapshot: known_topics(both.disk, directory, snapshot))
+        assert list(verification.run()) == []
     both.reopen(crash=True)
     assert both.sealed() == []
     both.check()
@@ -536,6 +552,23 @@ def test_opaque_batches_are_one_record_without_a_tag() -> None:
     both.configure(cap_bytes=11)
     both.store.retain()
     assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
+
+
+def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
+    both = filled(40)
+    both.store.checkpoint()
+    both.store.close()
+    [name] = [name for name in both.disk.list(TOPIC_PATH) if name.startswith(f"{10:020d}-")]
+    both.disk.unlink(f"{TOPIC_PATH}/{10:020d}.index")
+    file = both.disk.open(f"{TOPIC_PATH}/{name}")
+    file.write([bytes(file.size() - DATA_START)], DATA_START)
+    both.store = opened(both.disk, both.clock)
+    assert both.store.delete_records(TOPIC, before_seq=12) == 11
+    both.configure(cap_records=20, cap_bytes=600)
+    both.store.retain()
+    both.topic.check_invariants()
+    assert both.topic.live_records <= 20
+    both.store.close()
 
 
 @pytest.mark.parametrize("how", ["ttl", "records", "bytes", "delete", "tag"])

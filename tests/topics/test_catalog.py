@@ -340,7 +340,13 @@ def test_a_snapshot_that_contradicts_itself_is_damage(kind: SectionKind, edit) -
 
 @pytest.mark.parametrize(
     "deleted",
-    [b"\0", b"\2\0\0\0\2\0\0\0" + bytes(16), b"\2\0\0\0\1\0\0\0" + bytes(16), b"\x63\0\0\0\0\0\0\0"],
+    [
+        b"\2\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0" + b"\0" * 7 + b"\x80",
+        b"\0",
+        b"\2\0\0\0\2\0\0\0" + bytes(16),
+        b"\2\0\0\0\1\0\0\0" + bytes(16),
+        b"\x63\0\0\0\0\0\0\0",
+    ],
 )
 def test_bad_ranges_of_deleted_records_are_damage(deleted: bytes) -> None:
     sections = catalog_sections(busy_log().catalog)

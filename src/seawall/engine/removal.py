@@ -108,7 +108,7 @@ class Removal:
         asked = None if before_seq is None else Seq(before_seq)
         pieces = self._removed(topic, match, below)
         for number, removed in enumerate(pieces, 1):
-            runs = _live(topic, removed.first_seq, removed.last_seq) if match is None else removed.ranges
+            runs = topic.live(removed.first_seq, removed.last_seq) if match is None else removed.ranges
             size = self._sizes_of(topic).bytes_of(runs)
             control = DeleteRecords(topic.topic_id, removed, size, asked, match)
             # One sync at the end makes all of them durable.
@@ -205,7 +205,7 @@ class Removal:
 
     def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> FloorRaise:
         """The eviction after which a topic has room for so much, or is empty."""
-        config, runs = topic.config, _live(topic, topic.floor, topic.head_seq)
+        config, runs = topic.config, topic.live(topic.floor, topic.head_seq)
         keep = topic.floor
         if config.cap_records:
             keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
@@ -234,7 +234,7 @@ class Removal:
 
     def _eviction(self, topic: TopicState, reason: GapReason, keep: Seq) -> FloorRaise:
         """The control that evicts what is live below `keep`. What is dead there already needs no word about it."""
-        runs = _live(topic, topic.floor, Seq(keep - 1))
+        runs = topic.live(topic.floor, Seq(keep - 1))
         size = self._sizes_of(topic).bytes_of(runs)
         return FloorRaise(topic.topic_id, reason, Seq(int(runs[-1, 1])), topic.evict_floor, size)
 
@@ -349,12 +349,6 @@ def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dic
         or not len(segment.index)
         or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
     }
-
-
-def _live(topic: TopicState, first: Seq, last: Seq) -> Ranges:
-    """The live runs of a range, as rows of the first seq and the seq behind the last."""
-    first, last = max(first, topic.floor), min(last, topic.head_seq)
-    return topic.dead(first, last).outside(first, last) if first <= last else np.empty((0, 2), np.int64)
 
 
 def _caps(topic: TopicState, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:

@@ -59,6 +59,10 @@ class StoredSizes:
 
     def bytes_of(self, runs: Ranges) -> int:
         """Plain bytes of rising runs of live records, given as rows of the first seq and the seq behind the last."""
+        if len(runs) == 1:
+            # An eviction has one run as long as nothing was deleted: plain numbers are faster than arrays of one.
+            ((first, end),) = runs.tolist()
+            return self._between(Seq(first), Seq(end - 1))
         # First and last seq of each run in turn: they rise, so a batch that several of them cut is read once.
         seqs = (runs - (0, 1)).reshape(-1)
         bounds = self._offsets(seqs, np.tile(np.array((0, 1), np.int64), len(runs))).reshape(-1, 2)
@@ -70,18 +74,18 @@ class StoredSizes:
 
         The last seq and all the bytes, where they are fewer.
         """
-        whole = self.bytes_of(np.array([[first, last + 1]], np.int64))
-        if whole <= size:
-            return last, whole
-        start = int(self._offsets(np.array([first], np.int64), np.zeros(1, np.int64))[0])
-        # The last segment that begins before the place; the first one does, since the run has bytes.
+        start = self._offset(first, 0)
+        if start == _UNKNOWN:
+            return last, 0
+        # The last segment that begins before the place; the first one does, since it begins before the run.
         *_, chosen = takewhile(lambda index: _first_offset(index) < start + size, self._indexes(first, last))
         number = chosen.find_offset(Offset(start + size - 1))
         entry = chosen.slice(number, number + 1)[0]
-        base_offset, count, starts = int(entry["base_offset"]), int(entry["count"]), self._read(chosen, number).starts
-        within = count if starts is None else int(starts.searchsorted(start + size - base_offset, "left"))
+        count, starts = int(entry["count"]), self._read(chosen, number).starts
+        wanted = start + size - int(entry["base_offset"])
+        within = count if starts is None else int(starts.searchsorted(wanted, "left"))
         seq = min(Seq(int(entry["base_seq"]) + within - 1), last)
-        return seq, self.bytes_of(np.array([[first, seq + 1]], np.int64))
+        return seq, self._between(first, seq)
 
     def time_of(self, seq: Seq) -> TimestampNs | None:
         """Time of the batch that holds a seq, or of the first one behind it."""
@@ -107,7 +111,9 @@ class StoredSizes:
     def _indexes(self, first: Seq, last: Seq | None) -> Iterator[BatchIndex]:
         """The index of every segment that may hold something of a range; None: of all that follows."""
         for segment in self._log.sealed:
-            if segment.name.last_seq >= first and (last is None or segment.name.first_seq <= last):
+            inside = segment.name.last_seq >= first and (last is None or segment.name.first_seq <= last)
+            # Damage may have left nothing of it.
+            if inside and len(segment.index):
                 yield segment.index
         for index in self._filling():
             if index.last_seq >= first and (last is None or index.first_seq <= last):
@@ -115,6 +121,30 @@ class StoredSizes:
 
     def _filling(self) -> Iterator[BatchIndex]:
         return (each.segment.index for each in self._log.filling if len(each.segment.index))
+
+    def _between(self, first: Seq, last: Seq) -> int:
+        """Plain bytes of one run."""
+        start, end = self._offset(first, 0), self._offset(last, 1)
+        return 0 if _UNKNOWN in (start, end) else max(0, end - start)
+
+    def _offset(self, seq: Seq, behind: int) -> int:
+        """What `_offsets` gives, for one seq."""
+        index = next(self._indexes(seq, seq), None)
+        if index is None:
+            return _UNKNOWN
+        number = index.find_seq(seq)
+        if number == len(index) or int(index.slice(number, number + 1)["base_seq"][0]) > seq:
+            number = max(number - 1, 0)
+        entry = index.slice(number, number + 1)[0]
+        base_seq, count, base_offset = int(entry["base_seq"]), int(entry["count"]), int(entry["base_offset"])
+        ahead = min(seq - base_seq + behind, count)
+        if ahead <= 0:
+            return base_offset
+        if ahead == count and number + 1 < len(index):
+            following = index.slice(number + 1, number + 2)[0]
+            if int(following["base_seq"]) == base_seq + count:
+                return int(following["base_offset"])
+        return base_offset + int(self._places(index, number, np.array([ahead], np.int64))[0])
 
     def _offsets(self, seqs: Integers, behind: Integers) -> Integers:
         """Where each of some rising seqs begins (`behind` 0) or ends (1), in bytes; _UNKNOWN where nothing holds it."""

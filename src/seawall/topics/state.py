@@ -35,7 +35,7 @@ from seawall.storage.control import Ceiling, SegmentRoll
 from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.storage.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
@@ -190,6 +190,15 @@ class TopicState:
         deleted = self.deleted.inside(first, last)
         return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
 
+    def live(self, first: Seq, last: Seq) -> Ranges:
+        """The parts of a range that are live as a whole, as rows of the first seq and the seq behind the last."""
+        first, last = max(first, self.floor), min(last, self.head_seq)
+        if first > last:
+            return np.empty((0, 2), np.int64)
+        if not len(self.deleted) and next(self.losses.inside(first, last), None) is None:
+            return np.array([[first, last + 1]], np.int64)
+        return self.dead(first, last).outside(first, last)
+
     def is_disposable(self, first: Seq, last: Seq) -> bool:
         """Whether what stores a range may go: nothing of it is live, and nothing was taken by damage.
 
@@ -227,10 +236,7 @@ class TopicState:
 
     def _live_in(self, first: Seq, last: Seq) -> int:
         """Live records in a range."""
-        first, last = max(first, self.floor), min(last, self.head_seq)
-        if first > last:
-            return 0
-        live = self.dead(first, last).outside(first, last)
+        live = self.live(first, last)
         return int((live[:, 1] - live[:, 0]).sum())
 
     def _lose(self, lost: Gap) -> None:
