@@ -115,6 +115,10 @@ CONTROL_DOCUMENT_SIZE_MAX = 64 * KIB
 #: Parts of a compound control batch. With the bound on one part it also bounds what one position can change.
 COMPOUND_PARTS_MAX = 4_096
 
+#: Ranges of seqs in one delete of records: 4 KiB where they lie close together, 32 KiB at the most. A delete of more is
+#: several control batches, each small enough to be written on a full disk.
+DELETE_RANGES_MAX = 2_048
+
 #: What a sequencer keeps of one client (`CLIENT` control batches, snapshots).
 CLIENT_ROW_SIZE = 64
 

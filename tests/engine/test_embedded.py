@@ -360,3 +360,19 @@ def test_a_forked_child_is_refused(log: EmbeddedLog, monkeypatch: pytest.MonkeyP
         log.close()
     log.publish("events", b"still open in the parent")
     assert values(log) == [b"still open in the parent"]
+
+
+def test_records_are_deleted_by_seq_and_by_tag(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data") as log:
+        log.create_topic("events")
+        log.publish("events", [Message("x", tag=tag) for tag in ("a", "b", "ab", "a")])
+        with pytest.raises(InvalidInputError, match="needs a seq to delete below, a tag, or both"):
+            log.delete("events")
+        with pytest.raises(InvalidInputError, match="not both"):
+            log.delete("events", tag="a", tag_prefix="a")
+        assert log.delete("events", before_seq=3, tag="a") == 1
+        assert log.delete("events", tag_prefix="a") == 2
+        assert log.delete("events", tag="nobody") == 0
+        assert (log.describe("events").record_count, log.describe("events").floor) == (1, 2)
+        assert log.delete("events", before_seq=99) == 1
+        assert log.describe("events").byte_count == 0

@@ -303,6 +303,22 @@ def test_a_delete_that_a_crash_cuts_short_is_finished() -> None:
     store.close()
 
 
+def test_segments_are_sealed_in_their_order() -> None:
+    """The batches of the first one wait in the log, those of the second lie at their places already."""
+    disk, store = new_store()
+    store.create_topic("events", TopicConfig(segment_max_records=2))
+    expected = {}
+    for value in (b"a", b"b", b"c" * 70_000, b"d" * 70_000, b"e"):
+        (seq,) = publish(store, "events", [value])
+        expected[seq] = value
+    store.close()
+    _, store = new_store(disk)
+    assert contents(store, "events") == (expected, [])
+    store.checkpoint()
+    assert contents(store, "events") == (expected, [])
+    store.close()
+
+
 def test_restarts_do_not_put_off_a_checkpoint() -> None:
     disk = SimDisk(seed=1)
     settings = replace(SMALL, checkpoint_size=100_000)

@@ -5,23 +5,23 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from fuzz_mutation import mutate
 
 from seawall.errors import SeawallError
 from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, SimpleControl, parse_control
+from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
 from seawall.storage.control_documents import (
-    DeleteRecords,
     FloorRaise,
     Loss,
-    MatchKind,
-    TagMatch,
     TermStart,
     TopicConfigure,
     TopicCreate,
     TopicDelete,
 )
+from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import TopicConfig
@@ -33,13 +33,6 @@ from seawall.wire.frames import checksum
 
 Target = Callable[[bytes], None]
 DIRECTORY_ID = bytes(range(16))
-
-
-class EvenRecords:
-    """Every record of a topic has as many bytes as the topic's number."""
-
-    def stored_bytes(self, topic_id: int, first_seq: int, last_seq: int) -> int:
-        return topic_id * (last_seq - first_seq + 1)
 
 
 def read_control_block(data: bytes) -> None:
@@ -64,7 +57,7 @@ def read_snapshot(data: bytes) -> None:
 def read_catalog(data: bytes) -> None:
     """A section by the number in the first byte, the others as they were written."""
     number = data[0] % len(SectionKind) + 1 if data else 1
-    load_catalog(Snapshot(9, 0, 0, {**_SECTIONS, SectionKind(number): data[1:]}), EvenRecords())
+    load_catalog(Snapshot(9, 0, 0, {**_SECTIONS, SectionKind(number): data[1:]}))
 
 
 def swallowing(parse: Target) -> Target:
@@ -85,12 +78,12 @@ TARGETS: dict[str, Target] = {
 
 
 def _catalog() -> TopicCatalog:
-    catalog = TopicCatalog(EvenRecords())
+    catalog = TopicCatalog()
     catalog.apply(catalog.create("events", TopicConfig()), 0)
     topic = catalog.named("events")
     topic.apply(Loss(1, 1, 9, GapReason.CRASH))
     catalog.apply_append(_header(position=1, base_seq=10))
-    topic.apply(DeleteRecords(1, 11))
+    topic.apply(DeleteRecords(1, DeletedSeqs.between(10, 10), 15, 11))
     topic.deleted.add(12, 12)
     topic.live_records -= 1
     catalog.set_cursor("reader", 1, Cursor(1, 5))
@@ -111,7 +104,7 @@ _CONTROLS: tuple[SimpleControl, ...] = (
     TopicDelete(3, "events", 3, {"ttl_ms": 5}),
     TopicConfigure(3, {"ttl_ms": 5}, {"ttl_ms": 6}),
     Ceiling(3, 2000, 1000),
-    DeleteRecords(3, 50, TagMatch(MatchKind.PREFIX, "user-")),
+    DeleteRecords(3, DeletedSeqs.of(np.array([4, 5, 9, 700])), 99, 50, TagMatch(MatchKind.PREFIX, "user-")),
     FloorRaise(3, GapReason.CAP, 20, 1, 4096),
     Loss(3, 5, 9, GapReason.CRASH),
     CursorCommit("worker", 3, 3, 12, 8, 90),

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,17 +30,16 @@ from seawall.storage.control_batches import (
     read_control,
     references_of,
 )
+from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
 from seawall.storage.control_documents import (
-    DeleteRecords,
     FloorRaise,
     Loss,
-    MatchKind,
-    TagMatch,
     TermStart,
     TopicConfigure,
     TopicCreate,
     TopicDelete,
 )
+from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.wire.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
 from seawall.wire.codes import Codec, GapReason
 
@@ -60,6 +60,10 @@ def append_header(*, position: int = 7, base_seq: int = 10, topic_id: int = 3, r
     return replace(header, position=position, base_seq=base_seq, base_offset=90, term=1)
 
 
+def seqs_of(*seqs: int) -> DeletedSeqs:
+    return DeletedSeqs.of(np.array(seqs, np.int64))
+
+
 REFERENCE = Reference(append_header(), segment_first_seq=4, file_position=4096)
 
 #: One of each, with its block as it is written for ever.
@@ -76,14 +80,17 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (TopicConfigure(3, {"ttl_ms": 5}, {"ttl_ms": 6}), b'{"topic_id":3,"before":{"ttl_ms":5},"after":{"ttl_ms":6}}'),
     (Ceiling(3, 2000, 1000), bytes.fromhex("0300000000000000d007000000000000e803000000000000")),
     (
-        DeleteRecords(3, 50, TagMatch(MatchKind.PREFIX, "user-é")),
-        '{"topic_id":3,"before_seq":50,"match":{"prefix":"user-é"}}'.encode(),
+        DeleteRecords(3, seqs_of(1, 2, 300), 77, 400, TagMatch(MatchKind.PREFIX, "user-é")),
+        struct.pack("<IBBHQQIIQHHH", 3, 2, 2, 7, 400, 77, 2, 0, 1, 2, 297, 1) + "user-é".encode(),
     ),
     (
-        DeleteRecords(3, None, TagMatch(MatchKind.EQ, "a")),
-        b'{"topic_id":3,"before_seq":null,"match":{"eq":"a"}}',
+        DeleteRecords(3, seqs_of(9), 5, None, TagMatch(MatchKind.EQ, "a")),
+        struct.pack("<IBBHQQIIQB", 3, 1, 1, 1, U64, 5, 1, 0, 9, 1) + b"a",
     ),
-    (DeleteRecords(3, 0), b'{"topic_id":3,"before_seq":0,"match":null}'),
+    (
+        DeleteRecords(3, seqs_of(1, 2**40), 5),
+        struct.pack("<IBBHQQIIQQQQ", 3, 0, 8, 0, U64, 5, 2, 0, 1, 1, 2**40 - 2, 1),
+    ),
     (
         FloorRaise(3, GapReason.CAP, 20, 1, 4096),
         b'{"topic_id":3,"reason":"cap","evict_floor":20,"previous":1,"removed_bytes":4096}',
@@ -151,8 +158,14 @@ simple_controls = st.one_of(
     st.builds(TopicDelete, topic_ids, names, numbers, configs),
     st.builds(TopicConfigure, topic_ids, configs, configs),
     st.builds(Ceiling, topic_ids, numbers, numbers),
-    st.builds(DeleteRecords, topic_ids, numbers, st.none()),
-    st.builds(DeleteRecords, topic_ids, st.none() | numbers, st.builds(TagMatch, st.sampled_from(MatchKind), texts)),
+    st.builds(
+        DeleteRecords,
+        topic_ids,
+        st.lists(st.integers(1, 2**63 - 3), min_size=1, max_size=40).map(lambda each: seqs_of(*each)),
+        numbers,
+        st.none() | st.integers(0, U64 - 1),
+        st.none() | st.builds(TagMatch, st.sampled_from(MatchKind), texts),
+    ),
     st.tuples(seqs, seqs)
     .filter(lambda pair: pair[0] != pair[1])
     .flatmap(
@@ -246,8 +259,12 @@ def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.
         lambda: TopicCreate(1, "a/b", 1, {}),
         lambda: TopicDelete(0, "a", 1, {}),
         lambda: TopicConfigure(0, {}, {}),
-        lambda: DeleteRecords(1),
-        lambda: DeleteRecords(1, -1),
+        lambda: DeleteRecords(1, DeletedSeqs(), 0),
+        lambda: DeleteRecords(1, seqs_of(0), 0),
+        lambda: DeleteRecords(1, seqs_of(*range(1, 2 * limits.DELETE_RANGES_MAX + 2, 2)), 0),
+        lambda: DeleteRecords(1, seqs_of(1), -1),
+        lambda: DeleteRecords(1, seqs_of(1), 0, -1),
+        lambda: DeleteRecords(1, seqs_of(1), 0, U64),
         lambda: TagMatch(MatchKind.EQ, "é" * 129),
         lambda: FloorRaise(1, GapReason.CRASH, 5, 1, 0),
         lambda: FloorRaise(1, GapReason.CAP, 5, 5, 0),
@@ -307,9 +324,18 @@ COMPOUND = Compound((Ceiling(3, 2000, 1000), CursorCommit("a", 3, 3, 12, 8)))
         (4, b'{"topic_id":3,"before":[],"after":{}}'),
         (5, Ceiling(3, 2000, 1000).encode() + b"\0"),
         (5, b"\x03\0\0\0\1\0\0\0" + bytes(16)),
-        (6, b'{"topic_id":3,"before_seq":null,"match":null}'),
-        (6, b'{"topic_id":3,"before_seq":1,"match":{"eq":"a","prefix":"b"}}'),
-        (6, b'{"topic_id":3,"before_seq":1,"match":{"glob":"b"}}'),
+        (6, struct.pack("<IBBHQQIIQ", 3, 0, 1, 0, U64, 5, 0, 0, 9)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 0, 1, 0, U64, 5, 1, 0, 0, 1)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 0, 1, 0, U64, 5, 1, 1, 9, 1)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 0, 1, 0, U64, 5, 1, 0, 9, 0)),
+        (6, struct.pack("<IBBHQQIIQH", 3, 0, 2, 0, U64, 5, 1, 0, 9, 1)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 0, 3, 0, U64, 5, 1, 0, 9, 1)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 3, 1, 0, U64, 5, 1, 0, 9, 1)),
+        (6, struct.pack("<IBBHQQIIQB", 3, 0, 1, 1, U64, 5, 1, 0, 9, 1) + b"a"),
+        (6, struct.pack("<IBBHQQIIQB", 3, 1, 1, 2, U64, 5, 1, 0, 9, 1) + b"a"),
+        (6, struct.pack("<IBBHQQIIQB", 3, 1, 1, 1, U64, 5, 1, 0, 9, 1) + b"\xff"),
+        (6, struct.pack("<IBBHQQIIQQ", 3, 0, 8, 0, U64, 5, 1, 0, 9, 2**63 - 9)),
+        (6, struct.pack("<IBBHQQIIQQQQ", 3, 0, 8, 0, U64, 5, 2, 0, 9, U64, U64, U64)),
         (6, b'{"topic_id":3,"before_seq":-1,"match":null}'),
         (7, b'{"topic_id":3,"reason":"crash","evict_floor":20,"previous":1,"removed_bytes":4096}'),
         (8, b'{"topic_id":3,"first_seq":5,"last_seq":9,"reason":"whim","lost_bytes":0}'),

@@ -60,6 +60,11 @@ def test_ranges_equal_a_plain_set(seqs: list[int], ranges: list[tuple[int, int]]
         assert found.apply(first, 13).tolist() == [seq in model for seq in range(first, first + 13)]
         for last in range(first, first + 9):
             assert found.covers(first, last) is (set(range(first, last + 1)) <= model)
+            outside = {seq for low, end in found.outside(first, last).tolist() for seq in range(low, end)}
+            assert outside == {*range(first, last + 1)} - model
+    assert found.contains(np.array(others, np.int64)).tolist() == [seq in model for seq in others]
+    if model:
+        assert (found.first_seq, found.last_seq) == (min(model), max(model))
     bounds = found.ranges.reshape(-1).tolist()
     assert bounds == sorted(set(bounds))
     both = found.union(deleted(others))

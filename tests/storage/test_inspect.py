@@ -15,7 +15,8 @@ from seawall.errors import ChecksumError, CorruptionError
 from seawall.io.files import OsFiles
 from seawall.storage.control import ClientRow, Reference
 from seawall.storage.control_batches import Control, control_batch
-from seawall.storage.control_documents import DeleteRecords, Loss, MatchKind, TagMatch, TopicCreate
+from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control_documents import Loss, TopicCreate
 from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader
 from seawall.storage.inspect import Item, inspect_file, is_zero, type_name
@@ -174,8 +175,14 @@ def test_a_snapshot_is_shown_by_sections(data: Path) -> None:
     [
         (Loss(TopicId(3), Seq(1), Seq(9), GapReason.CRASH, 0), {"command": "loss", "reason": "crash", "last_seq": 9}),
         (
-            DeleteRecords(TopicId(3), None, TagMatch(MatchKind.PREFIX, "a")),
-            {"command": "delete_records", "before_seq": None, "match": {"kind": "prefix", "text": "a"}},
+            DeleteRecords(TopicId(3), DeletedSeqs.between(Seq(4), Seq(5)), 20, None, TagMatch(MatchKind.PREFIX, "a")),
+            {
+                "command": "delete_records",
+                "removed": [[4, 5]],
+                "removed_bytes": 20,
+                "before_seq": None,
+                "match": {"kind": "prefix", "text": "a"},
+            },
         ),
         (
             TopicCreate(TopicId(3), "events", TopicEpoch(1), {"several": ["a", 1, None, 1.5, True]}),

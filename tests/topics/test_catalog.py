@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,9 @@ from seawall.errors import (
 )
 from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, Control
-from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, MatchKind, TagMatch, TermStart
+from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control_documents import FloorRaise, Loss, TermStart
+from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import TopicConfig
@@ -27,14 +30,6 @@ from seawall.topics.keys import KeyedAppend
 from seawall.topics.persistence import catalog_sections, load_catalog
 from seawall.wire.batches import BatchHeader, batch_header
 from seawall.wire.codes import GapReason
-
-
-class TenBytes:
-    """Every record has ten bytes, whatever its topic."""
-
-    def stored_bytes(self, topic_id: int, first_seq: int, last_seq: int) -> int:
-        assert topic_id
-        return 10 * (last_seq - first_seq + 1)
 
 
 def append_header(topic_id: int, base_seq: int, count: int, position: int) -> BatchHeader:
@@ -54,17 +49,17 @@ class Log:
     """A catalog and the position of the next batch."""
 
     def __init__(self) -> None:
-        self.catalog = TopicCatalog(TenBytes())
+        self.catalog = TopicCatalog()
         self.position = 0
 
     def apply(self, control: Control) -> bool:
         self.position += 1
         return self.catalog.apply(control, self.position - 1)
 
-    def append(self, name: str, count: int, tags: tuple[bytes | None, ...] = ()) -> None:
+    def append(self, name: str, count: int) -> None:
         topic = self.catalog.named(name)
         self.position += 1
-        assert self.catalog.apply_append(append_header(topic.topic_id, topic.next_seq, count, self.position - 1), tags)
+        assert self.catalog.apply_append(append_header(topic.topic_id, topic.next_seq, count, self.position - 1))
 
     def create(self, name: str, **settings) -> None:
         assert self.apply(self.catalog.create(name, TopicConfig(**settings)))
@@ -175,7 +170,7 @@ def test_a_batch_takes_effect_once() -> None:
 
 def test_what_names_no_topic_does_nothing() -> None:
     log = Log()
-    for control in (Ceiling(1, 50, 1), CursorCommit("a", 1, 1, 1, 0), DeleteRecords(1, 5)):
+    for control in (Ceiling(1, 50, 1), CursorCommit("a", 1, 1, 1, 0), DeleteRecords(1, DeletedSeqs.between(1, 4), 40)):
         assert not log.apply(control)
     log.create("a")
     assert not log.catalog.apply_append(append_header(7, 1, 1, log.position))
@@ -196,12 +191,11 @@ def test_a_compound_applies_every_part_it_can() -> None:
         CursorCommit("router", 1, 1, 3, 0),
         SegmentRoll(1, 3, 1),
     )
-    assert not log.catalog.apply(Compound(parts), log.position, {(1, 1): [b"x", None]})
+    assert not log.catalog.apply(Compound(parts), log.position)
     topic = log.catalog.named("a")
     assert (topic.head_seq, topic.segment_first_seq) == (2, 3)
     assert log.catalog.cursor("router", 1) == Cursor(1, 3)
-    topic.apply(DeleteRecords(1, None, TagMatch(MatchKind.EQ, "x")))
-    assert topic.floor == 2
+    assert topic.live_records == 2
 
 
 def test_cursors_are_set_to_what_was_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,17 +219,20 @@ def test_cursors_are_set_to_what_was_committed(monkeypatch: pytest.MonkeyPatch) 
 # --- snapshots -------------------------------------------------------------------------------------------------------
 
 
+EVERY_SECOND = DeletedSeqs.of(np.arange(1, 20, 2, dtype=np.int64))
+
+
 def busy_log() -> Log:
     log = Log()
     for name in ("gone", "a", "b", "empty"):
         log.create(name, ttl_ms=5)
-    log.append("a", 20, (b"x", None) * 10)
+    log.append("a", 20)
     log.append("b", 3)
     for control in (
         TermStart(2, 1, 0),
         Ceiling(2, 1000, 1),
         SegmentRoll(2, 11, 1),
-        DeleteRecords(2, None, TagMatch(MatchKind.EQ, "x")),
+        DeleteRecords(2, EVERY_SECOND, 100, None, TagMatch(MatchKind.EQ, "x")),
         FloorRaise(2, GapReason.CAP, 4, 1, 10),
         FloorRaise(2, GapReason.TTL, 6, 4, 10),
         Loss(2, 8, 9, GapReason.CORRUPTION, 10),
@@ -257,7 +254,7 @@ def snapshot_of(log: Log) -> Snapshot:
 def test_a_snapshot_brings_everything_back() -> None:
     log = busy_log()
     snapshot = snapshot_of(log)
-    loaded = load_catalog(snapshot, TenBytes())
+    loaded = load_catalog(snapshot)
     assert catalog_sections(loaded) == snapshot.sections
     assert (loaded.next_position, loaded.next_topic_id, loaded.term) == (log.position, 5, 2)
     topic = loaded.named("a")
@@ -270,7 +267,7 @@ def test_a_snapshot_brings_everything_back() -> None:
 
 def tail(log: Log) -> list[Control]:
     return [
-        DeleteRecords(2, 15),
+        DeleteRecords(2, DeletedSeqs.between(6, 14), 20, 15),
         FloorRaise(2, GapReason.CAP, 20, 6, 30),
         CursorCommit("réader", 2, 2, 31, 7),
         log.catalog.create("late", TopicConfig()),
@@ -285,7 +282,7 @@ def test_replay_over_a_snapshot_gives_the_same_as_never_stopping(taken_after: in
     start = log.position
     for control in controls[:taken_after]:
         assert log.apply(control)
-    loaded = load_catalog(snapshot_of(log), TenBytes())
+    loaded = load_catalog(snapshot_of(log))
     for control in controls[taken_after:]:
         assert log.apply(control)
     for position, control in enumerate(controls, start):
@@ -295,7 +292,7 @@ def test_replay_over_a_snapshot_gives_the_same_as_never_stopping(taken_after: in
 
 def test_an_empty_catalog_comes_back() -> None:
     log = Log()
-    assert len(load_catalog(snapshot_of(log), TenBytes())) == 0
+    assert len(load_catalog(snapshot_of(log))) == 0
 
 
 def edited(sections: dict[SectionKind, bytes], kind: SectionKind, edit) -> dict[SectionKind, bytes]:
@@ -338,21 +335,27 @@ def edited(sections: dict[SectionKind, bytes], kind: SectionKind, edit) -> dict[
 def test_a_snapshot_that_contradicts_itself_is_damage(kind: SectionKind, edit) -> None:
     sections = edited(catalog_sections(busy_log().catalog), kind, edit)
     with pytest.raises(CorruptionError):
-        load_catalog(Snapshot(9, 0, 0, sections), TenBytes())
+        load_catalog(Snapshot(9, 0, 0, sections))
 
 
 @pytest.mark.parametrize(
     "deleted",
-    [b"\0", b"\2\0\0\0\2\0\0\0" + bytes(16), b"\2\0\0\0\1\0\0\0" + bytes(16), b"\x63\0\0\0\0\0\0\0"],
+    [
+        b"\2\0\0\0\1\0\0\0\1\0\0\0\0\0\0\0" + b"\0" * 7 + b"\x80",
+        b"\0",
+        b"\2\0\0\0\2\0\0\0" + bytes(16),
+        b"\2\0\0\0\1\0\0\0" + bytes(16),
+        b"\x63\0\0\0\0\0\0\0",
+    ],
 )
 def test_bad_ranges_of_deleted_records_are_damage(deleted: bytes) -> None:
     sections = catalog_sections(busy_log().catalog)
     with pytest.raises(CorruptionError):
-        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted}), TenBytes())
+        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted}))
 
 
 def test_deleted_records_of_one_topic_come_once() -> None:
     sections = catalog_sections(busy_log().catalog)
     deleted = sections[SectionKind.DELETED]
     with pytest.raises(CorruptionError, match="DELETED"):
-        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted * 2}), TenBytes())
+        load_catalog(Snapshot(9, 0, 0, {**sections, SectionKind.DELETED: deleted * 2}))

@@ -2,12 +2,14 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import Seq
 from seawall.errors import InvariantError
+from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.ranges import SeqRanges
 from seawall.wire.codes import GapReason
@@ -41,6 +43,18 @@ def test_ranges_are_a_set(changes: list, asked: tuple[int, int]) -> None:
     first, last = asked
     outside = list(found.outside(Seq(first), Seq(last)))
     assert set().union(*(seqs_of(*pair) for pair in outside)) == seqs_of(first, last) - model
+
+
+@given(st.lists(ranges, max_size=10), st.lists(ranges, max_size=10), ranges)
+def test_many_ranges_at_once_are_the_same_as_one_by_one(old: list, new: list, asked: tuple[int, int]) -> None:
+    one_by_one, at_once = SeqRanges(old), SeqRanges(old)
+    for first, last in new:
+        one_by_one.add(Seq(first), Seq(last))
+    at_once.update(DeletedSeqs(np.array([(first, last + 1) for first, last in new], np.int64).reshape(-1, 2)))
+    assert list(at_once) == list(one_by_one)
+    touching = [(first, last) for first, last in at_once if first <= asked[1] and last >= asked[0]]
+    inside = at_once.inside(Seq(asked[0]), Seq(asked[1]))
+    assert [(first, end - 1) for first, end in inside.ranges.tolist()] == touching
 
 
 def test_the_largest_seq_fits() -> None:

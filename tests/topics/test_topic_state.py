@@ -1,7 +1,9 @@
 """The state of a topic against a model that keeps every record in a dictionary."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from seawall.core.types import Seq
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError
 from seawall.storage.control import Ceiling, Checkpoint, CursorCommit, SegmentRoll
-from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, MatchKind, TagMatch, TopicConfigure
+from seawall.storage.control_deletes import DeleteRecords
+from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
@@ -17,17 +21,6 @@ from seawall.wire.batches import BatchHeader, batch_header
 from seawall.wire.codes import GapReason
 
 TOPIC = 3
-
-
-class Records:
-    """Sizes of records: the record with seq n has n % 7 + 1 bytes."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int, int]] = []
-
-    def stored_bytes(self, topic_id: int, first_seq: int, last_seq: int) -> int:
-        self.asked.append((topic_id, first_seq, last_seq))
-        return sum(size_of(seq) for seq in range(first_seq, last_seq + 1))
 
 
 def size_of(seq: int) -> int:
@@ -43,13 +36,19 @@ def append_header(base_seq: int, count: int, *, base_offset: int = 0, timestamp_
 
 
 def new_topic() -> TopicState:
-    return TopicState(TOPIC, "events", 3, TopicConfig(), Records())
+    return TopicState(TOPIC, "events", 3, TopicConfig())
 
 
 def topic_with(count: int) -> TopicState:
     topic = new_topic()
     topic.append(append_header(1, count))
     return topic
+
+
+def delete_of(*seqs: int, live: Iterable[int] | None = None) -> DeleteRecords:
+    """A delete of these seqs, of which those in `live` count."""
+    size = sum(size_of(seq) for seq in (seqs if live is None else {*seqs} & {*live}))
+    return DeleteRecords(TOPIC, DeletedSeqs.of(np.array(seqs, np.int64)), size)
 
 
 def live_seqs(topic: TopicState) -> list[int]:
@@ -98,40 +97,60 @@ def test_seqs_nobody_accounts_for_are_a_loss() -> None:
     topic.check_invariants()
 
 
-def test_a_delete_below_a_seq_is_silent() -> None:
+def test_a_delete_is_silent() -> None:
     topic = topic_with(10)
-    topic.apply(DeleteRecords(TOPIC, 4))
-    assert (topic.floor, topic.evict_floor, topic.delete_below) == (4, 1, 4)
+    topic.apply(delete_of(1, 2, 3))
+    assert (topic.floor, topic.evict_floor) == (4, 1)
     assert topic.gaps(1, 10) == []
     assert live_seqs(topic) == [4, 5, 6, 7, 8, 9, 10]
     assert topic.live_bytes == sum(map(size_of, range(4, 11)))
-    topic.apply(DeleteRecords(TOPIC, 2))
-    assert topic.delete_below == 4, "a lower one changes nothing"
-    assert topic._stored.asked == [(TOPIC, 1, 3)]
+    assert list(topic.deleted) == [], "what lies below the floor is forgotten"
+    topic.apply(DeleteRecords(TOPIC, DeletedSeqs.between(1, 2), 0))
+    assert (topic.floor, topic.live_records) == (4, 7), "what is gone stays gone"
 
 
-def test_a_delete_covers_only_what_precedes_it() -> None:
-    topic = new_topic()
-    topic.append(append_header(1, 4), [b"a", b"b", None, b"a"])
-    topic.apply(DeleteRecords(TOPIC, 100, TagMatch(MatchKind.EQ, "a")))
-    topic.append(append_header(5, 2), [b"a", b"b"])
-    assert live_seqs(topic) == [2, 3, 5, 6]
-    topic.apply(DeleteRecords(TOPIC, 1000))
-    assert (topic.floor, topic.delete_below, topic.live_bytes) == (7, 7, 0)
+def test_a_delete_in_the_middle_leaves_the_floor() -> None:
+    topic = topic_with(6)
+    topic.apply(delete_of(2, 4, 5))
+    assert (topic.floor, live_seqs(topic), list(topic.deleted)) == (1, [1, 3, 6], [(2, 2), (4, 5)])
+    assert topic.live_bytes == sum(map(size_of, (1, 3, 6)))
+    topic.apply(delete_of(1))
+    assert (topic.floor, list(topic.deleted)) == (3, [(4, 5)])
+    topic.apply(delete_of(3, 4, 5, 6, live=(3, 6)))
+    assert (topic.floor, topic.live_records, topic.live_bytes) == (7, 0, 0)
     topic.append(append_header(7, 1))
     assert live_seqs(topic) == [7]
 
 
-def test_a_delete_by_tag_and_seq_needs_both() -> None:
-    topic = new_topic()
-    topic.append(append_header(1, 5), [b"ab", b"a", b"b", b"abc", None])
-    topic.apply(DeleteRecords(TOPIC, 4, TagMatch(MatchKind.PREFIX, "a")))
-    assert live_seqs(topic) == [3, 4, 5]
-    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.PREFIX, "")))
-    assert live_seqs(topic) == [5]
-    assert topic._stored.asked == [(TOPIC, 1, 2), (TOPIC, 3, 4)]
-    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.EQ, "nobody")))
-    assert live_seqs(topic) == [5]
+def test_a_delete_of_records_that_damage_took_stops_nothing() -> None:
+    topic = topic_with(3)
+    topic.apply(delete_of(2, 3, 4, 9))
+    assert (live_seqs(topic), topic.live_records) == ([1], 1)
+    topic.append(append_header(12, 1))
+    assert live_seqs(topic) == [1, 12]
+    assert topic.gaps(1, 12) == [Gap(4, 11, GapReason.CORRUPTION)]
+    topic.check_invariants()
+
+
+def test_what_is_dead_is_one_set() -> None:
+    topic = topic_with(20)
+    topic.apply(delete_of(1, 2, 8, 9))
+    topic.apply(Loss(TOPIC, 12, 13, GapReason.CORRUPTION, 0))
+    assert topic.dead(1, 20).ranges.tolist() == [[1, 3], [8, 10], [12, 14]]
+    assert topic.dead(9, 12).ranges.tolist() == [[8, 10], [12, 13]]
+    assert topic.dead(3, 7).ranges.tolist() == []
+
+
+def test_what_damage_took_is_not_disposed_of() -> None:
+    topic = topic_with(20)
+    topic.apply(delete_of(1, 2, 8, 9))
+    topic.apply(Loss(TOPIC, 12, 13, GapReason.CORRUPTION, 0))
+    topic.apply(Loss(TOPIC, 15, 16, GapReason.CRASH, 0))
+    assert all(topic.is_disposable(*pair) for pair in ((1, 2), (8, 9), (15, 16)))
+    assert not any(topic.is_disposable(*pair) for pair in ((2, 3), (7, 9), (10, 12), (12, 13)))
+    assert not topic.is_disposable(21, 30), "what is to come"
+    topic.apply(FloorRaise(TOPIC, GapReason.CAP, 15, 1, 0))
+    assert topic.is_disposable(1, 14), "what was evicted is not asked for any more"
 
 
 def test_evictions_are_told_with_their_reason() -> None:
@@ -146,7 +165,6 @@ def test_evictions_are_told_with_their_reason() -> None:
     topic.apply(FloorRaise(TOPIC, GapReason.CAP, 6, 1, 1000))
     assert (topic.evict_floor, topic.live_records) == (8, 13), "a floor never goes back"
     assert topic.live_bytes == sum(map(size_of, range(8, 21)))
-    assert topic._stored.asked == [], "evictions say their bytes themselves"
 
 
 def test_an_eviction_cannot_reach_beyond_the_head() -> None:
@@ -156,9 +174,8 @@ def test_an_eviction_cannot_reach_beyond_the_head() -> None:
 
 
 def test_the_floor_passes_deleted_records_behind_an_eviction() -> None:
-    topic = new_topic()
-    topic.append(append_header(1, 6), [None, None, b"x", b"x", None, None])
-    topic.apply(DeleteRecords(TOPIC, None, TagMatch(MatchKind.EQ, "x")))
+    topic = topic_with(6)
+    topic.apply(delete_of(3, 4))
     assert topic.floor == 1
     topic.apply(FloorRaise(TOPIC, GapReason.CAP, 3, 1, size_of(1) + size_of(2)))
     assert (topic.evict_floor, topic.floor) == (3, 5)
@@ -240,11 +257,9 @@ def test_a_wrong_count_is_noticed() -> None:
 
 # --- any history -----------------------------------------------------------------------------------------------------
 
-tags = st.sampled_from([None, b"a", b"ab", b"b"])
-selectors = st.none() | st.builds(TagMatch, st.sampled_from(MatchKind), st.sampled_from(["", "a", "ab", "b"]))
 events = st.one_of(
-    st.lists(tags, min_size=1, max_size=8).map(lambda drawn: ("append", drawn)),
-    st.tuples(st.just("delete"), st.none() | st.integers(0, 80), selectors),
+    st.tuples(st.just("append"), st.integers(1, 8)),
+    st.tuples(st.just("delete"), st.lists(st.integers(1, 60), min_size=1, max_size=8)),
     st.tuples(st.just("evict"), st.sampled_from([GapReason.CAP, GapReason.TTL]), st.integers(1, 12)),
     st.tuples(st.just("lose"), st.integers(1, 60), st.integers(0, 8)),
     st.tuples(st.just("crash"), st.integers(1, 8)),
@@ -252,10 +267,10 @@ events = st.one_of(
 
 
 class Model:
-    """Every seq with its tag or why it is gone."""
+    """Every seq that is live, or why it is gone."""
 
     def __init__(self) -> None:
-        self.live: dict[int, bytes | None] = {}
+        self.live: set[int] = set()
         self.lost: dict[int, GapReason] = {}
         self.head = 0
         self.evict_floor = 1
@@ -268,21 +283,20 @@ class Model:
         return sum(size_of(each) for each in self.live if each < seq)
 
     def remove(self, seqs: set[int]) -> None:
-        self.live = {seq: tag for seq, tag in self.live.items() if seq not in seqs}
+        self.live -= seqs
 
 
 def play(topic: TopicState, model: Model, event: tuple) -> None:
     match event:
-        case "append", drawn:
-            topic.append(append_header(model.head + 1, len(drawn)), drawn)
-            model.live |= dict(enumerate(drawn, model.head + 1))
-            model.head += len(drawn)
-        case "delete", before_seq, selector:
-            if before_seq is None and selector is None:
-                return
-            topic.apply(DeleteRecords(TOPIC, before_seq, selector))
-            below = model.head + 1 if before_seq is None else before_seq
-            model.remove({seq for seq, tag in model.live.items() if seq < below and matches(selector, tag)})
+        case "append", count:
+            topic.append(append_header(model.head + 1, count))
+            model.live |= {*range(model.head + 1, model.head + count + 1)}
+            model.head += count
+        case "delete", seqs:
+            known = [seq for seq in seqs if seq <= model.head]
+            if known:
+                topic.apply(delete_of(*known, live=model.live))
+                model.remove({*known})
         case "evict", reason, count:
             doomed = sorted(model.live)[:count]
             if doomed:
@@ -301,13 +315,6 @@ def play(topic: TopicState, model: Model, event: tuple) -> None:
             topic.apply(Loss(TOPIC, model.head + 1, model.head + length, GapReason.CRASH))
             model.lost |= dict.fromkeys(range(model.head + 1, model.head + length + 1), GapReason.CRASH)
             model.head += length
-
-
-def matches(selector: TagMatch | None, tag: bytes | None) -> bool:
-    if selector is None:
-        return True
-    text = selector.text.encode()
-    return tag is not None and (tag == text if selector.kind is MatchKind.EQ else tag.startswith(text))
 
 
 @settings(max_examples=200)
@@ -331,7 +338,7 @@ def test_any_history_gives_what_the_model_says(history: list[tuple]) -> None:
     assert {seq: reason for seq, reason in told.items() if seq >= model.evict_floor} == {
         seq: reason for seq, reason in model.lost.items() if seq >= model.evict_floor
     }
-    assert not told.keys() & model.live.keys()
+    assert not told.keys() & model.live
     for seq in range(1, model.head + 2):
         assert topic.first_readable(Seq(seq)) == min(
             (each for each in model.live if each >= seq), default=model.head + 1

@@ -14,7 +14,9 @@ from seawall.io.interfaces import File, ReadableBuffer
 from seawall.sequencer.frontier import Draft, Numbered
 from seawall.storage.control_batches import Control
 from seawall.storage.wal import EpochWrite
-from seawall.wire.codes import AS_TOPIC
+from seawall.topics.state import TopicState
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import AS_TOPIC, Codec
 
 #: A client without a session: top bit set, numbers that nobody compares.
 NO_SESSION: Final = ClientId(1 << 63)
@@ -51,8 +53,27 @@ class Append:
     client_seq: ClientSeq = NO_CLIENT_SEQ
     session_epoch: int = 0
     flags: int = 0
+    codec: Codec = Codec.NONE
+    #: Bytes of the plain block, where it is compressed.
+    raw_length: int = 0
     numbered: Numbered | None = None
     error: Exception | None = None
+
+    @classmethod
+    def of_batch(cls, batch: ReadableBuffer) -> Append:
+        """A batch as a writer has encoded it; its checksums were verified when it arrived."""
+        header = parse_batch_header(batch, source=BatchSource.STORED)
+        return cls(
+            header.topic_id,
+            memoryview(batch)[limits.BATCH_HEADER_SIZE :],
+            header.record_count,
+            header.client_id,
+            header.client_seq,
+            header.session_epoch,
+            header.flags,
+            header.codec,
+            header.raw_length,
+        )
 
     @property
     def has_session(self) -> bool:
@@ -75,8 +96,8 @@ class Append:
             _signed(self.client_id),
             _signed(self.client_seq),
             self.session_epoch & 0xFFFF_FFFF,
-            len(self.block),
-            _AS_TOPIC | self.flags << 24,
+            self.raw_length or len(self.block),
+            _AS_TOPIC | self.codec << 16 | self.flags << 24,
         )
 
 
@@ -105,6 +126,8 @@ class Commit:
     effects: list[Effect] = field(default_factory=list)
     places: list[PlaceWrite] = field(default_factory=list)
     epoch: EpochWrite | None = None
+    #: Topics with caps or ages that were appended to.
+    limited: list[TopicState] = field(default_factory=list)
 
     def carry_out(self) -> None:
         """Write all of it, on this thread."""

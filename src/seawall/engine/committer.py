@@ -19,12 +19,14 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit, logged_size
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.removal import Removal
 from seawall.engine.topic_log import Filling, TopicLog
 from seawall.errors import (
     CallerError,
@@ -39,6 +41,7 @@ from seawall.io.interfaces import Clock
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.control import Ceiling, SegmentRoll
+from seawall.storage.control_documents import FloorRaise
 from seawall.storage.segments import SegmentLimits
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability
@@ -62,6 +65,7 @@ class Committer:
         self,
         catalog: TopicCatalog,
         writer: LogWriter,
+        removal: Removal,
         window: ClientWindow,
         clock: Clock,
         *,
@@ -72,6 +76,7 @@ class Committer:
     ) -> None:
         self._catalog = catalog
         self._writer = writer
+        self._removal = removal
         self._window = window
         self._clock = clock
         self._log_of = log_of
@@ -91,6 +96,8 @@ class Committer:
         for append in appends:
             if append.error is None:
                 room = self._rooms[append.topic_id]
+                if room.ahead or room.is_limited:
+                    self._stage_ahead(room, commit, now)
                 self._number(append, room, commit, now)
                 commit.durable |= room.is_durable
                 is_written |= room.is_written
@@ -108,6 +115,8 @@ class Committer:
                 self._catalog.apply_append(effect.numbered)
             else:
                 self._catalog.apply(*effect)
+                if isinstance(effect[0], FloorRaise):
+                    self._removal.evicted(effect[0])
 
     # --- rooms ---------------------------------------------------------------------------------------------------
 
@@ -131,21 +140,34 @@ class Committer:
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
+        # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
+        ready = [group for group in by_topic.values() if self._prepare(group, partial(self._admit, group, now_ns))]
         logged = self._headroom
-        for topic_id, group in by_topic.items():
+        for group in ready:
             needed = _CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
-            try:
-                topic = self._topic(topic_id)
-                self._raise_ceiling(topic, sum(append.record_count for append in group))
-                self._rooms[topic_id] = self._make_room(topic, group, logged + needed, now_ns)
-            except (CallerError, RetryableError) as error:
-                _refuse(group, error)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                _refuse(group, DiskFullError(f"{error.filename}: the disk is full; free some space on it"))
-            else:
+            if self._prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
                 logged += needed
+
+    def _prepare(self, group: Sequence[Append], step: Callable[[], None]) -> bool:
+        """One step before numbers are given; what is refused in it is the error of the group alone."""
+        try:
+            step()
+        except (CallerError, RetryableError) as error:
+            _refuse(group, error)
+            return False
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            _refuse(group, DiskFullError(f"{error.filename}: the disk is full; free some space on it"))
+            return False
+        return True
+
+    def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
+        """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
+        topic = self._topic(group[0].topic_id)
+        count = sum(append.record_count for append in group)
+        self._removal.check_room(topic, count, _plain_size(group), now_ns)
+        self._raise_ceiling(topic, count)
 
     def _topic(self, topic_id: TopicId) -> TopicState:
         topic = self._catalog.find(topic_id)
@@ -153,11 +175,14 @@ class Committer:
             raise NotFoundError(f"topic {topic_id} was deleted before its records were stored; publish anew")
         return topic
 
-    def _make_room(self, topic: TopicState, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> _Room:
+    def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
         """The segment, begun if there is none or if it is full, with room for the batches there and in the log.
 
         Where there is no room a segment that was begun for them is taken back: no roll in the log tells of it.
         """
+        topic = self._topic(group[0].topic_id)
+        count = sum(append.record_count for append in group)
+        raised = self._removal.evict_ahead(topic, count, _plain_size(group), now_ns)
         log = self._log_of(topic)
         before = log.writing
         bounds = _bounds(topic)
@@ -173,11 +198,11 @@ class Committer:
             if begins:
                 log.take_back()
             raise
-        roll = None
+        ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
         if begins and before is not None:
-            roll = SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq)
+            ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
         index, segment = filling.segment.index, filling.segment
-        count = sum(append.record_count for append in group)
+        is_limited = self._removal.is_limited(topic)
         records = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
         if bounds.records:
             records = min(records, bounds.records - index.record_count)
@@ -185,13 +210,15 @@ class Committer:
         if bounds.size:
             free = min(free, bounds.size - segment.size)
         began_ns = index.first_timestamp_ns if len(index) else now_ns
-        return _Room(
+        self._rooms[topic.topic_id] = _Room(
             topic,
             filling,
-            roll,
+            ahead,
+            is_limited=is_limited,
             is_durable=topic.config.durability is Durability.FSYNC,
             is_written=topic.config.durability is not Durability.MEMORY,
-            records_left=records - count,
+            # What a limited topic has to evict is asked before every commit.
+            records_left=0 if is_limited else records - count,
             bytes_left=free - size,
             until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
         )
@@ -205,11 +232,16 @@ class Committer:
 
     # --- numbers and places --------------------------------------------------------------------------------------
 
+    def _stage_ahead(self, room: _Room, commit: Commit, now: int) -> None:
+        """What has to be in the log before the first batch of a room."""
+        for control in room.ahead:
+            commit.effects.append((control, self._writer.stage_control(control, now)))
+        room.ahead = []
+        if room.is_limited and room.topic not in commit.limited:
+            commit.limited.append(room.topic)
+
     def _number(self, append: Append, room: _Room, commit: Commit, now: int) -> None:
         """Give one batch its numbers and its place, and stage it."""
-        if room.roll is not None:
-            commit.effects.append((room.roll, self._writer.stage_control(room.roll, now)))
-            room.roll = None
         filling, segment, draft = room.filling, room.filling.segment, append.draft()
         window = self._window if append.has_session else None
         if len(append.block) < LARGE_BLOCK_SIZE:
@@ -244,7 +276,8 @@ class _Room:
     topic: TopicState
     filling: Filling
     #: To be logged before the first batch.
-    roll: SegmentRoll | None
+    ahead: list[SegmentRoll | FloorRaise]
+    is_limited: bool
     is_durable: bool
     is_written: bool
     records_left: int
@@ -263,6 +296,10 @@ class _Room:
 def _refuse(appends: Sequence[Append], error: SeawallError) -> None:
     for append in appends:
         append.error = error
+
+
+def _plain_size(group: Sequence[Append]) -> int:
+    return sum(append.raw_length or len(append.block) for append in group)
 
 
 def _bounds(topic: TopicState) -> SegmentLimits:

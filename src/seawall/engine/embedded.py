@@ -39,6 +39,7 @@ from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.files import OsFiles
 from seawall.io.process import process_id, random_bytes
 from seawall.limits import MIB
+from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
@@ -144,6 +145,21 @@ class EmbeddedLog:
         self.queue.offer(delivery)
         if delivery.ack == AckLevel.FAILURES:
             self.queue.settle_now(delivery)
+
+    def delete(
+        self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
+    ) -> int:
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+
+        Readers are not told of deleted records: they are simply not there any more.
+        """
+        if tag is not None and tag_prefix is not None:
+            raise InvalidInputError("a delete by tag needs the whole tag or how it begins, not both")
+        match = None if tag is None else TagMatch(MatchKind.EQ, tag)
+        if tag_prefix is not None:
+            match = TagMatch(MatchKind.PREFIX, tag_prefix)
+        with self._changing() as store:
+            return store.delete_records(topic, before_seq=before_seq, match=match)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""

@@ -22,6 +22,7 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, replay, segment_entries
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -149,7 +150,7 @@ def _recover_log(
     directory.make_topic(topic.topic_id)
     # A killed process may have sealed a segment whose new name is not durable: nobody would look for the old one.
     files.sync_directory(home.directory)
-    segments = replayed.segments.get(topic.topic_id, {})
+    segments = still_needed(topic, replayed.segments.get(topic.topic_id, {}))
     unfilled = {first_seq for first_seq, segment in segments.items() if segment.waiting}
     recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unfilled)
     filling = []

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from seawall.core.types import Seq, TopicId
-from seawall.errors import CorruptionError, UnsupportedError
+from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
@@ -37,14 +37,6 @@ from seawall.topics.persistence import load_catalog
 from seawall.wire.batches import BatchHeader
 
 _SEGMENT: Final = Struct("<IIQ")
-
-
-class NoDeletes:
-    """Stands where deletes will ask how many bytes their records take; no batch of this engine deletes records."""
-
-    def stored_bytes(self, topic_id: TopicId, first_seq: Seq, last_seq: Seq) -> int:
-        """Refuse: there is nothing that could ask."""
-        raise UnsupportedError(f"topic {topic_id}: deleting records {first_seq} to {last_seq} is not supported")
 
 
 @dataclass(slots=True)
@@ -71,10 +63,10 @@ class Replayed:
 def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
     """Read the log from where the snapshot ends."""
     if snapshot is None:
-        state = _Replay(TopicCatalog(NoDeletes()), {})
+        state = _Replay(TopicCatalog(), {})
         from_at = WalAddress(0)
     else:
-        state = _Replay(load_catalog(snapshot, NoDeletes()), _load_segments(snapshot))
+        state = _Replay(load_catalog(snapshot), _load_segments(snapshot))
         from_at = WalAddress(snapshot.wal_from_at)
     for item in read_wal(files, directory.wal, directory.directory_id, from_at):
         match item:

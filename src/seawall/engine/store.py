@@ -7,7 +7,8 @@ Checkpoint: batches that wait in the log are copied to their places, segments sy
 and log files that no snapshot needs are removed.
 
 A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes of
-topics still work: every append leaves room for them in the log, and behind that there is the ballast.
+records and topics still work: every append leaves room for them in the log, and behind that there is the ballast.
+Which records are deleted or evicted, and which segments go with them, is the business of `removal`.
 
 After a clean end the term of this process is logged by its first change: who only reads leaves no trace.
 
@@ -27,6 +28,7 @@ from seawall.core.types import Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import NO_SPACE, Committer
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.removal import Removal
 from seawall.engine.replay import segments_section
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import StoredBatch, TopicLog, remove_segments, topic_home
@@ -36,7 +38,8 @@ from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling
 from seawall.storage.control_batches import Compound, Control, SimpleControl
-from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control_deletes import DeleteRecords, TagMatch
+from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
@@ -53,9 +56,9 @@ from seawall.wire.fields import JsonObject
 #: Losses, or ceilings, logged at one position.
 _CONTROLS_PER_BATCH: Final = 1_000
 
-#: Room in the log that appends leave to deletes of topics and to the next opening, for when the disk is full.
+#: Room in the log that appends leave to deletes and to the next opening, for when the disk is full.
 _HEADROOM: Final = 16 * limits.KIB
-_USES_HEADROOM: Final = (TopicDelete, TermStart, Loss)
+_USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
 
 class Store:
@@ -89,9 +92,15 @@ class Store:
         self._lost: Sequence[Loss] | None = lost
         self._failure: BaseException | None = None
         self._writer = writer
+        self._removal = Removal(
+            *(catalog, logs, self._commit_many, self.sync),
+            home=lambda topic_id: topic_home(machine.files, directory, topic_id),
+        )
+        self._removal.look_everywhere()
         self._committer = Committer(
             catalog,
             writer,
+            self._removal,
             ClientWindow(),
             machine.clock,
             log_of=self._log_of,
@@ -132,7 +141,20 @@ class Store:
     def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
         """Keep how far an owner has read; durable when this returns."""
         self._commit(self.catalog.commit(owner, name, next_seq))
-        self._checkpoint_if_due()
+        self._tidy_up()
+
+    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
+        self._require_usable()
+        removed = self._removal.delete(name, before_seq=before_seq, match=match)
+        self._let_go()
+        return removed
+
+    def retain(self, topics: Sequence[TopicState] | None = None) -> None:
+        """Evict what is too old or too much, of some topics or of all of them."""
+        self._require_usable()
+        self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
+        self._let_go()
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
@@ -154,7 +176,7 @@ class Store:
         except BaseException as error:
             self._failure = error
             raise
-        self._checkpoint_if_due()
+        self._tidy_up(commit.limited)
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
@@ -183,7 +205,7 @@ class Store:
 
         `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
         """
-        self._require_usable()
+        self.retain()
         with self._preparing():
             self._writer.flush(durable=True)
             self._committer.forget_rooms()
@@ -200,7 +222,10 @@ class Store:
             self._snapshots.write(Snapshot(self._writer.frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self._checkpoint_at = self._wal.at
-            self._directory.restore_ballast()
+        self._removal.look_everywhere()
+        self._let_go()
+        with self._preparing():
+            self._removal.store_deletes()
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
@@ -260,8 +285,8 @@ class Store:
             self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
             self._commit_many(lost)
 
-    def _commit(self, *controls: SimpleControl) -> None:
-        """Log controls at one position, durably, and let them take effect."""
+    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
+        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
         self._require_usable()
         self.begin_term()
         # A change may be to what rooms were made from.
@@ -273,7 +298,7 @@ class Store:
             self._reserve_control(len(control.encode()), TimestampNs(now), uses_headroom=uses_headroom)
         with self._changing():
             position = self._writer.stage_control(control, now)
-            self._writer.flush(durable=True)
+            self._writer.flush(durable=durable)
             self.catalog.apply(control, position)
             for part in controls:
                 self._tell_frontier(part)
@@ -284,6 +309,7 @@ class Store:
                 self._writer.frontier.add_topic(TopicNumbers(part.topic_id))
             case TopicDelete():
                 self._writer.frontier.remove_topic(part.topic_id)
+                self._removal.forget(part.topic_id)
                 log = self._logs.pop(part.topic_id, None)
                 if log is not None:
                     log.close()
@@ -292,9 +318,9 @@ class Store:
             case _:
                 pass
 
-    def _commit_many(self, controls: Sequence[SimpleControl]) -> None:
+    def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
-            self._commit(*controls[first : first + _CONTROLS_PER_BATCH])
+            self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
 
     def _reserve_control(self, length: int, now_ns: TimestampNs, *, uses_headroom: bool) -> None:
         """Room in the log for a control; what must work on a full disk gets what was kept for it."""
@@ -315,12 +341,25 @@ class Store:
             self._logs[topic.topic_id] = log
         return log
 
-    def _checkpoint_if_due(self) -> None:
-        """A checkpoint on the side of another change, which stands whatever becomes of this."""
-        if self._writer.at - self._checkpoint_at < self._settings.checkpoint_size:
+    def _let_go(self) -> None:
+        """Give back the space of segments in which nothing is left."""
+        with self._preparing():
+            self._removal.drop_dead()
+            self._directory.restore_ballast()
+
+    def _tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
+        """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
+        if not limited and not self._removal.has_loose and not self._is_checkpoint_due():
             return
         try:
-            self.checkpoint()
+            now = TimestampNs(self._machine.clock.wall_ns())
+            due = [topic for topic in limited if self._removal.is_due(topic, now)]
+            if due:
+                self.retain(due)
+            elif self._removal.has_loose:
+                self._let_go()
+            if self._is_checkpoint_due():
+                self.checkpoint()
         except DiskFullError:
             # The log stays longer than it should; the next try is after another stretch of it.
             self._checkpoint_at = self._wal.at
@@ -328,6 +367,9 @@ class Store:
             # Whoever changes something next is told: INV-STORE-FAILED.
             if self._failure is None:
                 raise
+
+    def _is_checkpoint_due(self) -> bool:
+        return self._writer.at - self._checkpoint_at >= self._settings.checkpoint_size
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

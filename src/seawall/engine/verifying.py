@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seawall.core.types import TopicId
+from seawall.engine.removal import still_needed
 from seawall.engine.replay import replay
 from seawall.io.interfaces import Files
 from seawall.storage.directory import DataDirectory
@@ -38,7 +39,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
         topic.topic_id: KnownTopic(
             {
                 first_seq: Places(segment.index.entries, frozenset(segment.waiting))
-                for first_seq, segment in replayed.segments.get(topic.topic_id, {}).items()
+                for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
             tuple(topic.live_runs(topic.floor, topic.head_seq)),
         )

@@ -2,8 +2,9 @@
 
 A control batch is a stored batch (`wire.batches`) whose header has a command other than 0, no records and no numbers of
 a topic; what it changes is in its block. This module gives each command its number, and those of the busy paths their
-dataclass and their bytes. The others are JSON (`control_documents`); `control_batches` has the compound and puts header
-and block together. None of them knows what a change does to a topic: that is `topics`.
+dataclass and their bytes. Deletes of records are in `control_deletes`, the others are JSON (`control_documents`);
+`control_batches` has the compound and puts header and block together. None of them knows what a change does to a topic:
+that is `topics`.
 
 | command            | block                                                                                          |
 |--------------------|------------------------------------------------------------------------------------------------|
@@ -12,7 +13,7 @@ and block together. None of them knows what a change does to a topic: that is `t
 | 3 TOPIC_DELETE     | JSON: topic_id, name, epoch, before (the config that ends)                                     |
 | 4 TOPIC_CONFIG     | JSON: topic_id, before, after                                                                  |
 | 5 CEILING          | topic_id u32, 0 u32, ceiling u64, previous ceiling u64                                         |
-| 6 DELETE_RECORDS   | JSON: topic_id, before_seq or null, match (`{"eq": tag}`, `{"prefix": text}`) or null          |
+| 6 DELETE_RECORDS   | what was asked and the seqs that go: `control_deletes`                                         |
 | 7 FLOOR            | JSON: topic_id, reason (cap, ttl), evict_floor, previous, removed_bytes                        |
 | 8 LOSS             | JSON: topic_id, first_seq, last_seq, reason, lost_bytes                                        |
 | 9 CURSOR           | topic_id u32, owner length u16, 0 u16, epoch u64, next_seq u64, previous u64, offset u64, owner|

@@ -30,8 +30,8 @@ from seawall.storage.control import (
     Reference,
     SegmentRoll,
 )
+from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import (
-    DeleteRecords,
     FloorRaise,
     Loss,
     TermStart,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, Final, Self
 
 from seawall import limits
@@ -22,37 +21,17 @@ from seawall.wire.codes import GapReason
 from seawall.wire.fields import (
     Buffer,
     JsonObject,
-    JsonValue,
     json_object,
     json_text,
     json_unsigned,
     read_json_object,
     write_json,
-    write_text,
 )
 
 #: Reasons for which records are evicted; every other loss is a `Loss`.
 EVICTION_REASONS: Final = frozenset({GapReason.CAP, GapReason.TTL})
 
 _REASONS: Final = {reason.name.lower(): reason for reason in GapReason}
-
-
-class MatchKind(StrEnum):
-    """How a tag is compared, byte by byte."""
-
-    EQ = "eq"
-    PREFIX = "prefix"
-
-
-@dataclass(frozen=True, slots=True)
-class TagMatch:
-    """Which tags a delete means: the one equal to `text`, or all that begin with it."""
-
-    kind: MatchKind
-    text: str
-
-    def __post_init__(self) -> None:
-        write_text(self.text, limits.TAG_SIZE_MAX, "tag")
 
 
 class _Document(ABC):
@@ -163,44 +142,6 @@ class TopicConfigure(_Document):
         """The control that a document describes."""
         before, after = (json_object(document, key, "TOPIC_CONFIG") for key in ("before", "after"))
         return cls(_topic_id(document), before, after)
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRecords(_Document):
-    """Records go because somebody asked: those below `before_seq`, those whose tag matches, or those that are both.
-
-    It covers exactly the records that precede it in the log, so a record that comes later with the same tag stays.
-    """
-
-    COMMAND: ClassVar = ControlCommand.DELETE_RECORDS
-    topic_id: TopicId
-    before_seq: Seq | None = None
-    match: TagMatch | None = None
-
-    def __post_init__(self) -> None:
-        require_topic(self.topic_id)
-        if self.before_seq is None and self.match is None:
-            raise InvalidInputError("a delete of records needs a seq to delete below, a tag to match, or both")
-        if self.before_seq is not None:
-            require_unsigned(self.before_seq)
-
-    def document(self) -> JsonObject:
-        """The block as JSON."""
-        match: JsonValue = None if self.match is None else {self.match.kind.value: self.match.text}
-        return {"topic_id": self.topic_id, "before_seq": self.before_seq, "match": match}
-
-    @classmethod
-    def from_document(cls, document: JsonObject) -> Self:
-        """The control that a document describes."""
-        what = "DELETE_RECORDS"
-        before_seq, match = None, None
-        if document.get("before_seq") is not None:
-            before_seq = Seq(json_unsigned(document, "before_seq", what))
-        if document.get("match") is not None:
-            tag = json_object(document, "match", what)
-            kind = MatchKind.EQ if MatchKind.EQ in tag else MatchKind.PREFIX
-            match = TagMatch(kind, json_text(tag, kind, what))
-        return cls(_topic_id(document), before_seq, match)
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,16 @@ class DeletedSeqs:
         """The merged ranges as rows of first seq and the seq behind the last, read-only."""
         return self._bounds.reshape(-1, 2)
 
+    @property
+    def first_seq(self) -> Seq:
+        """The lowest seq; the set must not be empty."""
+        return Seq(int(self._bounds[0]))
+
+    @property
+    def last_seq(self) -> Seq:
+        """The highest seq; the set must not be empty."""
+        return Seq(int(self._bounds[-1]) - 1)
+
     def union(self, other: DeletedSeqs) -> DeletedSeqs:
         """What is in one of the two."""
         return DeletedSeqs(np.concatenate((self.ranges, other.ranges)))
@@ -85,8 +95,18 @@ class DeletedSeqs:
 
     def apply(self, first_seq: Seq, count: int) -> npt.NDArray[np.bool_]:
         """For `count` seqs from `first_seq` on, whether each is deleted."""
-        seqs = np.arange(first_seq, first_seq + count, dtype=np.int64)
+        return self.contains(np.arange(first_seq, first_seq + count, dtype=np.int64))
+
+    def contains(self, seqs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whether each of some seqs is deleted."""
         return (self._bounds.searchsorted(seqs, "right") & 1).astype(np.bool_)
+
+    def outside(self, first_seq: Seq, last_seq: Seq) -> Ranges:
+        """The parts of a range that are not in the set, both ends of the range included, as rows like `ranges`."""
+        low, end = np.int64(first_seq), np.int64(last_seq + 1)
+        inside = np.clip(self._bounds, low, end)
+        rows = np.concatenate(([low], inside, [end])).reshape(-1, 2)
+        return rows[rows[:, 0] < rows[:, 1]]
 
     def covers(self, first_seq: Seq, last_seq: Seq) -> bool:
         """Whether everything from the first to the last seq, both included, is deleted."""

@@ -42,7 +42,7 @@ from seawall.kernels.epochs import find_epoch
 from seawall.storage.batch_index import load_sidecar
 from seawall.storage.control import ControlCommand
 from seawall.storage.control_batches import Control, parts_of, read_control
-from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segment_scan import scan_segment
@@ -330,6 +330,8 @@ def _plain(value: object) -> JsonValue:
             return {str(key): _plain(each) for key, each in value.items()}
         case BatchHeader():
             return {"position": value.position, "first_seq": value.base_seq, "records": value.record_count}
+        case DeletedSeqs():
+            return [[first_seq, end - 1] for first_seq, end in value.ranges.tolist()]
         case list() | tuple():
             return [_plain(each) for each in value]
         case _:

@@ -9,8 +9,9 @@ What it does, each step leading to the same state however often a crash cuts it 
 1. Debris of replacements, indexes of segments that are not sealed and sidecars of segments that are gone are removed.
 2. Each sealed segment gets its index: the stored one, or one made from the data and stored again.
 3. Each active one is held against what is expected, or scanned, and cut behind its last batch. One that is not the last
-   is sealed; one in which nothing is expected, or that never got its first batch, is removed. One that is expected and
-   gone is made anew, with everything in it missing.
+   is sealed, unless an older one waits: segments are sealed in their order, and readers rely on it. One in which
+   nothing is expected, or that never got its first batch, is removed. One that is expected and gone is made anew, with
+   everything in it missing.
 4. An active segment beside a sealed one of the same seq is removed if the sealed one is sound and has all its batches;
    otherwise both stay and the pair is reported.
 
@@ -226,7 +227,7 @@ class _Recovery:
         segment = ActiveSegment(self.home, preface, file, index)
         if is_last:
             self.active = segment
-        elif first_seq in self.unfilled or (damages and not self.seal_damaged):
+        elif self.pending or first_seq in self.unfilled or (damages and not self.seal_damaged):
             self.pending.append(segment)
         else:
             self.sealed[first_seq] = segment.seal()

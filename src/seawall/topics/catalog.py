@@ -17,10 +17,9 @@ happen, in a damaged one the delete between them is what was lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.checks import check
@@ -31,13 +30,9 @@ from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Referen
 from seawall.storage.control_batches import Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
 from seawall.topics.config import TopicConfig
-from seawall.topics.state import StoredBytes, TopicState
+from seawall.topics.state import TopicState
 from seawall.wire.codes import ALL_TOPICS
 from seawall.wire.fields import JsonObject
-
-#: Tags of the records that the references of a control bring: one for each record, by topic and base seq.
-ReferenceTags: TypeAlias = Mapping[tuple[TopicId, Seq], Iterable[bytes | None]]
-_NO_TAGS: Final[ReferenceTags] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +52,12 @@ class TopicCatalog:
         "_by_name",
         "_cursor_count",
         "_cursors",
-        "_stored",
         "next_position",
         "next_topic_id",
         "term",
     )
 
-    def __init__(self, stored: StoredBytes) -> None:
-        self._stored = stored
+    def __init__(self) -> None:
         self._by_id: dict[TopicId, TopicState] = {}
         self._by_name: dict[str, TopicState] = {}
         self._cursors: dict[TopicId, dict[str, Cursor]] = {}
@@ -143,22 +136,22 @@ class TopicCatalog:
 
     # --- what the log says -------------------------------------------------------------------------------------
 
-    def apply_append(self, header: NumberedBatch, tags: Iterable[bytes | None] = ()) -> bool:
+    def apply_append(self, header: NumberedBatch) -> bool:
         """An append of the log; false where it did nothing."""
         if not self._advance(header.position):
             return False
         topic = self._by_id.get(header.topic_id)
         if topic is not None:
-            topic.append(header, tags)
+            topic.append(header)
         return topic is not None
 
-    def apply(self, control: Control, position: Position, tags: ReferenceTags = _NO_TAGS) -> bool:
+    def apply(self, control: Control, position: Position) -> bool:
         """A control batch of the log; false where some part of it did nothing."""
         if not self._advance(position):
             return False
         idle = 0
         for part in parts_of(control):
-            idle += not self._apply_part(part, tags)
+            idle += not self._apply_part(part)
         return not idle
 
     def _advance(self, position: Position) -> bool:
@@ -168,7 +161,7 @@ class TopicCatalog:
         self.next_position = Position(position + 1)
         return True
 
-    def _apply_part(self, part: SimpleControl, tags: ReferenceTags) -> bool:
+    def _apply_part(self, part: SimpleControl) -> bool:
         match part:
             case TopicCreate():
                 return self._create(part)
@@ -187,7 +180,7 @@ class TopicCatalog:
             case CursorCommit():
                 self.set_cursor(part.owner, part.topic_id, Cursor(part.epoch, part.next_seq, part.offset))
             case Reference():
-                topic.append(part.header, tags.get((topic.topic_id, part.header.base_seq), ()))
+                topic.append(part.header)
             case _:
                 topic.apply(part)
         return True
@@ -202,7 +195,7 @@ class TopicCatalog:
         if older is not None:
             self._remove(older)
         config = TopicConfig.from_stored(created.config)
-        self.restore(TopicState(created.topic_id, created.name, created.epoch, config, self._stored))
+        self.restore(TopicState(created.topic_id, created.name, created.epoch, config))
         return older is None
 
     def _remove(self, topic: TopicState) -> None:

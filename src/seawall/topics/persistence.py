@@ -8,7 +8,7 @@
 | KEYS     | JSON: keys, an array of [topic_id, key in hex, first_seq, last_seq, at_ms], oldest first in a topic  |
 | DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
 
-The tag index is not here: it is rebuilt from the records. What does not fit (an unknown topic, a floor above the head,
+Tags are not here: they are in the records. What does not fit (an unknown topic, a floor above the head,
 a count that is not the number of live records) is `CorruptionError`.
 """
 
@@ -27,19 +27,22 @@ from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.ranges import SeqRanges
-from seawall.topics.state import StoredBytes, TopicState
+from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 from seawall.wire.fields import JsonObject, JsonValue, json_object, json_text, json_unsigned, write_json
 
 _DELETED: Final = Struct("<II")
 _RANGE: Final = Struct("<QQ")
 
+#: Seqs fit 63 bits, so that arrays of them can be signed.
+_SEQ_LIMIT: Final = 1 << 63
+
 _REASONS: Final = {int(reason): reason for reason in GapReason}
 
 #: The plain numbers of a topic: their JSON keys are the names of its fields.
 _NUMBERS: Final = (
     *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
-    *("ttl_floor", "delete_below", "live_records", "live_bytes"),
+    *("ttl_floor", "live_records", "live_bytes"),
 )
 
 
@@ -62,22 +65,22 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
     }
 
 
-def load_catalog(snapshot: Snapshot, stored: StoredBytes) -> TopicCatalog:
-    """The catalog that `catalog_sections` wrote into a snapshot; tags are still missing."""
-    catalog = TopicCatalog(stored)
+def load_catalog(snapshot: Snapshot) -> TopicCatalog:
+    """The catalog that `catalog_sections` wrote into a snapshot."""
+    catalog = TopicCatalog()
     try:
-        _load(snapshot, catalog, stored)
+        _load(snapshot, catalog)
     except (ProtocolError, InvalidInputError, InvariantError) as error:
         raise CorruptionError(f"snapshot at position {snapshot.position}: {error}") from error
     return catalog
 
 
-def _load(snapshot: Snapshot, catalog: TopicCatalog, stored: StoredBytes) -> None:
+def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
     deleted = _parse_deleted(snapshot.section(SectionKind.DELETED))
     for document in _rows(snapshot, SectionKind.TOPICS, "topics"):
         if not isinstance(document, dict):
             raise CorruptionError("TOPICS: a topic is an object")
-        topic = _parse_topic(document, stored)
+        topic = _parse_topic(document)
         topic.deleted = SeqRanges(deleted.pop(topic.topic_id, ()))
         topic.check_invariants()
         catalog.restore(topic)
@@ -117,19 +120,19 @@ def _topic_document(topic: TopicState) -> JsonValue:
     return document | {"config": topic.config.to_json(), "losses": losses}
 
 
-def _parse_topic(document: JsonObject, stored: StoredBytes) -> TopicState:
+def _parse_topic(document: JsonObject) -> TopicState:
     what = "TOPICS"
     name = check_topic_name(json_text(document, "name", what))
     topic_id = TopicId(json_unsigned(document, "topic_id", what, 32))
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
     config = TopicConfig.from_stored(json_object(document, "config", what))
-    topic = TopicState(topic_id, name, epoch, config, stored)
+    topic = TopicState(topic_id, name, epoch, config)
     for number in _NUMBERS:
-        setattr(topic, number, json_unsigned(document, number, what))
+        setattr(topic, number, json_unsigned(document, number, what, 63))
     losses = document.get("losses")
     for row in losses if isinstance(losses, list) else [None]:
         match row:
-            case [int(first_seq), int(last_seq), int(reason)] if reason in _REASONS:
+            case [int(first_seq), int(last_seq), int(reason)] if reason in _REASONS and last_seq < _SEQ_LIMIT:
                 topic.losses.add(Gap(Seq(first_seq), Seq(last_seq), _REASONS[reason]))
             case _:
                 raise CorruptionError(f"{what}: {row} is no loss of topic {name}")
@@ -174,5 +177,7 @@ def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:
         if end > len(data) or topic_id in deleted:
             raise CorruptionError(f"DELETED: {count} ranges of topic {topic_id} do not fit")
         deleted[topic_id] = list(_RANGE.iter_unpack(data[at:end]))
+        if any(last >= _SEQ_LIMIT for _, last in deleted[topic_id]):
+            raise CorruptionError(f"DELETED: a seq of topic {topic_id} does not fit 63 bits")
         at = end
     return deleted

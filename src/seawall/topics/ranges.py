@@ -12,8 +12,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from seawall.core.checks import check
 from seawall.core.types import Seq
+from seawall.storage.delete_sidecar import DeletedSeqs
 
 
 class SeqRanges:
@@ -47,6 +51,21 @@ class SeqRanges:
         self._firsts[low:high] = array("Q", (first,))
         self._lasts[low:high] = array("Q", (last,))
 
+    def update(self, added: DeletedSeqs) -> None:
+        """Put every seq of a set into this one: at once, however many ranges it has and wherever they lie."""
+        if not len(added):
+            return
+        # Only ranges that overlap, touch or lie between the new ones are looked at; the rest is moved as bytes.
+        low = bisect_left(self._lasts, added.first_seq - 1)
+        high = bisect_right(self._firsts, added.last_seq + 1)
+        merged = added.union(self._between(low, high)).ranges.astype(np.uint64)
+        self._firsts[low:high] = array("Q", merged[:, 0].tobytes())
+        self._lasts[low:high] = array("Q", (merged[:, 1] - np.uint64(1)).tobytes())
+
+    def inside(self, first: Seq, last: Seq) -> DeletedSeqs:
+        """The ranges that lie in a range or reach into it, whole."""
+        return self._between(bisect_left(self._lasts, first), bisect_right(self._firsts, last))
+
     def drop_below(self, seq: Seq) -> None:
         """Take every seq below `seq` out of the set."""
         gone = bisect_left(self._lasts, seq)
@@ -72,3 +91,11 @@ class SeqRanges:
             first = Seq(self._lasts[index] + 1)
         if first <= last:
             yield first, last
+
+    def _between(self, low: int, high: int) -> DeletedSeqs:
+        """Ranges by their numbers."""
+        rows: npt.NDArray[np.int64] = np.empty((max(0, high - low), 2), np.int64)
+        rows[:, 0] = self._firsts[low:high]
+        rows[:, 1] = self._lasts[low:high]
+        rows[:, 1] += 1
+        return DeletedSeqs(rows)

@@ -1,7 +1,8 @@
 """The state of one topic: what it holds, what it lost, and what it still promises.
 
 Everything here changes by the batches of the log, in their order: `append` for records, `apply` for controls. Nothing
-else is read, except that a delete asks how many bytes the records it removes had (`StoredBytes`).
+else is read: whoever commits a delete or an eviction has looked up which records go and how many bytes they had
+(INV-DELETE-RESOLVED), so the segments of what is gone may go at once.
 
     1 …… evict_floor …… floor ………………… head_seq
     lost by cap or ttl    deleted    live, deleted or lost in the middle
@@ -12,13 +13,10 @@ else is read, except that a delete asks how many bytes the records it removes ha
 - `ceiling`: seqs below it may have been handed out, whatever the log still shows.
 
 Invariants, checked after every change
-- INV-FLOOR-ORDER: 1 ≤ evict_floor ≤ floor ≤ head_seq + 1, and delete_below ≤ head_seq + 1.
+- INV-FLOOR-ORDER: 1 ≤ evict_floor ≤ floor ≤ head_seq + 1.
 - INV-FLOOR-RISES: evict_floor, floor and head_seq never go back.
 - INV-LIVE-EXACT: `live_records` is the number of seqs from floor to head that are neither deleted nor lost.
 - INV-SEQ-ONCE: a record never gets a seq that was used before.
-- INV-REPLAY-INPUT: what a delete looks up (tags, bytes) must still be there when the delete is replayed. So a segment
-  whose records were deleted is dropped only once every snapshot that is kept covers the delete. Evictions say their
-  bytes themselves, and their segments may go at once.
 
 After damage in the log a control may arrive whose predecessor is missing. That stops no replay: later values win,
 floors only rise, and seqs that no batch and no control accounts for become a loss by corruption.
@@ -26,40 +24,32 @@ floors only rise, and seqs that no batch and no control accounts for become a lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
+
+import numpy as np
 
 from seawall.core.checks import check
 from seawall.core.types import NumberedBatch, Offset, Seq, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError
 from seawall.storage.control import Ceiling, SegmentRoll
 from seawall.storage.control_batches import SimpleControl
-from seawall.storage.control_documents import DeleteRecords, FloorRaise, Loss, TopicConfigure
+from seawall.storage.control_deletes import DeleteRecords
+from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
 from seawall.topics.ranges import SeqRanges
-from seawall.topics.tags import TagIndex
 from seawall.wire.codes import GapReason
-
-
-class StoredBytes(Protocol):
-    """Where a topic's records lie, as far as its state needs to know."""
-
-    def stored_bytes(self, topic_id: TopicId, first_seq: Seq, last_seq: Seq) -> int:
-        """Plain bytes of the records in a range that is live as a whole."""
-        ...
 
 
 class TopicState:
     """One topic. Its fields are for reading; only `append`, `apply` and a restart change them."""
 
     __slots__ = (
-        "_stored",
         "cap_floor",
         "ceiling",
         "config",
-        "delete_below",
         "deleted",
         "end_offset",
         "epoch",
@@ -72,15 +62,11 @@ class TopicState:
         "losses",
         "name",
         "segment_first_seq",
-        "tags",
         "topic_id",
         "ttl_floor",
     )
 
-    def __init__(
-        self, topic_id: TopicId, name: str, epoch: TopicEpoch, config: TopicConfig, stored: StoredBytes
-    ) -> None:
-        self._stored = stored
+    def __init__(self, topic_id: TopicId, name: str, epoch: TopicEpoch, config: TopicConfig) -> None:
         self.topic_id = topic_id
         self.name = name
         self.epoch = epoch
@@ -94,12 +80,10 @@ class TopicState:
         #: One above the highest seq lost to a cap, and to its age: the higher one is the floor of both.
         self.cap_floor = Seq(1)
         self.ttl_floor = Seq(1)
-        self.delete_below = Seq(1)
         self.deleted = SeqRanges()
         self.losses = Losses()
         self.live_records = 0
         self.live_bytes = 0
-        self.tags = TagIndex()
         self.keys = IdempotencyKeys()
 
     @property
@@ -114,23 +98,19 @@ class TopicState:
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def append(self, header: NumberedBatch, tags: Iterable[bytes | None] = ()) -> None:
-        """Records of a stamped batch; `tags` has one for each of them, or is empty where none has a tag."""
-        check(header.topic_id == self.topic_id, "INV-CONTROL-TOPIC", f"{header.topic_id} in topic {self.topic_id}")
-        check(
-            header.base_seq > self.head_seq,
-            "INV-SEQ-ONCE",
-            f"seq {header.base_seq} of topic {self.name} again, head is {self.head_seq}",
-        )
-        if header.base_seq > self.next_seq:
-            self._lose(Gap(self.next_seq, Seq(header.base_seq - 1), GapReason.CORRUPTION))
+    def append(self, header: NumberedBatch) -> None:
+        """Records of a stamped batch."""
+        base_seq = header.base_seq
+        check(header.topic_id == self.topic_id, "INV-CONTROL-TOPIC", "an append of another topic")
+        if base_seq != self.head_seq + 1:
+            check(base_seq > self.head_seq, "INV-SEQ-ONCE", f"seq {base_seq} again, head is {self.head_seq}")
+            self._lose(Gap(self.next_seq, Seq(base_seq - 1), GapReason.CORRUPTION))
             self._settle()
         self.head_seq = Seq(header.base_seq + header.record_count - 1)
         self.end_offset = Offset(header.base_offset + header.raw_length)
         self.last_timestamp_ns = max(self.last_timestamp_ns, header.timestamp_ns)
         self.live_records += header.record_count
         self.live_bytes += header.raw_length
-        self.tags.add_batch(header.base_seq, tags)
 
     def apply(self, control: SimpleControl) -> None:
         """One control that concerns this topic, other than the append of a reference."""
@@ -198,29 +178,47 @@ class TopicState:
         for low, high in self.deleted.outside(first, last):
             yield from self.losses.outside(low, high)
 
+    def dead(self, first: Seq, last: Seq) -> DeletedSeqs:
+        """What a range holds that is not live, as one set; it may reach beyond the range."""
+        rows = [(gap.first_seq, gap.last_seq + 1) for gap in self.losses.inside(first, last)]
+        if first < self.floor:
+            rows.append((Seq(1), self.floor))
+        deleted = self.deleted.inside(first, last)
+        return deleted.union(DeletedSeqs(np.array(rows, np.int64))) if rows else deleted
+
+    def live(self, first: Seq, last: Seq) -> Ranges:
+        """The parts of a range that are live as a whole, as rows of the first seq and the seq behind the last."""
+        first, last = max(first, self.floor), min(last, self.head_seq)
+        if first > last:
+            return np.empty((0, 2), np.int64)
+        if not len(self.deleted) and next(self.losses.inside(first, last), None) is None:
+            return np.array([[first, last + 1]], np.int64)
+        return self.dead(first, last).outside(first, last)
+
+    def is_disposable(self, first: Seq, last: Seq) -> bool:
+        """Whether what stores a range may go: nothing of it is live, and nothing was taken by damage.
+
+        What damage took from the log may still be in a segment, where a person can find it.
+        """
+        damaged = any(gap.reason is GapReason.CORRUPTION for gap in self.losses.inside(first, last))
+        return self.first_readable(first) > last and not damaged
+
     def check_invariants(self) -> None:
         """Recount what is kept by adding and subtracting, and compare the floors."""
         self._check_order()
-        live = sum(last - first + 1 for first, last in self.live_runs(self.floor, self.head_seq))
+        live = self._live_in(self.floor, self.head_seq)
         check(live == self.live_records, "INV-LIVE-EXACT", f"{live} live, counted {self.live_records}")
         check(self.first_readable(self.floor) == self.floor, "INV-FLOOR-ORDER", f"floor {self.floor} is not live")
 
     # --- the transitions ---------------------------------------------------------------------------------------
 
     def _delete(self, delete: DeleteRecords) -> None:
-        below = self.next_seq if delete.before_seq is None else min(delete.before_seq, self.next_seq)
-        if delete.match is not None:
-            self._delete_runs(_runs(self.tags.take(delete.match, below)))
-        elif below > self.delete_below:
-            self._delete_runs([(self.floor, Seq(below - 1))])
-            self.delete_below = below
-
-    def _delete_runs(self, runs: Iterable[tuple[Seq, Seq]]) -> None:
-        for first, last in runs:
-            live = list(self.live_runs(first, last))
-            for low, high in live:
-                self._remove_live(low, high, self._stored.stored_bytes(self.topic_id, low, high))
-                self.deleted.add(low, high)
+        # Counted here and not by whoever resolved it: after damage it may meet fewer live records than it was made for.
+        first, last = delete.removed.first_seq, delete.removed.last_seq
+        live_before = self._live_in(first, last)
+        self.deleted.update(delete.removed)
+        self.live_records -= live_before - self._live_in(first, last)
+        self.live_bytes = max(0, self.live_bytes - delete.removed_bytes)
 
     def _evict(self, raised: FloorRaise) -> None:
         evict_floor = min(raised.evict_floor, self.next_seq)
@@ -232,6 +230,11 @@ class TopicState:
         else:
             self.ttl_floor = evict_floor
 
+    def _live_in(self, first: Seq, last: Seq) -> int:
+        """Live records in a range."""
+        live = self.live(first, last)
+        return int((live[:, 1] - live[:, 0]).sum())
+
     def _lose(self, lost: Gap) -> None:
         """A range is gone; where it lies beyond the head, numbering goes on behind it."""
         self.head_seq = max(self.head_seq, lost.last_seq)
@@ -239,34 +242,27 @@ class TopicState:
 
     def _remove_live(self, first: Seq, last: Seq, removed_bytes: int) -> None:
         """Count out what a change takes from the live records, before it takes it."""
-        self.live_records -= sum(high - low + 1 for low, high in self.live_runs(first, last))
+        self.live_records -= self._live_in(first, last)
         self.live_bytes = max(0, self.live_bytes - removed_bytes)
 
     def _settle(self) -> None:
         """Move the floor to the first live record, and forget what lies where no reader asks any more."""
-        self.floor = self.first_readable(max(self.evict_floor, self.delete_below))
+        if not self.live_records:
+            # Bytes may have been estimated where damage kept them from being counted; without records there are none.
+            self.live_bytes = 0
+        self.floor = self.first_readable(self.evict_floor)
         self.deleted.drop_below(self.floor)
         self.losses.drop_below(self.evict_floor)
-        self.tags.drop_below(self.floor)
         self._check_order()
 
     def _check_order(self) -> None:
         end = self.next_seq
         check(
-            1 <= self.evict_floor <= self.floor <= end and self.delete_below <= end,
+            1 <= self.evict_floor <= self.floor <= end,
             "INV-FLOOR-ORDER",
-            f"evicted below {self.evict_floor}, floor {self.floor}, end {end}, deleted below {self.delete_below}",
+            f"evicted below {self.evict_floor}, floor {self.floor}, end {end}",
         )
 
 
 def _floor_of(floor: tuple[Seq, GapReason]) -> Seq:
     return floor[0]
-
-
-def _runs(seqs: list[Seq]) -> Iterator[tuple[Seq, Seq]]:
-    """Ascending seqs as ranges."""
-    start = 0
-    for index in range(1, len(seqs) + 1):
-        if index == len(seqs) or seqs[index] != seqs[index - 1] + 1:
-            yield seqs[start], seqs[index - 1]
-            start = index

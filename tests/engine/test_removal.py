@@ -1,0 +1,630 @@
+"""Deletes and retention: any history against a dictionary, then one case after the other."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from removal_model import NS_PER_MS, TOPIC, Both, append_batches, batch_of, live_seqs, opened, record_of, small_segments
+
+from seawall import limits
+from seawall.core.types import Seq
+from seawall.engine import removal as removal_module
+from seawall.engine.verifying import known_topics
+from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control_documents import Loss
+from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.preface import DATA_START
+from seawall.storage.read_only import open_for_reading
+from seawall.storage.segment_names import deletes_name
+from seawall.storage.verify import Verification
+from seawall.testing import SimClock, SimCrash, SimDisk
+from seawall.topics.config import Discard, TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import BatchFlags, Codec, GapReason
+
+A, B = TagMatch(MatchKind.EQ, "a"), TagMatch(MatchKind.EQ, "b")
+TOPIC_PATH = "/data/topics/00000001"
+EVERY_TAG = TagMatch(MatchKind.PREFIX, "")
+
+# --- any history -----------------------------------------------------------------------------------------------------
+
+tags = st.sampled_from([None, b"a", b"ab", b"b"])
+groups = st.lists(st.lists(tags, min_size=1, max_size=6), min_size=1, max_size=3)
+matches = st.none() | st.builds(TagMatch, st.sampled_from(MatchKind), st.sampled_from(["", "a", "ab", "b", "c"]))
+events = st.one_of(
+    st.tuples(st.just("append"), groups, st.sampled_from([0, 3, 40]), st.sampled_from([Codec.NONE, Codec.ZSTD])),
+    st.tuples(st.just("append"), groups, st.just(30_000), st.just(Codec.NONE)),
+    st.tuples(st.just("delete"), st.none() | st.integers(1, 90), matches),
+    st.tuples(st.just("caps"), st.sampled_from([0, 1, 5, 20]), st.sampled_from([0, 40, 500, 100_000])),
+    st.tuples(st.just("ttl"), st.sampled_from([0, 5, 50])),
+    st.tuples(st.just("discard"), st.sampled_from(["old", "reject"])),
+    st.tuples(st.just("wait"), st.integers(1, 30)),
+    st.sampled_from([("retain",), ("checkpoint",), ("reopen",), ("crash",)]),
+)
+
+
+def play(both: Both, event: tuple) -> None:
+    match event:
+        case "append", drawn, size, codec:
+            play_append(both, drawn, size, codec)
+        case "delete", before_seq, match:
+            if before_seq is not None or match is not None:
+                removed = both.store.delete_records(TOPIC, before_seq=before_seq, match=match)
+                assert removed == both.model.delete(before_seq, match)
+        case "caps", records, size:
+            both.configure(cap_records=records, cap_bytes=size)
+        case "ttl", ttl_ms:
+            both.configure(ttl_ms=ttl_ms)
+        case "discard", discard:
+            both.configure(discard=discard)
+        case "wait", ms:
+            both.clock.advance(ms * NS_PER_MS)
+        case ("retain",):
+            both.store.retain()
+            both.model.retain(both.clock.wall_ns())
+        case ("checkpoint",):
+            both.store.checkpoint()
+            both.model.retain(both.clock.wall_ns())
+        case ("reopen",):
+            both.reopen(crash=False)
+        case ("crash",):
+            both.reopen(crash=True)
+
+
+def play_append(both: Both, drawn: list[list[bytes | None]], size: int, codec: Codec) -> None:
+    if both.model.config.discard is Discard.REJECT:
+        records = [record_of(b"000000" + bytes(size), tag) for tag in itertools.chain(*drawn)]
+        emptied = copy.deepcopy(both.model)
+        emptied.expire(both.clock.wall_ns())
+        if not emptied.fits(records):
+            head = both.topic.head_seq
+            with pytest.raises((FullError, LimitError)):
+                append_batches(both.store, batch_of(both.topic.topic_id, records))
+            assert both.topic.head_seq == head
+            # What is too old may have gone on the way.
+            both.store.retain()
+            both.model.expire(both.clock.wall_ns())
+            return
+    both.append(drawn, size, codec)
+
+
+@settings(max_examples=120)
+@given(st.lists(events, max_size=16))
+def test_any_history_leaves_what_the_model_says(history: list[tuple]) -> None:
+    both = Both(small_segments())
+    for event in history:
+        play(both, event)
+        both.check()
+    both.store.checkpoint()
+    both.model.retain(both.clock.wall_ns())
+    both.check()
+    for first, last in both.sealed():
+        assert any(first <= seq <= last for seq in both.model.live), "a segment without live records stays"
+    both.reopen(crash=True)
+    both.check()
+    both.store.close()
+
+
+# --- deletes ---------------------------------------------------------------------------------------------------------
+
+
+def filled(count: int, *, in_batches_of: int = 3, **config: int | str) -> Both:
+    """A topic with `count` records, whose tags are a, b and none in turn."""
+    both = Both(small_segments(**config))
+    every = [(b"a", b"b", None)[number % 3] for number in range(count)]
+    for first in range(0, count, in_batches_of):
+        both.append([every[first : first + in_batches_of]], 10)
+    return both
+
+
+@pytest.mark.parametrize(("before_seq", "match"), [(None, None), (0, None), (-3, None), (1 << 63, None), (0, A)])
+def test_a_delete_that_means_nothing_is_refused(before_seq: int | None, match: TagMatch | None) -> None:
+    both = filled(6)
+    with pytest.raises(InvalidInputError, match=r"delete"):
+        both.store.delete_records(TOPIC, before_seq=before_seq, match=match)
+    with pytest.raises(NotFoundError):
+        both.store.delete_records("nobody", before_seq=5)
+    both.check()
+
+
+def test_a_delete_of_nothing_writes_nothing() -> None:
+    both = filled(6)
+    at = both.store._wal.at
+    assert both.store.delete_records(TOPIC, before_seq=1) == 0
+    assert both.store.delete_records(TOPIC, match=TagMatch(MatchKind.EQ, "nobody")) == 0
+    both.store.create_topic("empty", TopicConfig())
+    at = both.store._wal.at
+    assert both.store.delete_records("empty", before_seq=100) == 0
+    assert both.store.delete_records("empty", match=A) == 0
+    assert both.store._wal.at == at
+
+
+def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
+    both = filled(6)
+    assert both.store.delete_records(TOPIC, before_seq=1000) == 6
+    both.model.delete(1000, None)
+    both.append([[b"a", b"a"]], 1)
+    both.check()
+    assert both.store.delete_records(TOPIC, before_seq=8, match=A) == 1
+    both.model.delete(8, A)
+    both.check()
+    both.append([[b"a"]], 1)
+    assert both.store.delete_records(TOPIC, match=A) == 2, "the index has caught up"
+    assert both.store.delete_records(TOPIC, match=A) == 0
+
+
+def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = filled(6)
+    seen: list[DeleteRecords] = []
+    commit = both.store._removal._commit
+    monkeypatch.setattr(
+        both.store._removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
+    )
+    both.store.delete_records(TOPIC, before_seq=6, match=A)
+    both.store.delete_records(TOPIC, before_seq=3)
+    tagged, below = seen
+    assert (tagged.removed.ranges.tolist(), tagged.before_seq, tagged.match) == ([[1, 2], [4, 5]], 6, A)
+    assert (below.removed.ranges.tolist(), below.before_seq, below.match) == ([[2, 3]], 3, None)
+
+
+def test_a_delete_of_many_ranges_is_several_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 4)
+    both = filled(60)
+    before = both.store.catalog.next_position
+    assert both.store.delete_records(TOPIC, match=A) == both.model.delete(None, A) == 20
+    assert both.store.catalog.next_position - before == 5
+    both.check()
+    both.reopen(crash=True)
+    both.check()
+
+
+def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 2)
+    both = filled(30)
+    commit, left = both.store._removal._commit, [2]
+
+    def failing(controls: list, *, durable: bool) -> None:
+        if not left[0]:
+            raise FullError("no more")
+        left[0] -= 1
+        commit(controls, durable=durable)
+
+    monkeypatch.setattr(both.store._removal, "_commit", failing)
+    with pytest.raises(FullError):
+        both.store.delete_records(TOPIC, match=A)
+    assert live_seqs(both.topic) == [seq for seq in range(1, 31) if seq not in (1, 4, 7, 10)]
+    left[0] = 100
+    assert both.store.delete_records(TOPIC, match=A) == 6
+    both.model.delete(None, A)
+    both.check()
+
+
+def test_tags_are_told_apart_in_batches_of_every_kind() -> None:
+    both = Both(TopicConfig())
+    both.append([[b"a", None, b"a"], [b"b", b"a"]], 20, Codec.LZ4)
+    both.append([[None, None]], 5)
+    both.append([[b"a"] * 3], 40_000)
+    assert both.store.delete_records(TOPIC, match=EVERY_TAG) == both.model.delete(None, EVERY_TAG) == 7
+    both.check()
+    assert both.topic.live_records == 3
+
+
+def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
+    both = filled(9, cap_records=5)
+    both.store.delete_records(TOPIC, before_seq=7)
+    both.store.checkpoint()
+    assert both.store._removal._tags == {}
+
+
+def test_a_delete_may_span_fragments_and_whole_segments() -> None:
+    both = filled(60)
+    for before_seq, match in ((6, A), (58, B), (59, None)):
+        assert both.store.delete_records(TOPIC, before_seq=before_seq, match=match) == both.model.delete(
+            before_seq, match
+        )
+        both.check()
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+def test_caps_are_kept_to_the_record() -> None:
+    both = filled(20, cap_records=5)
+    assert live_seqs(both.topic) == [16, 17, 18, 19, 20]
+    both.check()
+    size = both.topic.live_bytes
+    both.configure(cap_bytes=size - 1)
+    both.check()
+    both.store.retain()
+    both.model.retain(both.clock.wall_ns())
+    assert live_seqs(both.topic) == [17, 18, 19, 20]
+    both.check()
+    assert both.topic.gaps(Seq(1), Seq(99)) == [Gap(Seq(1), Seq(16), GapReason.CAP)]
+
+
+def test_a_cap_below_one_record_keeps_nothing() -> None:
+    both = filled(4, cap_bytes=3)
+    assert (both.topic.live_records, both.topic.live_bytes, both.topic.floor) == (0, 0, 5)
+    both.check()
+
+
+def test_age_evicts_by_the_time_of_the_batch() -> None:
+    both = filled(6, ttl_ms=10)
+    both.clock.advance(10 * NS_PER_MS)
+    both.append([[b"a", b"b"]], 5)
+    assert live_seqs(both.topic) == list(range(1, 9)), "exactly as old as allowed"
+    both.clock.advance(1 * NS_PER_MS)
+    both.store.retain()
+    both.model.retain(both.clock.wall_ns())
+    assert live_seqs(both.topic) == [7, 8]
+    both.check()
+    both.clock.advance(100 * NS_PER_MS)
+    both.store.checkpoint()
+    both.model.retain(both.clock.wall_ns())
+    assert (both.topic.live_records, both.topic.floor) == (0, 9)
+    both.check()
+    assert both.topic.gaps(Seq(1), Seq(99)) == [Gap(Seq(1), Seq(8), GapReason.TTL)]
+
+
+def test_age_evicts_ahead_of_an_append() -> None:
+    both = filled(6, ttl_ms=10, cap_records=6)
+    both.clock.advance(11 * NS_PER_MS)
+    both.append([[b"a", b"b"]], 5)
+    assert live_seqs(both.topic) == [7, 8]
+    assert both.topic.gaps(Seq(1), Seq(99)) == [Gap(Seq(1), Seq(6), GapReason.TTL)]
+    both.check()
+
+
+def test_age_finds_its_batch_among_many_segments() -> None:
+    both = Both(small_segments(ttl_ms=1_000))
+    for _ in range(30):
+        both.append([[None] * 3], 1)
+        both.store.checkpoint()
+        both.clock.advance(NS_PER_MS // 3)
+    both.clock.advance(995 * NS_PER_MS)
+    both.store.retain()
+    both.model.retain(both.clock.wall_ns())
+    assert 0 < both.topic.live_records < 90
+    both.check()
+
+
+def test_a_topic_that_rejects_evicts_nothing_and_refuses() -> None:
+    both = filled(5, in_batches_of=1, cap_records=6, discard="reject")
+    head = both.topic.next_seq
+    with pytest.raises(FullError, match="cap_records of 6"):
+        append_batches(both.store, batch_of(1, [record_of(b"x", None)] * 2))
+    with pytest.raises(LimitError, match="never fit"):
+        append_batches(both.store, batch_of(1, [record_of(b"x", None)] * 7))
+    both.configure(cap_records=0, cap_bytes=both.topic.live_bytes + 5)
+    with pytest.raises(FullError, match="cap_bytes"):
+        append_batches(both.store, batch_of(1, [record_of(b"x", None)]))
+    assert both.topic.next_seq == head
+    both.configure(cap_records=2)
+    both.store.retain()
+    assert both.topic.live_records == 5, "a lower cap refuses more, and evicts nothing"
+    both.store.delete_records(TOPIC, before_seq=5)
+    both.model.delete(5, None)
+    both.append([[None]], 0)
+    both.check()
+
+
+def test_what_is_too_old_makes_room_in_a_topic_that_rejects() -> None:
+    both = filled(5, cap_records=6, ttl_ms=10, discard="reject")
+    both.clock.advance(11 * NS_PER_MS)
+    both.append([[None] * 2], 0)
+    assert live_seqs(both.topic) == [6, 7]
+
+
+def test_no_limit_evicts_nothing() -> None:
+    both = filled(30)
+    both.clock.advance(10**9 * NS_PER_MS)
+    both.store.checkpoint()
+    assert both.topic.live_records == 30
+    both.check()
+
+
+def test_evictions_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal_module, "_EVICTIONS_MAX", 2)
+    both = Both(TopicConfig())
+    for number in range(5):
+        store, name = both.store, f"topic-{number}"
+        topic = store.create_topic(name, TopicConfig())
+        append_batches(store, batch_of(topic.topic_id, [record_of(b"x", None)] * 4))
+        store.configure_topic(name, {"cap_records": 1})
+    left = []
+    for _ in range(4):
+        left.append(sum(topic.live_records for topic in both.store.catalog))
+        both.store.retain()
+    assert left == [20, 14, 8, 5]
+
+
+# --- segments --------------------------------------------------------------------------------------------------------
+
+
+def test_sealed_segments_without_live_records_are_dropped() -> None:
+    both = filled(60)
+    both.store.checkpoint()
+    assert both.sealed()[:2] == [(1, 9), (10, 18)]
+    both.store.delete_records(TOPIC, before_seq=20)
+    both.model.delete(20, None)
+    assert both.sealed()[0][0] == 19
+    both.store.delete_records(TOPIC, match=EVERY_TAG)
+    assert both.sealed()[0][0] == 19, "records without a tag are left"
+    both.store.delete_records(TOPIC, before_seq=45)
+    both.model.delete(None, EVERY_TAG)
+    both.model.delete(45, None)
+    both.check()
+    names = both.disk.list(TOPIC_PATH)
+    assert min(int(name[:20]) for name in names) == both.sealed()[0][0], "index and deletes go with their segment"
+
+
+def test_segments_that_die_before_they_are_sealed_go_at_the_checkpoint() -> None:
+    both = filled(60)
+    both.store.delete_records(TOPIC, before_seq=50)
+    both.model.delete(50, None)
+    assert both.sealed() == []
+    both.store.checkpoint()
+    assert both.sealed()[0][0] == 46
+    both.check()
+
+
+def test_dropped_segments_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal_module, "_DROPS_MAX", 2)
+    both = filled(60)
+    both.store.checkpoint()
+    count = len(both.sealed())
+    both.store.delete_records(TOPIC, before_seq=60)
+    assert len(both.sealed()) == count - 2
+    both.store.retain()
+    assert len(both.sealed()) == count - 4
+
+
+def test_a_segment_that_is_gone_is_not_made_again() -> None:
+    """Sealed by an opening, dropped by a delete, and known as unsealed to the only snapshot there is."""
+    both = filled(8)
+    both.store.checkpoint()
+    for _ in range(4):
+        both.append([[b"a"] * 3], 10)
+    both.append([[b"a"] * 3], 70_000)
+    both.reopen(crash=True)
+    assert both.sealed()
+    both.store.delete_records(TOPIC, before_seq=20)
+    both.model.delete(20, None)
+    assert both.sealed() == []
+    both.disk.crash(keep="none")
+    with open_for_reading(both.disk, "/data") as directory:
+        verification = Verification(both.disk, directory, lambda snapshot: known_topics(both.disk, directory, snapshot))
+        assert list(verification.run()) == []
+    both.reopen(crash=True)
+    assert both.sealed() == []
+    both.check()
+    both.store.checkpoint()
+    both.check()
+
+
+def test_what_a_crash_left_behind_is_dropped_later() -> None:
+    """Killed anywhere in a delete: either nothing happened, or all of it, and no file is left for ever."""
+    for nth in itertools.count(1):
+        both = filled(40)
+        both.store.checkpoint()
+        both.disk.crash_after(nth, inside=False)
+        try:
+            both.store.delete_records(TOPIC, before_seq=30)
+        except SimCrash:
+            both.disk.crash(keep="random")
+        else:
+            break
+        both.store = opened(both.disk, both.clock)
+        both.model.crashed |= {*range(both.model.head + 1, both.topic.next_seq)}
+        both.model.head = both.topic.head_seq
+        assert both.topic.floor in (1, 30)
+        both.model.delete(both.topic.floor, None)
+        both.check()
+        both.store.checkpoint()
+        assert all(last >= both.topic.floor for _, last in both.sealed())
+        both.check()
+        both.store.close()
+    assert nth > 8
+
+
+def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
+    both = filled(30)
+    both.store.checkpoint()
+    assert not any(name.endswith(".deletes") for name in both.disk.list(TOPIC_PATH))
+    both.store.delete_records(TOPIC, before_seq=12)
+    both.store.delete_records(TOPIC, before_seq=22, match=A)
+    both.store.checkpoint()
+    home = both.store._removal._home(both.topic.topic_id)
+    for first, last in both.sealed():
+        dead = {*range(first, last + 1)} - {*live_seqs(both.topic)}
+        path = home.path(deletes_name(Seq(first)))
+        stored = load_deletes(both.disk, path, home.preface(Seq(first))) if both.disk.exists(path) else None
+        assert dead == ({seq for low, end in stored.ranges.tolist() for seq in range(low, end)} if stored else set())
+    assert both.store._removal.store_deletes() == 0, "only what has changed is written"
+    both.reopen(crash=False)
+    assert both.store._removal.store_deletes() == 0
+    both.disk.open(home.path(deletes_name(Seq(both.sealed()[0][0])))).write([b"\xff" * 9], 4096)
+    both.reopen(crash=False)
+    assert both.store._removal.store_deletes() == 1, "a damaged one is made again"
+
+
+def test_a_deleted_topic_is_forgotten() -> None:
+    both = filled(30, ttl_ms=1_000)
+    both.store.delete_records(TOPIC, match=A)
+    both.store.checkpoint()
+    both.store.delete_topic(TOPIC)
+    removal = both.store._removal
+    assert not any((removal._sizes, removal._tags, removal._oldest, removal._loose, removal._stored))
+    both.store.retain()
+    both.store.close()
+
+
+def test_deletes_work_on_a_full_disk() -> None:
+    disk = SimDisk(seed=1, capacity=(1 << 20) + 900_000)
+    store = opened(disk, SimClock(wall_ns=1))
+    store.create_topic(TOPIC, small_segments())
+    while True:
+        try:
+            append_batches(store, batch_of(1, [record_of(bytes(3_000), b"a"), record_of(bytes(3_000), None)]))
+        except DiskFullError:
+            break
+    topic = store.catalog.named(TOPIC)
+    count = topic.live_records
+    assert count > 20
+    assert store.delete_records(TOPIC, match=A) == count // 2
+    assert store.delete_records(TOPIC, before_seq=topic.head_seq) == count // 2 - 1
+    assert topic.live_records == 1
+    store.checkpoint()
+    append_batches(store, batch_of(1, [record_of(bytes(3_000), b"a")]))
+    store.close()
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def damaged(both: Both, first_seq: int) -> None:
+    """Flip a byte in the first block of a sealed segment, and open the directory again."""
+    both.store.close()
+    [name] = [name for name in both.disk.list(TOPIC_PATH) if name.startswith(f"{first_seq:020d}-")]
+    file = both.disk.open(f"{TOPIC_PATH}/{name}")
+    file.write([b"\xff"], DATA_START + limits.BATCH_HEADER_SIZE + 3)
+    file.sync()
+    both.store = opened(both.disk, both.clock)
+
+
+def test_part_of_a_damaged_batch_can_be_deleted() -> None:
+    both = filled(30)
+    both.store.checkpoint()
+    damaged(both, 10)
+    before = both.topic.live_bytes
+    assert both.store.delete_records(TOPIC, before_seq=12) == 11
+    assert 0 < both.topic.live_bytes < before
+    assert both.store.delete_records(TOPIC, match=A) == 6, "what cannot be read has no tag"
+    assert both.store.delete_records(TOPIC, before_seq=100) == 13
+    assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
+
+
+def test_a_damaged_batch_is_evicted_whole_by_its_bytes() -> None:
+    both = filled(30)
+    both.store.checkpoint()
+    damaged(both, 1)
+    both.configure(cap_bytes=both.topic.live_bytes - 1)
+    both.store.retain()
+    assert both.topic.floor == 4
+
+
+def test_blocks_that_do_not_decompress_or_scan_have_no_tags_and_an_estimated_size() -> None:
+    both = Both(small_segments())
+    for spoiled in (
+        rebuilt(bytes(40), raw_length=200, codec=Codec.ZSTD, record_count=4),
+        rebuilt(b"\x01\xff\xff\xff" + bytes(36), record_count=4),
+    ):
+        append_batches(both.store, spoiled, batch_of(1, [record_of(b"x" * 30, b"a")] * 4, codec=Codec.ZSTD))
+    assert both.store.delete_records(TOPIC, match=A) == 8
+    assert both.store.delete_records(TOPIC, before_seq=3) == 2
+    assert both.store.delete_records(TOPIC, before_seq=11) == 4
+    assert both.topic.live_records == 2
+    both.configure(cap_bytes=1)
+    both.store.retain()
+    assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
+
+
+def rebuilt(block: bytes, **changes: int | Codec) -> bytearray:
+    header = batch_header(
+        block, topic_id=1, client_id=1 << 63, client_seq=1, session_epoch=0, timestamp_ns=0, **changes
+    )
+    return bytearray(encode_batch(header, block))
+
+
+def test_opaque_batches_are_one_record_without_a_tag() -> None:
+    both = Both(small_segments())
+    for _ in range(3):
+        append_batches(both.store, rebuilt(b"opaque", record_count=1, flags=int(BatchFlags.OPAQUE)))
+    assert both.store.delete_records(TOPIC, match=EVERY_TAG) == 0
+    assert both.store.delete_records(TOPIC, before_seq=2) == 1
+    assert both.topic.live_bytes == 12
+    both.configure(cap_bytes=11)
+    both.store.retain()
+    assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
+
+
+def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
+    both = filled(40)
+    both.store.checkpoint()
+    both.store.close()
+    [name] = [name for name in both.disk.list(TOPIC_PATH) if name.startswith(f"{10:020d}-")]
+    both.disk.unlink(f"{TOPIC_PATH}/{10:020d}.index")
+    file = both.disk.open(f"{TOPIC_PATH}/{name}")
+    file.write([bytes(file.size() - DATA_START)], DATA_START)
+    both.store = opened(both.disk, both.clock)
+    assert both.store.delete_records(TOPIC, before_seq=12) == 11
+    both.configure(cap_records=20, cap_bytes=600)
+    both.store.retain()
+    both.topic.check_invariants()
+    assert both.topic.live_records <= 20
+    both.store.close()
+
+
+@pytest.mark.parametrize("how", ["ttl", "records", "bytes", "delete", "tag"])
+def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
+    both = filled(40)
+    both.store.checkpoint()
+    both.store.close()
+    for name in both.disk.list(TOPIC_PATH):
+        if name.endswith((".sealed", ".index")) and int(name[:20]) < 20:
+            both.disk.unlink(f"{TOPIC_PATH}/{name}")
+    both.store = opened(both.disk, both.clock)
+    both.clock.advance(100 * NS_PER_MS)
+    match how:
+        case "ttl":
+            both.configure(ttl_ms=10)
+        case "records":
+            both.configure(cap_records=3)
+        case "bytes":
+            both.configure(cap_bytes=100)
+        case "delete":
+            assert both.store.delete_records(TOPIC, before_seq=38) == 37
+        case "tag":
+            assert both.store.delete_records(TOPIC, match=EVERY_TAG) < 20
+    both.store.retain()
+    both.topic.check_invariants()
+    assert both.topic.live_records <= (40 if how == "tag" else 3)
+    both.store.checkpoint()
+    both.store.close()
+
+
+def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
+    both = filled(3, ttl_ms=10)
+    both.store.checkpoint()
+    both.reopen(crash=False)
+    log = both.store._logs[both.topic.topic_id]
+    filling, log.filling = log.filling, []
+    both.clock.advance(100 * NS_PER_MS)
+    both.store.retain()
+    assert both.topic.live_records == 3
+    log.filling = filling
+
+
+def test_fragments_are_evicted_by_their_bytes() -> None:
+    both = filled(45)
+    both.store.delete_records(TOPIC, match=A)
+    both.model.delete(None, A)
+    both.configure(cap_bytes=both.topic.live_bytes // 3)
+    both.store.retain()
+    both.model.retain(both.clock.wall_ns())
+    both.check()
+
+
+def test_damage_that_the_log_lost_keeps_its_segment() -> None:
+    """What counts as lost by damage may still be in the files: nobody drops them before the floor has passed."""
+    both = filled(30)
+    both.store.checkpoint()
+    both.topic.apply(Loss(both.topic.topic_id, Seq(12), Seq(13), GapReason.CORRUPTION, 0))
+    both.store.delete_records(TOPIC, before_seq=25)
+    assert both.sealed()[0] == (10, 18)

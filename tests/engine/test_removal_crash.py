@@ -1,0 +1,102 @@
+"""A crash anywhere in a life of appends, deletes, evictions and checkpoints: what was removed stays removed, and
+nothing else is.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+
+import pytest
+from removal_model import NS_PER_MS, TOPIC, Both, Model, live_seqs, opened, read_live, small_segments
+
+from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.testing import SimCrash
+from seawall.wire.records import encode_record
+
+TAGS = (None, b"a", b"ab", b"b")
+
+
+class Life:
+    """A store and its model under random changes; `before` and `after` are the model around the change being made."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.both = Both(small_segments(cap_records=30, ttl_ms=400), seed=seed)
+        self.before = copy.deepcopy(self.both.model)
+        self.after: Model = self.before
+        self.appending = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+            self.both.check()
+        self.both.store.close()
+
+    def step(self) -> None:
+        both, chance = self.both, self.chance
+        both.clock.advance(chance.randrange(20) * NS_PER_MS)
+        self.before, self.appending = copy.deepcopy(both.model), 0
+        self.after = copy.deepcopy(both.model)
+        match chance.choice(("append", "append", "append", "delete", "tag", "checkpoint", "retain")):
+            case "append":
+                groups = [[chance.choice(TAGS) for _ in range(chance.randrange(1, 5))] for _ in range(2)]
+                self.appending = sum(map(len, groups))
+                self.after.live.clear()
+                both.append(groups, chance.choice((3, 50, 20_000)))
+            case "delete":
+                self.delete(both.topic.floor + chance.randrange(12), None)
+            case "tag":
+                self.delete(None, TagMatch(chance.choice([*MatchKind]), chance.choice(("a", "b"))))
+            case "checkpoint":
+                self.after.retain(both.clock.wall_ns())
+                both.store.checkpoint()
+                both.model.retain(both.clock.wall_ns())
+            case "retain":
+                self.after.retain(both.clock.wall_ns())
+                both.store.retain()
+                both.model.retain(both.clock.wall_ns())
+
+    def delete(self, before_seq: int | None, match: TagMatch | None) -> None:
+        self.after.delete(before_seq, match)
+        removed = self.both.store.delete_records(TOPIC, before_seq=before_seq, match=match)
+        assert removed == self.both.model.delete(before_seq, match)
+
+    def check_after_crash(self) -> None:
+        """Every record is as before the change that was cut off, or as after it."""
+        topic = self.both.topic
+        topic.check_invariants()
+        live = {*live_seqs(topic)}
+        acked, head = self.before.live.keys(), self.before.head
+        assert live <= {*acked, *range(head + 1, head + 1 + self.appending)}
+        if self.appending:
+            # The append may have evicted the oldest, and no others.
+            assert {seq for seq in acked if seq >= topic.evict_floor} <= live
+        else:
+            assert acked & self.after.live.keys() <= live
+        records, _ = read_live(self.both.store)
+        assert records.keys() == live
+        assert all(records[seq] == self.before.live[seq].record for seq in live if seq in acked)
+        assert topic.live_bytes == sum(len(encode_record(record)) for record in records.values())
+        self.both.store.checkpoint()
+        assert all(any(first <= seq <= last for seq in live_seqs(topic)) for first, last in self.both.sealed())
+
+
+@pytest.mark.parametrize("keep", ["none", "all", "random"])
+def test_no_crash_brings_records_back_or_takes_more(keep: str) -> None:
+    images = 0
+    for seed in range(3):
+        for nth in itertools.count(30 + seed, 11):
+            life = Life(seed)
+            life.both.disk.crash_after(nth)
+            try:
+                life.run(25)
+                break
+            except SimCrash:
+                life.both.disk.crash(keep=keep)
+            images += 1
+            life.both.store = opened(life.both.disk, life.both.clock)
+            life.check_after_crash()
+            life.both.store.close()
+    assert images > 30
