@@ -186,13 +186,13 @@ class EmbeddedLog:
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
         with self._using() as store:
-            found = store.read(topic, Seq(from_seq), size_max=max_bytes)
+            plan = store.plan_read(topic, Seq(from_seq), size_max=max_bytes, records_max=limit)
         items: list[Item] = []
         count = 0
-        for item in found:
+        for item in plan.carry_out():
             if limit is not None and count >= limit:
                 break
-            each = received(topic, item, Seq(from_seq)) if isinstance(item, StoredBatch) else item
+            each = received(topic, item) if isinstance(item, StoredBatch) else item
             items.append(each)
             count += len(each) if isinstance(each, ReceivedBatch) else 0
         return items

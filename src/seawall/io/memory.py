@@ -62,7 +62,7 @@ def map_read_only(file: File) -> memoryview:
         return memoryview(read_exactly(file, length, 0))
     mapped = (ctypes.c_uint8 * length).from_address(address)
     weakref.finalize(mapped, library.munmap, address, length).atexit = False
-    return np.frombuffer(mapped, np.uint8).data.toreadonly()
+    return np.ctypeslib.as_array(mapped).data.toreadonly()
 
 
 class OsMapping:

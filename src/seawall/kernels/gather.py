@@ -20,7 +20,17 @@ from numba.core import types
 
 from seawall.kernels.blocks import EXTENDED_BASE, TYPE_DELETED, TYPE_EXTENDED
 from seawall.kernels.columns import ENVELOPE_TYPE
-from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_in, int64_out, kernel, uint32_out, uint64_out
+from seawall.kernels.jit import (
+    bytes_in,
+    bytes_out,
+    int32_out,
+    int64,
+    int64_in,
+    int64_out,
+    kernel,
+    uint32_out,
+    uint64_out,
+)
 from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u16, load_u32
 from seawall.kernels.segments import INDEX_ENTRY, Entries
 
@@ -46,7 +56,9 @@ _CODEC_AND_FLAGS_AT = 94
 _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
 
 
-@kernel(int64(bytes_in, int64, _entries_in, int64_in, int64_in, int64_out, int32_out, bytes_out, uint64_out, uint32_out))
+@kernel(
+    int64(bytes_in, int64, _entries_in, int64_in, int64_in, int64_out, int32_out, bytes_out, uint64_out, uint32_out)
+)
 def gather_values(
     buffer: Bytes,
     shift: int,

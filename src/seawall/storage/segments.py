@@ -234,9 +234,10 @@ class ActiveSegment:
         """Batches `first_entry` up to, not including, `last_entry`, verified; their places must have been filled."""
         return read_batches(self._file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
-    def pinned(self) -> SharedFile:
-        """The file, open until it is unpinned, whatever becomes of the segment."""
-        return self._shared.pin()
+    @property
+    def shared(self) -> SharedFile:
+        """The file, to be pinned by whoever reads it later."""
+        return self._shared
 
     def seal(self) -> SealedSegment:
         """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
@@ -310,9 +311,20 @@ class SealedSegment:
         """
         return read_batches(self._opened(), self.index.slice(first_entry, last_entry), self._home.topic_id)
 
-    def pinned(self) -> SharedFile:
-        """The file, open until it is unpinned, whatever becomes of the segment."""
-        return self._opened_shared().pin()
+    @property
+    def shared(self) -> SharedFile:
+        """The file, opened if it was not, to be pinned by whoever reads it later."""
+        if self._shared is None:
+            file = self._home.files.open(self.path, read_only=True)
+            try:
+                if not self._checked:
+                    self._preface = read_segment_preface(file, self._home, self.name.first_seq)
+            except BaseException:
+                file.close()
+                raise
+            self._checked = True
+            self._shared = SharedFile(file)
+        return self._shared
 
     def damages(self) -> list[SegmentDamage]:
         """What is known to be damaged without reading the batches: preface, stretches without a batch, a lost end."""
@@ -357,20 +369,7 @@ class SealedSegment:
         self._checked = False
 
     def _opened(self) -> File:
-        return self._opened_shared().file
-
-    def _opened_shared(self) -> SharedFile:
-        if self._shared is None:
-            file = self._home.files.open(self.path, read_only=True)
-            try:
-                if not self._checked:
-                    self._preface = read_segment_preface(file, self._home, self.name.first_seq)
-            except BaseException:
-                file.close()
-                raise
-            self._checked = True
-            self._shared = SharedFile(file)
-        return self._shared
+        return self.shared.file
 
     def _load_index(self) -> BatchIndex:
         home, first_seq = self._home, self.name.first_seq

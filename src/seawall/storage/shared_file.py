@@ -32,7 +32,7 @@ class SharedFile:
     def pin(self) -> SharedFile:
         """Keep it open until `unpin`; only what its owner has not closed can be pinned."""
         with self._lock:
-            check(self._owned, "INV-PINNED-OPEN", f"{self.file.path} is pinned after its owner closed it")
+            check(self._owned, "INV-PINNED-OPEN", "a file is pinned after its owner has closed it")
             self._holders += 1
         return self
 
@@ -51,6 +51,6 @@ class SharedFile:
         with self._lock:
             self._holders -= 1
             left = self._holders
-        check(left >= 0, "INV-PINNED-OPEN", f"{self.file.path} was given back more often than it was pinned")
+        check(left >= 0, "INV-PINNED-OPEN", "a file was given back more often than it was pinned")
         if not left:
             self.file.close()

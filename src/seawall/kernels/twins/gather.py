@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -70,11 +71,11 @@ def gather_values(
     return GATHER_DONE
 
 
-def _records(block: bytes, base_seq: int, count: int) -> list[tuple[int, int, bytes]]:
-    """Each record of a block with its seq; an error stands where the kernel would stop."""
-    found: list[tuple[int, int, bytes]] = []
+def _records(block: bytes, base_seq: int, count: int) -> Iterator[tuple[int, int, bytes]]:
+    """Each record of a block with its seq, type and value, up to what is no plain record."""
+    found = 0
     while block:
-        if len(block) < 5 or len(found) >= count:
+        if len(block) < 5 or found >= count:
             raise _MalformedError
         record_type, length = struct.unpack_from("<BI", block)
         header = 5
@@ -87,8 +88,8 @@ def _records(block: bytes, base_seq: int, count: int) -> list[tuple[int, int, by
             record_type, length, header = 0x10000 + extended, struct.unpack_from("<I", block, 3)[0], 7
         if length > len(block) - header:
             raise _MalformedError
-        found.append((base_seq + len(found), record_type, block[header : header + length]))
+        yield base_seq + found, record_type, block[header : header + length]
+        found += 1
         block = block[header + length :]
-    if len(found) != count:
+    if found != count:
         raise _MalformedError
-    return found
