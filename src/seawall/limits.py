@@ -188,10 +188,10 @@ READ_GAP_SIZE_MAX = 4 * KIB
 #: Bytes that are read and verified in one step: little enough to be in the processor's cache when they are used next.
 READ_PIECE_SIZE = 512 * KIB
 
-#: Memory of reads that is used again: the least and the largest stretch that is kept, and how many of each size.
+#: Memory of reads that is used again: the least and the largest stretch that is kept, and how much in all.
 READ_BUFFER_SIZE_MIN = 1 * MIB
 READ_BUFFER_SIZE_MAX = 16 * MIB
-READ_BUFFERS_KEPT = 4
+READ_MEMORY_KEPT = 64 * MIB
 
 #: Threads that fill Arrow tables at once; more of them wait for memory, not for the processor.
 ARROW_THREADS_MAX = 4

@@ -23,8 +23,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.engine.arrow_reading import read_table
 from seawall.engine.opening import open_store
-from seawall.engine.records import Publishable, ReceivedBatch, encode, received, to_arrow
+from seawall.engine.reading import ReadPlan
+from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
@@ -36,7 +38,7 @@ from seawall.limits import MIB
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.arrow import EncodedBlock, decode_table
+from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import BatchHeader, batch_header
 from seawall.wire.fields import JsonValue
 
@@ -209,10 +211,14 @@ class EmbeddedLog:
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
         """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
-        import pyarrow as pa
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
 
-        found = (each for each in self.follow(topic, from_seq) if isinstance(each, ReceivedBatch))
-        return pa.Table.from_batches(list(to_arrow(found, columns)) or [decode_table(b"", base_seq=1, wanted=columns)])
+        def plan_next(seq: Seq, size_max: int) -> ReadPlan:
+            with self._using() as store:
+                return store.plan_read(topic, seq, size_max=size_max)
+
+        return read_table(plan_next, topic, Seq(from_seq), columns)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.

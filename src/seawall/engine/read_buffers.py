@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from seawall.limits import READ_BUFFER_SIZE_MAX, READ_BUFFER_SIZE_MIN, READ_BUFFERS_KEPT
+from seawall.limits import READ_BUFFER_SIZE_MAX, READ_BUFFER_SIZE_MIN, READ_MEMORY_KEPT
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -32,28 +32,31 @@ class ReadBuffers:
         while size <= READ_BUFFER_SIZE_MAX:
             sizes.append(size)
             size *= 2
-        # A bounded queue lets the oldest go when one too many comes back.
-        self._free: dict[int, deque[Bytes]] = {size: deque(maxlen=READ_BUFFERS_KEPT) for size in sizes}
+        self._free: dict[int, deque[Bytes]] = {size: deque() for size in sizes}
 
     def take(self, length: int) -> Bytes:
         """An array of `length` bytes, whatever they hold; small and very large ones are fresh, and not kept."""
         if not READ_BUFFER_SIZE_MIN // 2 < length <= READ_BUFFER_SIZE_MAX:
             return np.empty(length, np.uint8)
         size = max(READ_BUFFER_SIZE_MIN, 1 << (length - 1).bit_length())
-        free = self._free[size]
         try:
-            memory = free.pop()
+            memory = self._free[size].pop()
         except IndexError:
             memory = np.empty(size, np.uint8)
         # Through a memoryview: an array of an array would refer to the memory past the one that is watched.
         array: Bytes = np.frombuffer(memory.data, np.uint8, length)
-        weakref.finalize(array, free.append, memory).atexit = False
+        weakref.finalize(array, self._give_back, memory).atexit = False
         return array
 
     @property
-    def free_count(self) -> int:
-        """How many stretches wait to be used again."""
-        return sum(map(len, self._free.values()))
+    def free_size(self) -> int:
+        """Bytes that wait to be used again."""
+        return sum(size * len(free) for size, free in self._free.items())
+
+    def _give_back(self, memory: Bytes) -> None:
+        # Two threads may both find room for the last one: the bound is kept to within a stretch or two.
+        if self.free_size + memory.nbytes <= READ_MEMORY_KEPT:
+            self._free[memory.nbytes].append(memory)
 
 
 #: Those of this process.
