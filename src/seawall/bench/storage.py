@@ -7,35 +7,26 @@ what is counted is durable. The disk's own limit is measured by turns, in a file
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from seawall.bench import disk
-from seawall.bench.harness import MEMORY_COPY, Baseline, BenchContext, Measurement, Run, Subject, latency, rate
+from seawall.bench.harness import Baseline, BenchContext, Measurement, Run, Subject, latency, rate
+from seawall.bench.read_figures import TOPIC, on_log, read_figures
 from seawall.bench.results import Better, Goal
-from seawall.core.types import Seq
-from seawall.engine.embedded import EmbeddedLog, open_log
-from seawall.engine.records import ReceivedBatch
+from seawall.engine.embedded import EmbeddedLog
 from seawall.limits import KIB, MIB
 
-TOPIC: Final = "bench"
 THREADS: Final = 64
-#: Records that read figures work on.
-READ_SIZE: Final = 64 * MIB
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
     """The figures of this suite."""
     yield from _appends(context.directory)
-    yield from _reads(context.directory)
-    yield from _seeks(context.directory)
+    yield from read_figures(context)
 
 
 def _appends(directory: Path) -> Iterator[Measurement]:
@@ -65,60 +56,6 @@ def _appends(directory: Path) -> Iterator[Measurement]:
         baseline=Baseline("bare write + sync, one by one", _as_rate(one_by_one)),
         goal=Goal.ratio_at_least(2.0),
     )
-
-
-def _reads(directory: Path) -> Iterator[Measurement]:
-    yield Measurement(
-        "read batches, 1 KiB records",
-        "B/s",
-        Better.HIGHER,
-        on_log(directory, _read_batches),
-        baseline=MEMORY_COPY,
-        goal=Goal.ratio_at_least(0.4),
-        note="sealed segments, checksums verified, no record made",
-    )
-    yield Measurement(
-        "read_arrow, 1 KiB records",
-        "B/s",
-        Better.HIGHER,
-        on_log(directory, lambda log: _read_arrow(log, KIB, count_records=False)),
-        baseline=MEMORY_COPY,
-        goal=Goal.ratio_at_least(0.5),
-    )
-    yield Measurement(
-        "read_arrow, 100 B records",
-        "records/s",
-        Better.HIGHER,
-        on_log(directory, lambda log: _read_arrow(log, 100, count_records=True)),
-        goal=Goal.value_at_least(5e6),
-    )
-
-
-def _seeks(directory: Path) -> Iterator[Measurement]:
-    yield Measurement(
-        "read one record by its seq, p50",
-        "s",
-        Better.LOWER,
-        on_log(directory, _seek),
-        goal=Goal.value_at_most(100e-6),
-        note="in 640,000 records, batches of 100",
-    )
-
-
-def on_log(directory: Path, prepare: Callable[[EmbeddedLog], Run]) -> Subject:
-    """A subject that gets a fresh log with one topic, and whose log is removed in the end."""
-
-    @contextmanager
-    def opened() -> Iterator[Run]:
-        path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
-        try:
-            with open_log(path) as log:
-                log.create_topic(TOPIC)
-                yield prepare(log)
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-
-    return opened
 
 
 def _append_large(log: EmbeddedLog) -> Run:
@@ -154,37 +91,3 @@ def _as_rate(subject: Subject) -> Subject:
             yield lambda seconds: 1 / run(seconds)
 
     return opened
-
-
-def _fill(log: EmbeddedLog, value_size: int, size: int, batch_records: int = 1_000) -> int:
-    """Publish records of one size, bring them to their places, and return how many there are."""
-    values = [os.urandom(value_size) for _ in range(batch_records)]
-    batches = max(1, size // (batch_records * value_size))
-    for _ in range(batches):
-        log.publish(TOPIC, values)
-    log.checkpoint()
-    return batches * batch_records
-
-
-def _read_batches(log: EmbeddedLog) -> Run:
-    count = _fill(log, KIB, READ_SIZE)
-
-    def read() -> None:
-        assert sum(len(item) for item in log.follow(TOPIC) if isinstance(item, ReceivedBatch)) == count
-
-    return rate(read, count * (KIB + 5))
-
-
-def _read_arrow(log: EmbeddedLog, value_size: int, *, count_records: bool) -> Run:
-    count = _fill(log, value_size, READ_SIZE)
-
-    def read() -> None:
-        assert log.read_arrow(TOPIC, columns=("value",)).num_rows == count
-
-    return rate(read, count if count_records else count * (value_size + 5))
-
-
-def _seek(log: EmbeddedLog) -> Run:
-    count = _fill(log, 100, READ_SIZE, batch_records=100)
-    wanted = iter(np.random.default_rng(5).integers(1, count, 10_000_000))
-    return latency(lambda: log.read(TOPIC, Seq(int(next(wanted))), limit=1, max_bytes=1))

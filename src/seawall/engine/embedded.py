@@ -220,6 +220,16 @@ class EmbeddedLog:
 
         return read_table(plan_next, topic, Seq(from_seq), columns)
 
+    def seq_at(self, topic: str, when: datetime) -> int:
+        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        with self._using() as store:
+            return store.seq_at(topic, TimestampNs(int(when.timestamp() * 1e6) * 1_000))
+
+    def index_size(self, topic: str) -> int:
+        """Bytes of memory that the indexes of a topic take."""
+        with self._using() as store:
+            return store.index_size(topic)
+
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
 
@@ -242,8 +252,7 @@ class EmbeddedLog:
     def _start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         info = self.describe(topic)
         if isinstance(start, datetime):
-            with self._using() as store:
-                return store.seq_at(topic, TimestampNs(int(start.timestamp() * 1e6) * 1_000))
+            return Seq(self.seq_at(topic, start))
         if isinstance(start, int):
             if start < 1:
                 raise InvalidInputError(f"seqs begin at 1, not at {start}")
