@@ -18,7 +18,7 @@ A plan pins files until it is carried out or released; both are done by whoever 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -67,7 +67,7 @@ class ReadPlan:
     def carry_out(self) -> list[ReadItem]:
         """The batches and, in order with them, the gaps a reader has to know of."""
         try:
-            return list(self._items())
+            return _joined(self._items())
         finally:
             self.release()
 
@@ -194,6 +194,22 @@ def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
         for row in bring(run, first, last, buffer, at).tolist():
             start = row[1] - at
             yield row, memory[start : start + row[6]]
+
+
+def _joined(items: Iterable[ReadItem]) -> list[ReadItem]:
+    """The same, with gaps that touch and have one reason made one."""
+    found: list[ReadItem] = []
+    for item in items:
+        before = found[-1] if found else None
+        if isinstance(item, Gap) and isinstance(before, Gap) and _touch(before, item):
+            found[-1] = Gap(before.first_seq, item.last_seq, item.reason)
+        else:
+            found.append(item)
+    return found
+
+
+def _touch(before: Gap, after: Gap) -> bool:
+    return before.last_seq + 1 == after.first_seq and before.reason is after.reason
 
 
 def _clipped(runs: SeqRuns, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
