@@ -191,7 +191,7 @@ READ_PIECE_SIZE = 512 * KIB
 #: Memory of reads that is used again: the least and the largest stretch that is kept, and how much in all.
 READ_BUFFER_SIZE_MIN = 1 * MIB
 READ_BUFFER_SIZE_MAX = 16 * MIB
-READ_MEMORY_KEPT = 64 * MIB
+READ_MEMORY_KEPT = 96 * MIB
 
 #: Threads that fill Arrow tables at once; more of them wait for memory, not for the processor.
 ARROW_THREADS_MAX = 4

@@ -1,8 +1,8 @@
 """Stored batches into Arrow tables, without a batch object between them.
 
 A read is cut into plans, each about as large as an Arrow batch should be, and each plan becomes one record batch. Plans
-are made one after the other, under the store's lock; they are carried out at the same time by a few threads, since
-neither reading nor kernels need the interpreter.
+are made one after the other, under the store's lock; a few of them are carried out at the same time, by the thread that
+reads and by helpers, since neither reading nor kernels need the interpreter.
 
 Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
 cache is read, verified, and its values copied to where Arrow wants them (`kernels/gather.py`). So each byte is moved
@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -75,29 +76,38 @@ def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.Record
 def _gather_all(
     plan: ReadPlan, plan_next: PlanNext, until: Seq, topic: str, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Carry plans out by several threads, their results in order; a few are under way at any time."""
-    threads = min(ARROW_THREADS_MAX, discover().cpu_count)
-    under_way: deque[Future[list[pa.RecordBatch]]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="seawall-arrow") as pool:
+    """Carry plans out, their results in order: this thread does whatever its helpers have no hand free for."""
+    helpers = _helper_count()
+    results: deque[Future[list[pa.RecordBatch]]] = deque()
+    with ThreadPoolExecutor(max(1, helpers), thread_name_prefix="seawall-arrow") as pool:
         while True:
-            under_way.append(_submit(pool, plan, topic, columns))
-            while len(under_way) > 2 * threads:
-                yield from under_way.popleft().result()
+            try:
+                busy = sum(not each.done() for each in results)
+                results.append(
+                    pool.submit(gather, plan, topic, columns) if busy < helpers else _done(plan, topic, columns)
+                )
+            except BaseException:
+                plan.release()
+                raise
+            while results and results[0].done():
+                yield from results.popleft().result()
             if plan.end_seq >= until:
                 break
             plan = plan_next(plan.end_seq, PLAN_SIZE)
-        for each in under_way:
+        for each in results:
             yield from each.result()
 
 
-def _submit(
-    pool: ThreadPoolExecutor, plan: ReadPlan, topic: str, columns: Sequence[str]
-) -> Future[list[pa.RecordBatch]]:
-    try:
-        return pool.submit(gather, plan, topic, columns)
-    except BaseException:
-        plan.release()
-        raise
+def _done(plan: ReadPlan, topic: str, columns: Sequence[str]) -> Future[list[pa.RecordBatch]]:
+    """The result of a plan that was carried out right here."""
+    result: Future[list[pa.RecordBatch]] = Future()
+    result.set_result(gather(plan, topic, columns))
+    return result
+
+
+@cache
+def _helper_count() -> int:
+    return min(ARROW_THREADS_MAX, discover().cpu_count) - 1
 
 
 class _Columns:
