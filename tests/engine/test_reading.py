@@ -541,7 +541,7 @@ def test_a_limit_reads_no_more_than_it_needs(log: EmbeddedLog, monkeypatch: pyte
     sizes: list[int] = []
     real = reading.pieces
 
-    def pieces(run: planning.Run) -> Iterator[tuple[int, int]]:
+    def pieces(run: planning.Run) -> list[reading.Piece]:
         sizes.append(len(run.entries))
         return real(run)
 

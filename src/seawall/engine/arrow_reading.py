@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from seawall.core.types import Seq
-from seawall.engine.planning import Run
 from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.reading import ReadPlan, bring, pieces
 from seawall.engine.records import received, to_arrow
@@ -33,6 +32,7 @@ from seawall.errors import CorruptionError
 from seawall.io.topology import discover
 from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED, GATHER_ROWS, GATHER_SIZE, GATHER_STATE, gather_values
 from seawall.limits import ARROW_THREADS_MAX, BATCH_HEADER_SIZE, MIB, READ_PIECE_SIZE, RECORD_HEADER_SIZE
+from seawall.storage.batch_index import Entries
 from seawall.wire.arrow import check_columns, empty_table, plain_table
 
 if TYPE_CHECKING:
@@ -114,18 +114,35 @@ class _Columns:
     """The columns of plain records while they are filled; room for all that a plan can hold."""
 
     def __init__(self, plan: ReadPlan) -> None:
-        counts = [(len(run.entries), int(run.entries["count"].sum()), _stored(run)) for run in plan.runs]
-        batches, records, stored = (sum(column) for column in zip(*counts, strict=True))
+        batches = sum(len(run.entries) for run in plan.runs)
+        records = sum(int(run.entries["count"].sum()) for run in plan.runs)
+        stored = sum(int(run.entries["length"].sum(dtype=np.int64)) for run in plan.runs)
         #: A value takes its record's bytes without the header, which an extended type makes longer.
         size = max(0, stored - batches * BATCH_HEADER_SIZE - records * RECORD_HEADER_SIZE)
         self.data = READ_BUFFERS.take(size)
-        self.offsets = np.zeros(records + 1, np.int32)
+        self.offsets = np.empty(records + 1, np.int32)
+        self.offsets[0] = 0
         self.seqs = np.empty(records, np.uint64)
         self.types = np.empty(records, np.uint32)
         self.state = np.zeros(GATHER_STATE, np.int64)
         live = plan.live
         self.live_firsts = np.ascontiguousarray(live[:, 0])
         self.live_lasts = np.ascontiguousarray(live[:, 1])
+
+    def add(self, buffer: Bytes, at: int, entries: Entries) -> int:
+        """Add the records of verified batches in a buffer that begins at a file position; what became of it."""
+        return gather_values(
+            buffer,
+            at,
+            entries,
+            self.live_firsts,
+            self.live_lasts,
+            self.state,
+            self.offsets,
+            self.data,
+            self.seqs,
+            self.types,
+        )
 
     def table(self, columns: Sequence[str]) -> pa.RecordBatch:
         """What was filled."""
@@ -140,33 +157,14 @@ def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | No
     scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
     for run in plan.runs:
         logged: Bytes = np.frombuffer(run.data, np.uint8)
-        for first, last in pieces(run):
-            at = int(run.entries[first]["at"])
-            buffer = logged
-            if run.source is not None:
-                size = int(run.entries[last - 1]["at"]) + int(run.entries[last - 1]["length"]) - at
-                if size > scratch.size:
-                    scratch = READ_BUFFERS.take(size)
-                buffer = scratch
-            shift = at if run.source is not None else run.at
-            code = gather_values(
-                buffer,
-                shift,
-                bring(run, first, last, buffer, shift),
-                filled.live_firsts,
-                filled.live_lasts,
-                filled.state,
-                filled.offsets,
-                filled.data,
-                filled.seqs,
-                filled.types,
-            )
+        for piece in pieces(run):
+            if piece.size > scratch.size:
+                scratch = READ_BUFFERS.take(piece.size)
+            buffer, at = (logged, run.at) if run.source is None else (scratch, piece.at)
+            code = filled.add(buffer, at, bring(run, piece, buffer, at))
             if code == GATHER_MALFORMED:
-                raise CorruptionError(f"a batch from seq {run.entries[first]['base_seq']} on holds no run of records")
+                seq = int(run.entries[piece.first]["base_seq"])
+                raise CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
             if code != GATHER_DONE:
                 return None
     return filled.table(columns)
-
-
-def _stored(run: Run) -> int:
-    return int(run.entries["length"].sum(dtype=np.int64))

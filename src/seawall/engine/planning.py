@@ -131,7 +131,7 @@ class Planned:
         """Batches of a segment that are at their places."""
         for first, last in _together(entries["at"], entries["length"]):
             together = entries[first:last]
-            at, size = extent(together)
+            at, size = _extent(together)
             self._add(Run(self.topic_id, together, at, size, source.pin()))
 
     def add_logged(self, locate: Locate, entries: Entries, addresses: Numbers) -> None:
@@ -143,7 +143,7 @@ class Planned:
 
     def _read_log(self, locate: Locate, entries: Entries) -> None:
         """One read where all of them lie in one file of the log, else one for each half."""
-        first, size = extent(entries)
+        first, size = _extent(entries)
         file, at = locate(WalAddress(first))
         last = int(entries[-1]["at"])
         other, other_at = (file, at) if first == last else locate(WalAddress(last))
@@ -189,7 +189,7 @@ def _base_seq(index: BatchIndex, entry: int) -> Seq:
     return Seq(int(index.slice(entry, entry + 1)["base_seq"][0]))
 
 
-def extent(entries: Entries) -> tuple[int, int]:
+def _extent(entries: Entries) -> tuple[int, int]:
     """Where the first of some batches begins, and how many bytes from there the last one ends."""
     _, at, _, _, _, _, length = entries[0].item()
     if len(entries) > 1:

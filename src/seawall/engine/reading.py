@@ -20,12 +20,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
-from seawall.engine.planning import Numbers, Planned, Run, SeqRuns, extent
+from seawall.engine.planning import Numbers, Planned, Run, SeqRuns
 from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.kernels.segments import verify_entries
@@ -155,31 +155,41 @@ def seq_at(topic: TopicState, log: TopicLog | None, timestamp_ns: TimestampNs) -
     return topic.next_seq if found is None else max(found, topic.floor)
 
 
-def pieces(run: Run) -> Iterator[tuple[int, int]]:
-    """Ranges of a run's entries that are read and verified in one step: small enough to stay in the cache."""
+class Piece(NamedTuple):
+    """Some entries of a run that are read and verified in one step, and the bytes they cover."""
+
+    first: int
+    last: int
+    at: int
+    size: int
+
+
+def pieces(run: Run) -> list[Piece]:
+    """A run in pieces small enough to stay in the cache; a batch that is larger is one by itself."""
     if run.size <= READ_PIECE_SIZE:
-        yield 0, len(run.entries)
-        return
-    places = run.entries["at"]
+        return [Piece(0, len(run.entries), run.at, run.size)]
+    # As plain integers: each step of a read looks at a few of them.
+    places, lengths = run.entries["at"].tolist(), run.entries["length"].tolist()
+    found: list[Piece] = []
     first = 0
     while first < len(places):
-        reach = np.uint64(int(places[first]) + READ_PIECE_SIZE)
-        last = max(first + 1, int(places.searchsorted(reach)))
-        yield first, last
+        at = places[first]
+        last = max(first + 1, bisect_left(places, at + READ_PIECE_SIZE, first))
+        found.append(Piece(first, last, at, places[last - 1] + lengths[last - 1] - at))
         first = last
+    return found
 
 
-def bring(run: Run, first: int, last: int, buffer: Bytes, at: int) -> Entries:
-    """Put some batches of a run into a buffer that begins at file position `at`; the entries of those that are sound.
+def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
+    """Put a piece of a run into a buffer that begins at file position `at`; the entries of the batches that are sound.
 
     What came out of the log is there already: the buffer is all of it.
     """
-    entries = run.entries[first:last]
+    entries = run.entries[piece.first : piece.last]
     filled = len(run.data)
     if run.source is not None:
-        start, size = (run.at, run.size) if len(entries) == len(run.entries) else extent(entries)
-        filled = start - at
-        filled += run.source.file.read_into([buffer.data[filled : filled + size]], start)
+        start = piece.at - at
+        filled = start + run.source.file.read_into([buffer.data[start : start + piece.size]], piece.at)
     verdicts: Bytes = np.empty(len(entries), np.uint8)
     bad = verify_entries(buffer, filled, at, entries, run.topic_id, verdicts)
     return entries if not bad else entries[verdicts == 0]
@@ -190,8 +200,8 @@ def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
     at = run.at
     buffer = READ_BUFFERS.take(run.size) if run.source is not None else np.frombuffer(run.data, np.uint8)
     memory = buffer.data.toreadonly()
-    for first, last in pieces(run):
-        for row in bring(run, first, last, buffer, at).tolist():
+    for piece in pieces(run):
+        for row in bring(run, piece, buffer, at).tolist():
             start = row[1] - at
             yield row, memory[start : start + row[6]]
 
