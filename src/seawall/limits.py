@@ -182,6 +182,24 @@ CLIENTS_REMEMBERED = 16_384
 #: Bytes a scan of a segment takes at once, where a batch is not larger.
 SEGMENT_SCAN_SIZE = 1 * MIB
 
+#: Files of sealed segments that a topic keeps open for its readers. Opening one costs some microseconds, an index stays
+#: loaded without it; descriptors are what a process with thousands of segments runs out of.
+SEGMENTS_OPEN_MAX = 64
+
+#: Bytes between two wanted batches that are read and thrown away sooner than the read is split.
+READ_GAP_SIZE_MAX = 4 * KIB
+
+#: Bytes that are read and verified in one step: little enough to be in the processor's cache when they are used next.
+READ_PIECE_SIZE = 512 * KIB
+
+#: Memory of reads that is used again: the least and the largest stretch that is kept, and how much in all.
+READ_BUFFER_SIZE_MIN = 1 * MIB
+READ_BUFFER_SIZE_MAX = 16 * MIB
+READ_MEMORY_KEPT = 96 * MIB
+
+#: Threads that fill Arrow tables at once; more of them wait for memory, not for the processor.
+ARROW_THREADS_MAX = 4
+
 #: Disk space an active segment reserves ahead: it doubles from the first to the second, so that a quiet topic costs
 #: little and a busy one asks the file system rarely.
 SEGMENT_RESERVE_SIZE_MIN = 64 * KIB

@@ -351,7 +351,7 @@ def test_questions_are_asked_a_bounded_number_of_times(
     with open_view(data) as view:
         asked = []
 
-        def moved(picture: object, name: str, from_seq: int, size: int) -> list[Item]:
+        def moved(picture: object, *_: object) -> list[Item]:
             asked.append(picture)
             raise FileNotFoundError(2, "gone", f"file {len(asked)}")
 

@@ -43,6 +43,7 @@ STORES = {
     "store_u64 of u64": (compiled(memory.store_u64, void(bytes_out, int64, uint64)), memory._store(8)),
 }
 COPY = compiled(memory.copy_bytes, void(bytes_out, int64, bytes_in, int64, int64))
+STREAM = compiled(memory.stream_line, void(bytes_out, int64, bytes_in, int64))
 ADDRESS = compiled(memory.address_of, int64(bytes_in, int64))
 FLUSH = compiled(atomics.flush_line, void(bytes_in, int64))
 SIGNED_LOAD = compiled(atomics.load_acquire, int64(jit.int64_out, int64))
@@ -239,3 +240,14 @@ def test_stand_ins_without_effect() -> None:
     assert atomics._nothing() is None
     with pytest.raises(IndexError):
         atomics._flush(np.zeros(8, np.uint8), 8)
+
+
+def test_a_line_is_copied_past_the_caches() -> None:
+    room = np.zeros(256, np.uint8)
+    start = -room.ctypes.data % memory.LINE_SIZE
+    source = np.arange(100, dtype=np.uint8)
+    for copy in (STREAM, memory._stream):
+        room[:] = 0
+        copy(room, start + memory.LINE_SIZE, source, 7)
+        assert room[start + memory.LINE_SIZE : start + 2 * memory.LINE_SIZE].tolist() == list(range(7, 71))
+        assert np.count_nonzero(room) == memory.LINE_SIZE

@@ -60,6 +60,32 @@ def store(disk: SimDisk, data: bytes, path: str = PATH) -> None:
     write_all(file, [data], 0)
 
 
+@given(st.lists(steps, min_size=1, max_size=12), st.data())
+def test_what_fits_equals_a_sum(made: list[Any], draw: st.DataObject) -> None:
+    entries = entries_from(made)
+    index = BatchIndex.over(entries)
+    first = draw.draw(st.integers(0, len(entries)))
+    last = draw.draw(st.integers(first, len(entries)))
+    size = draw.draw(st.integers(0, 4_000))
+    fitting = first
+    while fitting < last and int(entries["length"][first : fitting + 1].sum()) <= size:
+        fitting += 1
+    assert index.fitting(first, last, size) == fitting
+    for seq in range(5, 40):
+        assert index.seqs_below(seq) == np.count_nonzero(entries["base_seq"] < seq)
+
+
+def test_an_index_over_entries_takes_them_where_they_are_and_copies_when_it_grows() -> None:
+    entries = entries_from([(0, 2, 100, 1, 1)] * 3)
+    entries.flags.writeable = False
+    index = BatchIndex.over(entries)
+    assert np.shares_memory(index.entries, entries)
+    assert (index.record_count, len(index), index.memory_size) == (6, 3, 3 * 48)
+    index.append(base_seq=20, at=9_000, timestamp_ns=200, base_offset=900, position=90, count=1, length=100)
+    assert not np.shares_memory(index.entries, entries)
+    assert (len(index), index.last_seq, len(entries)) == (4, 20, 3)
+
+
 # --- lookups ---------------------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ COUNTED_SIZE: Final = 256 * MIB
 _RECORDS: Final = MIB // (KIB + 5)
 
 
-def figures(directory: Path) -> Iterator[Measurement]:
+def append_figures(directory: Path) -> Iterator[Measurement]:
     """The figures of this part."""
     one_by_one = disk.append_latency(directory, KIB)
     yield Measurement(

@@ -24,12 +24,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Delivery
 from seawall.engine.opening import open_store
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, WhenFull
 from seawall.engine.pump import Pump
-from seawall.engine.records import Publishable, ReceivedBatch, encode, received, to_arrow
+from seawall.engine.reading import ReadPlan
+from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
@@ -44,7 +46,6 @@ from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.arrow import decode_table
 from seawall.wire.codes import AckLevel
 from seawall.wire.fields import JsonValue
 
@@ -188,13 +189,13 @@ class EmbeddedLog:
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
         with self._looking() as store:
-            found = store.read(topic, Seq(from_seq), size_max=max_bytes)
+            plan = store.plan_read(topic, Seq(from_seq), size_max=max_bytes, records_max=limit)
         items: list[Item] = []
         count = 0
-        for item in found:
+        for item in plan.carry_out():
             if limit is not None and count >= limit:
                 break
-            each = received(topic, item, Seq(from_seq)) if isinstance(item, StoredBatch) else item
+            each = received(topic, item) if isinstance(item, StoredBatch) else item
             items.append(each)
             count += len(each) if isinstance(each, ReceivedBatch) else 0
         return items
@@ -210,10 +211,24 @@ class EmbeddedLog:
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
         """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
-        import pyarrow as pa
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
 
-        found = (each for each in self.follow(topic, from_seq) if isinstance(each, ReceivedBatch))
-        return pa.Table.from_batches(list(to_arrow(found, columns)) or [decode_table(b"", base_seq=1, wanted=columns)])
+        def plan_next(seq: Seq, size_max: int) -> ReadPlan:
+            with self._looking() as store:
+                return store.plan_read(topic, seq, size_max=size_max)
+
+        return read_table(plan_next, topic, Seq(from_seq), columns)
+
+    def seq_at(self, topic: str, when: datetime) -> int:
+        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        with self._looking() as store:
+            return store.seq_at(topic, TimestampNs(int(when.timestamp() * 1e6) * 1_000))
+
+    def index_size(self, topic: str) -> int:
+        """Bytes of memory that the indexes of a topic take."""
+        with self._looking() as store:
+            return store.index_size(topic)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
@@ -242,8 +257,7 @@ class EmbeddedLog:
         """The seq that a start means now."""
         info = self.describe(topic)
         if isinstance(start, datetime):
-            with self._looking() as store:
-                return store.seq_at(topic, TimestampNs(int(start.timestamp() * 1e6) * 1_000))
+            return Seq(self.seq_at(topic, start))
         if isinstance(start, int):
             if start < 1:
                 raise InvalidInputError(f"seqs begin at 1, not at {start}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 ARROW_SIZE: Final = 8 * MIB
 
 _JSON: Final = (",", ":")
+
+#: Type and length before the bytes of an opaque block, which makes it a record.
+_OPAQUE: Final = Struct("<BI")
 
 #: So many records are packed one by one sooner than arrays for a kernel are made.
 _FEW: Final = 16
@@ -71,34 +75,55 @@ class ReceivedRecord:
     meta: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReceivedBatch:
-    """A run of records with consecutive seqs, from `first_seq` on."""
+    """Records of one batch, as far as they are live: `len` says how many seqs those are."""
 
     topic: str
     base_seq: Seq
-    first_seq: Seq
     record_count: int
     position: Position
     timestamp_ns: TimestampNs
     block: memoryview
+    #: What is shown of it, first and last seqs of ranges: ascending, never empty.
+    live: tuple[tuple[Seq, Seq], ...]
+    #: Where reading goes on.
+    next_seq: Seq
 
     @property
-    def next_seq(self) -> Seq:
-        """Where reading goes on."""
-        return Seq(self.base_seq + self.record_count)
+    def first_seq(self) -> Seq:
+        """Seq of the first record that is shown."""
+        return self.live[0][0]
+
+    @property
+    def last_seq(self) -> Seq:
+        """Seq of the last record that is shown."""
+        return self.live[-1][1]
 
     def __len__(self) -> int:
-        return self.next_seq - self.first_seq
+        return sum(last - first + 1 for first, last in self.live)
 
     def __iter__(self) -> Iterator[ReceivedRecord]:
         return self.records()
 
+    def __repr__(self) -> str:
+        return (
+            f"<ReceivedBatch of {self.topic!r}: {len(self)} records, seqs {self.first_seq} to {self.last_seq}, "
+            f"position {self.position}, {len(self.block)} bytes>"
+        )
+
     def records(self) -> Iterator[ReceivedRecord]:
         """Each record; what a delete left behind is passed over."""
+        live = iter(self.live)
+        first, last = next(live)
         for seq, record in enumerate(iter_records(self.block), self.base_seq):
+            if seq > last:
+                following = next(live, None)
+                if following is None:
+                    return
+                first, last = following
             deleted = record.record_type == RecordType.DELETED and not record.value
-            if seq >= self.first_seq and not deleted:
+            if seq >= first and not deleted:
                 yield _received(Seq(seq), record, self.timestamp_ns)
 
     def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
@@ -111,7 +136,8 @@ def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterat
     run: list[ReceivedBatch] = []
     size = 0
     for batch in batches:
-        if run and (batch.base_seq != run[-1].next_seq or size + len(batch.block) > ARROW_SIZE):
+        follows = run and batch.base_seq == run[-1].base_seq + run[-1].record_count
+        if run and (not follows or size + len(batch.block) > ARROW_SIZE):
             yield _join(run, columns)
             run, size = [], 0
         run.append(batch)
@@ -121,21 +147,39 @@ def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterat
 
 
 def _join(run: list[ReceivedBatch], columns: Sequence[str]) -> pa.RecordBatch:
+    import pyarrow as pa
+
     first = run[0]
     block = first.block if len(run) == 1 else memoryview(b"".join(batch.block for batch in run))
     count = sum(batch.record_count for batch in run)
     table = decode_table(block, base_seq=first.base_seq, wanted=columns, record_count=count)
-    # Deleted records have no row, so the first wanted one is found by its seq, not by counting.
-    return table.slice(int(np.searchsorted(table.column("seq").to_numpy(), np.uint64(first.first_seq))))
+    if sum(map(len, run)) == count:
+        return table
+    # Records that a delete has emptied have no row, so live ones are found by their seq, not by counting.
+    seqs = table.column("seq").to_numpy()
+    live = np.array([each for batch in run for each in batch.live], np.uint64)
+    near = live[:, 1].searchsorted(seqs)
+    shown = (near < len(live)) & (live[np.minimum(near, len(live) - 1), 0] <= seqs)
+    return table.filter(pa.array(shown))
 
 
-def received(topic: str, stored: StoredBatch, from_seq: Seq) -> ReceivedBatch:
-    """A stored batch as a reader at `from_seq` gets it."""
-    header = stored.header
-    first_seq = max(header.base_seq, from_seq)
-    block = memoryview(block_of(header, stored.block))
+def received(topic: str, stored: StoredBatch) -> ReceivedBatch:
+    """A stored batch as a reader gets it: its block plain, an opaque one as a single record of that type."""
+    block = stored.block
+    if not stored.is_plain:
+        header = stored.header
+        block = memoryview(block_of(header, block))
+        if header.is_opaque:
+            block = memoryview(_OPAQUE.pack(RecordType.OPAQUE, len(block)) + bytes(block))
     return ReceivedBatch(
-        topic, header.base_seq, first_seq, header.record_count, header.position, header.timestamp_ns, block
+        topic,
+        stored.base_seq,
+        stored.record_count,
+        stored.position,
+        stored.timestamp_ns,
+        block,
+        stored.live,
+        stored.next_seq,
     )
 
 

@@ -14,7 +14,6 @@ After a clean end the term of this process is logged by its first change: who on
 
 INV-STORE-FAILED: after a failed write or sync the store takes no further change: what the disk holds is unknown until
 recovery has looked. Reads go on.
-INV-STORE-NO-HOLE: a seq that counts as live and that no batch holds is told to readers as a gap by corruption.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ from seawall.core.types import Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import NO_SPACE, Committer
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
 from seawall.engine.replay import segments_section
 from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.topic_log import StoredBatch, TopicLog, remove_segments, topic_home
+from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
 from seawall.sequencer.client_window import ClientWindow
@@ -47,10 +47,8 @@ from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import TopicConfig
-from seawall.topics.gaps import Gap
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
-from seawall.wire.codes import GapReason
 from seawall.wire.fields import JsonObject
 
 #: Losses, or ceilings, logged at one position.
@@ -246,30 +244,24 @@ class Store:
 
     # --- questions -----------------------------------------------------------------------------------------------
 
-    def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[StoredBatch | Gap]:
-        """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
+    def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
+        """What a reader at `from_seq` gets next, to be carried out without the store (`reading.py`)."""
         topic = self.catalog.named(name)
-        if from_seq > topic.head_seq:
-            return []
-        items: list[StoredBatch | Gap] = []
-        log = self._logs.get(topic.topic_id)
-        batches = [] if log is None else list(log.read(from_seq, topic.next_seq, size_max))
-        reached = from_seq
-        for batch in batches:
-            items.extend(_holes(topic, reached, Seq(batch.header.base_seq - 1)))
-            items.append(batch)
-            reached = Seq(batch.header.base_seq + batch.header.record_count)
-        if log is None or next(log.read(reached, topic.next_seq, 1), None) is None:
-            # No batch follows, so what is left up to the head is lost, and the reader is told now.
-            items.extend(_holes(topic, reached, topic.head_seq))
-        return items
+        return plan_read(topic, self._logs.get(topic.topic_id), from_seq, size_max=size_max, records_max=records_max)
+
+    def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
+        """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
+        return self.plan_read(name, from_seq, size_max=size_max).carry_out()
 
     def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
         """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
         topic = self.catalog.named(name)
-        log = self._logs.get(topic.topic_id)
-        found = None if log is None else log.seq_at(timestamp_ns)
-        return topic.next_seq if found is None else max(found, topic.floor)
+        return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
+
+    def index_size(self, name: str) -> int:
+        """Bytes of memory that the indexes of a topic take."""
+        log = self._logs.get(self.catalog.named(name).topic_id)
+        return 0 if log is None else log.index_size
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -402,11 +394,3 @@ class Store:
             raise FatalError(
                 f"{self._directory.path}: an earlier change failed ({self._failure}); close it and open it again"
             ) from self._failure
-
-
-def _holes(topic: TopicState, first: Seq, last: Seq) -> list[Gap]:
-    """What a reader has to be told of a range that no batch covers (INV-STORE-NO-HOLE)."""
-    if first > last:
-        return []
-    lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in topic.live_runs(first, last)]
-    return sorted([*topic.gaps(first, last), *lost], key=lambda gap: gap.first_seq)

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import Offset, Seq, TimestampNs
+from seawall.engine.reading import stored_batches
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
 from seawall.kernels import blocks
@@ -34,11 +35,6 @@ Integers = npt.NDArray[np.int64]
 
 _NS_PER_MS: Final = 1_000_000
 _UNKNOWN: Final = -1
-
-
-def stored_batches(log: TopicLog, from_seq: Seq, end_seq: Seq, size_max: int) -> Iterator[StoredBatch]:
-    """Whole batches from the one that holds `from_seq` up to `end_seq`; damaged ones are left out."""
-    return log.read(from_seq, end_seq, size_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +183,11 @@ class StoredSizes:
         for batch in self._lately:
             if batch.base_seq == base_seq:
                 return batch
-        stored = next(stored_batches(self._log, Seq(base_seq), Seq(base_seq + 1), 1), None)
-        if stored is None or stored.header.base_seq != base_seq:
+        found = stored_batches(self._log, Seq(base_seq), Seq(base_seq + 1), 1)
+        if not found or found[0].base_seq != base_seq:
             batch = _Batch(base_seq, int(entry["length"]), None)
         else:
-            batch = _Batch(base_seq, stored.header.raw_length, _starts(stored, count))
+            batch = _Batch(base_seq, found[0].header.raw_length, _starts(found[0], count))
         self._lately.append(batch)
         return batch
 

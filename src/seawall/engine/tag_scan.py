@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from seawall.core.types import Seq
-from seawall.engine.stored_sizes import stored_batches
+from seawall.engine.reading import stored_batches
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
 from seawall.limits import MIB
@@ -28,7 +28,7 @@ _RUN_SIZE: Final = 8 * MIB
 def catch_up(index: TagIndex, topic: TopicState, log: TopicLog) -> None:
     """Add the tags of every record of the topic that the index has not seen and that may be live."""
     seq = max(index.next_seq, topic.floor)
-    while batches := list(stored_batches(log, seq, topic.next_seq, _RUN_SIZE)):
+    while batches := stored_batches(log, seq, topic.next_seq, _RUN_SIZE):
         _add(index, batches, seq)
         last = batches[-1].header
         seq = Seq(last.base_seq + last.record_count)

@@ -4,42 +4,47 @@ A batch has its place (segment, file position) from the moment it is numbered. U
 a small batch lies in the write-ahead log only, at the address this module remembers; large ones are written to their
 place at once. Readers do not notice the difference.
 
+A read is planned here: which entries of which segments (`planning.py`). Carrying the plan out needs nothing of this
+object any more (`reading.py`).
+
 Segments are *sealed*, or *filling*: the last of these is written on, older ones wait for the checkpoint to seal them.
 
 INV-PLACES-FOLLOW: places are the running ends of segments, and a segment begins only where the log says so (a roll, or
 the first batch). So replaying the log gives every batch the same place again.
 
-One owner at a time. This module must not know what makes a batch durable, nor which batches a reader may see.
+One owner at a time, for planning too. This module must not know what makes a batch durable, nor what a reader is told.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-import numpy as np
-
-from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.errors import CorruptionError
-from seawall.io.interfaces import File, Files, Readable
-from seawall.limits import BATCH_HEADER_SIZE
-from seawall.storage.batch_index import BatchIndex
+from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.engine.planning import (
+    LiveRuns,
+    Locate,
+    Planned,
+    SeqRuns,
+    split_by_place,
+    waiting_addresses,
+)
+from seawall.io.interfaces import File, Files
+from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
+from seawall.storage.batch_index import BatchIndex, Entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.segment_names import sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
-from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, verify_block
+from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 
-#: Where the batch at an address of the log can be read now, and the position there.
-Locate: TypeAlias = Callable[[WalAddress], tuple[Readable, int]]
 #: The file an address of the log lies in, and the position there.
 LocateFile: TypeAlias = Callable[[WalAddress], tuple[File, int]]
-#: Verified bytes of the entries from a first one up to, not including, a last one.
-RunReader: TypeAlias = Callable[[int, int], Iterator[memoryview]]
+
+_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -53,10 +58,27 @@ class Filling:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """One verified batch as it lies on disk."""
+    """One verified batch as it lies on disk, and which of its records a reader may see."""
 
-    header: BatchHeader
+    base_seq: Seq
+    record_count: int
+    position: Position
+    timestamp_ns: TimestampNs
     data: memoryview
+    #: What is shown of it: ascending, never empty.
+    live: SeqRuns
+    #: Where reading goes on.
+    next_seq: Seq
+
+    @property
+    def header(self) -> BatchHeader:
+        """All of its header."""
+        return parse_batch_header(self.data, source=BatchSource.STORED)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the block is records as they are: codec none and no flags, the last two bytes of the header."""
+        return not (self.data[BATCH_HEADER_SIZE - 2] or self.data[BATCH_HEADER_SIZE - 1])
 
     @property
     def block(self) -> memoryview:
@@ -72,6 +94,8 @@ class TopicLog:
         self._locate = locate
         self.sealed = sealed
         self.filling = filling
+        #: Sealed segments whose files are open, the one used last at the end.
+        self._open: dict[SealedSegment, None] = {}
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -127,35 +151,49 @@ class TopicLog:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def read(self, from_seq: Seq, end_seq: Seq, size_max: int) -> Iterator[StoredBatch]:
+    def plan(
+        self,
+        from_seq: Seq,
+        end_seq: Seq,
+        size_max: int,
+        *,
+        records_max: int | None = None,
+        live_runs: LiveRuns | None = None,
+    ) -> Planned:
         """Whole batches from the one that holds `from_seq`, or the first behind it, up to `end_seq`, in order.
 
-        Ends after `size_max` bytes, but never before the first batch. Batches that lie together are read together.
-        Damaged ones are left out: whoever knows which seqs there must be sees the hole.
+        Ends after `size_max` bytes, or once `records_max` records are there, but never before the first batch. Batches
+        without a live record are passed over, and count for neither; without `live_runs` all are live, and with them
+        the number of records is not bounded here.
         """
-        left = size_max
-        for index, read_run in self._segments_from(from_seq):
-            first = index.find_seq(from_seq)
-            entries = index.slice(first, len(index))
-            visible = int(np.searchsorted(entries["base_seq"], np.uint64(end_seq)))
-            ends = np.cumsum(entries["length"][:visible], dtype=np.int64)
-            count = int(np.searchsorted(ends, np.int64(left), side="right"))
-            if not count and visible and left == size_max:
-                count = 1
-            if count:
-                for data in read_run(first, first + count):
-                    yield from _batches_of(data)
-                left -= int(ends[count - 1])
-            if count < visible:
-                return
+        planned = Planned(self._home.topic_id, end_seq, size_max, records_max, live_runs)
+        try:
+            self._plan(planned, from_seq)
+        except BaseException:
+            planned.release()
+            raise
+        return planned
 
     def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
         """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
-        for index, _ in self._segments_from(Seq(1)):
+        near = bisect_left(self.sealed, timestamp_ns // _NS_PER_MS, key=_last_ms)
+        for index in self._indexes(near):
             entry = index.find_time(timestamp_ns)
             if entry < len(index):
                 return Seq(int(index.slice(entry, entry + 1)["base_seq"][0]))
         return None
+
+    @property
+    def index_size(self) -> int:
+        """Bytes of memory that all indexes take; those that no read has needed yet are loaded for it."""
+        return sum(index.memory_size for index in self._indexes(0))
+
+    def _indexes(self, near: int) -> Iterator[BatchIndex]:
+        """The index of every segment from a sealed one on."""
+        for segment in self.sealed[near:]:
+            yield self._index_of(segment)
+        for filling in self.filling:
+            yield filling.segment.index
 
     def close(self) -> None:
         """Give all files back; syncs nothing."""
@@ -164,48 +202,59 @@ class TopicLog:
         for segment in self.sealed:
             segment.close()
 
-    def _segments_from(self, seq: Seq) -> Iterator[tuple[BatchIndex, RunReader]]:
-        """Index and reader of every segment that may hold `seq` or what follows it."""
-        starts = [segment.name.first_seq for segment in self.sealed]
-        for segment in self.sealed[max(0, bisect_right(starts, seq) - 1) :]:
-            if segment.name.last_seq >= seq:
-                yield segment.index, partial(_read_sealed, segment)
-        for filling in self.filling:
-            yield filling.segment.index, partial(self._read_filling, filling)
+    def _plan(self, planned: Planned, seq: Seq) -> None:
+        while seq < planned.end_seq:
+            near = bisect_left(self.sealed, seq, key=_last_seq)
+            if near < len(self.sealed):
+                segment = self.sealed[near]
+                index = self._index_of(segment)
+                # Where the end of a segment is damaged its name still says how far it went.
+                last_seq = segment.name.last_seq
+                add = partial(self._add_sealed, planned, segment)
+            else:
+                filling = next((each for each in self.filling if _reaches(each.segment.index, seq)), None)
+                if filling is None:
+                    return
+                index = filling.segment.index
+                last_seq = index.last_seq
+                add = partial(self._add_filling, planned, filling)
+            next_seq = planned.take(index, seq, last_seq, add)
+            if next_seq is None:
+                return
+            seq = next_seq
 
-    def _read_filling(self, filling: Filling, first: int, last: int) -> Iterator[memoryview]:
-        """Batches of a segment whose places are partly unfilled: from there, or from the log, one by one."""
-        for entry in range(first, last):
-            address = filling.waiting.get(entry)
-            with suppress(CorruptionError):
-                yield filling.segment.read(entry, entry + 1) if address is None else self._read_log(address)
+    def _add_sealed(self, planned: Planned, segment: SealedSegment, entries: Entries, _numbers: Sequence[int]) -> None:
+        planned.add_stored(segment.shared, entries)
 
-    def _read_log(self, address: WalAddress) -> memoryview:
-        """The batch at an address of the log, verified."""
-        file, at = self._locate(address)
-        header = parse_batch_header(file.read(BATCH_HEADER_SIZE, at), source=BatchSource.STORED)
-        data = memoryview(file.read(header.size, at))
-        verify_block(header, data[BATCH_HEADER_SIZE:])
-        return data
+    def _add_filling(self, planned: Planned, filling: Filling, entries: Entries, numbers: Sequence[int]) -> None:
+        addresses = waiting_addresses(filling.waiting, numbers)
+        for first, last, in_place in split_by_place(addresses):
+            if in_place:
+                planned.add_stored(filling.segment.shared, entries[first:last])
+            else:
+                planned.add_logged(self._locate, entries[first:last], addresses[first:last])
 
-
-def _read_sealed(segment: SealedSegment, first: int, last: int) -> Iterator[memoryview]:
-    """Batches of a sealed segment, by one read; around damage one by one."""
-    try:
-        yield segment.read(first, last)
-    except CorruptionError:
-        for entry in range(first, last):
-            with suppress(CorruptionError):
-                yield segment.read(entry, entry + 1)
+    def _index_of(self, segment: SealedSegment) -> BatchIndex:
+        """The index of a sealed segment, whose file may be opened for it; the one not used for longest is closed."""
+        self._open.pop(segment, None)
+        self._open[segment] = None
+        if len(self._open) > SEGMENTS_OPEN_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.rest()
+        return segment.index
 
 
-def _batches_of(data: memoryview) -> Iterator[StoredBatch]:
-    """The batches of a verified run."""
-    at = 0
-    while at < len(data):
-        header = parse_batch_header(data[at:], source=BatchSource.STORED)
-        yield StoredBatch(header, data[at : at + header.size])
-        at += header.size
+def _last_seq(segment: SealedSegment) -> Seq:
+    return segment.name.last_seq
+
+
+def _last_ms(segment: SealedSegment) -> int:
+    return segment.name.last_ms
+
+
+def _reaches(index: BatchIndex, seq: Seq) -> bool:
+    return len(index) > 0 and index.last_seq >= seq
 
 
 def _runs(filling: Filling) -> Iterator[tuple[int, int]]:

@@ -33,7 +33,8 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.engine.embedded import READ_SIZE, Item, Start, TopicInfo
+from seawall.engine.embedded import READ_SIZE, Item, Start, TopicInfo, seq_after
+from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import ReceivedBatch, received
 from seawall.engine.replay import Replayed, replay
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, topic_home
@@ -50,7 +51,6 @@ from seawall.storage.segments import ActiveSegment, SealedSegment
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal_files import open_wal_file, wal_addresses, wal_path
 from seawall.topics.gaps import Gap
-from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 
 __all__ = ["ReadOnlyLog", "open_view"]
@@ -128,13 +128,13 @@ class ReadOnlyLog:
         """
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
-        found = self._ask(lambda picture: picture.read(topic, Seq(from_seq), max_bytes), _lost_runs)
+        found = self._ask(lambda picture: picture.read(topic, Seq(from_seq), max_bytes, limit), _lost_runs)
         items: list[Item] = []
         count = 0
         for item in found:
             if limit is not None and count >= limit:
                 break
-            each = received(topic, item, Seq(from_seq)) if isinstance(item, StoredBatch) else item
+            each = received(topic, item) if isinstance(item, StoredBatch) else item
             items.append(each)
             count += len(each) if isinstance(each, ReceivedBatch) else 0
         return items
@@ -143,9 +143,8 @@ class ReadOnlyLog:
         """Everything from `from_seq` to the end of what the picture holds, piece by piece."""
         seq = from_seq
         while items := self.read(topic, seq):
-            for item in items:
-                yield item
-                seq = item.next_seq if isinstance(item, ReceivedBatch) else item.last_seq + 1
+            yield from items
+            seq = seq_after(items[-1])
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -238,21 +237,11 @@ class _Picture:
         #: Listed behind the reading: a file that came meanwhile begins at its end or behind it.
         self._starts = wal_addresses(files, directory.wal)
 
-    def read(self, name: str, from_seq: Seq, size_max: int) -> list[StoredBatch | Gap]:
+    def read(self, name: str, from_seq: Seq, size_max: int, records_max: int | None) -> list[ReadItem]:
         """Batches, and in order with them the gaps a reader has to know of."""
         topic = self.catalog.named(name)
-        if from_seq > topic.head_seq:
-            return []
         log = self.log(topic.topic_id)
-        items: list[StoredBatch | Gap] = []
-        reached = from_seq
-        for batch in log.read(from_seq, topic.next_seq, size_max):
-            items.extend(_holes(topic, reached, Seq(batch.header.base_seq - 1)))
-            items.append(batch)
-            reached = Seq(batch.header.base_seq + batch.header.record_count)
-        if next(log.read(reached, topic.next_seq, 1), None) is None:
-            items.extend(_holes(topic, reached, topic.head_seq))
-        return items
+        return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).carry_out()
 
     def is_outdated(self) -> bool:
         """Whether the log has a commit behind the end of this picture, or a file that this picture does not know."""
@@ -335,14 +324,6 @@ def _no_doubt(_answer: object) -> list[Gap]:
     return []
 
 
-def _lost_runs(items: list[StoredBatch | Gap]) -> list[Gap]:
+def _lost_runs(items: list[ReadItem]) -> list[Gap]:
     """What of an answer must be seen twice."""
     return [item for item in items if isinstance(item, Gap) and item.reason is GapReason.CORRUPTION]
-
-
-def _holes(topic: TopicState, first: Seq, last: Seq) -> list[Gap]:
-    """What a reader has to be told of a range that no batch covers."""
-    if first > last:
-        return []
-    lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in topic.live_runs(first, last)]
-    return sorted([*topic.gaps(first, last), *lost], key=lambda gap: gap.first_seq)

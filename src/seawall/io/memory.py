@@ -1,4 +1,4 @@
-"""Shared memory of the real machine: files mapped by several processes.
+"""Files mapped into memory: shared by several processes to be written, or read-only by one.
 
 The path decides what it is: `/dev/shm` for memory, a DAX device's file system for persistent memory, any directory
 where neither exists. This module must not know what is laid out inside.
@@ -8,6 +8,8 @@ Invariants
   backed at its first touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an
   error with a way out.
 - INV-WHOLE-PAGES: mappings start on a page and the file ends on one; the view has exactly the length asked for.
+- INV-MAPPED-LASTS: what `map_read_only` gives stays readable as long as anything refers to it, whatever becomes of name
+  and handle. Only files that never get shorter may be mapped: a page behind the end of a file is a SIGBUS.
 
 What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
 a reboot `/dev/shm` is empty.
@@ -20,18 +22,47 @@ import errno
 import mmap
 import os
 import platform
-from typing import Final
+import weakref
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from seawall.errors import InvalidInputError
-from seawall.io.files import parent_directory, reserve_space
+from seawall.io.files import OsFile, parent_directory, read_exactly, reserve_space
+from seawall.io.interfaces import File
 
-__all__ = ["OsMapping", "OsSharedMemory"]
+if TYPE_CHECKING:
+    import ctypes
+
+__all__ = ["OsMapping", "OsSharedMemory", "map_read_only"]
 
 #: Number of the mbind system call; glibc has no wrapper for it.
 _MBIND_NUMBERS: Final = {"x86_64": 237, "aarch64": 235}
 
 #: Policy of mbind: take memory of this node while it has any, of another one after that.
 _PREFER: Final = 1
+
+
+def map_read_only(file: File) -> memoryview:
+    """All bytes of a file that never changes again: mapped where the system can, else read (INV-MAPPED-LASTS).
+
+    The C library is called directly, since a mapping of the `mmap` module keeps a descriptor for itself: with thousands
+    of files those would run out.
+    """
+    length = file.size()
+    if not length or not isinstance(file, OsFile):
+        return memoryview(read_exactly(file, length, 0))
+    import ctypes
+
+    import numpy as np
+
+    library = _c_library()
+    address = library.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    if address == ctypes.c_void_p(-1).value:
+        # As many mappings as the system allows one process: reading costs memory and works.
+        return memoryview(read_exactly(file, length, 0))
+    mapped = (ctypes.c_uint8 * length).from_address(address)
+    weakref.finalize(mapped, library.munmap, address, length).atexit = False
+    return np.ctypeslib.as_array(mapped).data.toreadonly()
 
 
 class OsMapping:
@@ -103,6 +134,21 @@ class OsSharedMemory:
         """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+@cache
+def _c_library() -> ctypes.CDLL:
+    """The C library with the two calls of a mapping declared: a pointer does not fit what is returned by default."""
+    import ctypes
+
+    library = ctypes.CDLL(None)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int),
+        *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
+    )
+    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return library
 
 
 def _prefer_node(descriptor: int, size: int, node: int) -> bool:

@@ -23,6 +23,9 @@ Array = npt.NDArray[Any]
 #: Conversion to the integer that kernels compute with.
 as_int64 = cast("Callable[[Any], int]", np.int64)
 
+#: Bytes that `stream_line` copies: a cache line.
+LINE_SIZE = 64
+
 _BYTE = ir.IntType(8)
 
 
@@ -52,6 +55,10 @@ def _copy(target: Bytes, target_at: int, source: Bytes, source_at: int, length: 
     _require(target, target_at, length)
     _require(source, source_at, length)
     target[target_at : target_at + length] = source[source_at : source_at + length]
+
+
+def _stream(target: Bytes, target_at: int, source: Bytes, source_at: int) -> None:
+    _copy(target, target_at, source, source_at, LINE_SIZE)
 
 
 def _address(array: Array, at: int) -> int:
@@ -128,6 +135,32 @@ def copy_bytes(typing_context: Any, target: Any, target_at: Any, source: Any, so
         return context.get_dummy_value()
 
     return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@primitive(_stream)
+def stream_line(typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any) -> Any:
+    """Copy 64 bytes to an address that is a multiple of 64, past the caches.
+
+    A plain copy first reads the line it is about to overwrite. This one does not, which is the faster way to write what
+    is not read again soon. Other threads see it behind any lock or atomic operation of the writer.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, target_at, source, source_at = arguments
+        word = ir.IntType(64)
+        line = ir.Constant(word, LINE_SIZE)
+        to = byte_pointer(context, builder, signature.args[0], target, target_at, line)
+        origin = byte_pointer(context, builder, signature.args[2], source, source_at, line)
+        half = ir.VectorType(word, LINE_SIZE // 16)
+        once = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for at in (0, LINE_SIZE // 2):
+            place = ir.Constant(word, at)
+            loaded = builder.load(builder.bitcast(builder.gep(origin, [place]), half.as_pointer()), align=1)
+            stored = builder.store(loaded, builder.bitcast(builder.gep(to, [place]), half.as_pointer()), align=32)
+            stored.set_metadata("nontemporal", once)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), generate
 
 
 @primitive(_address)

@@ -41,6 +41,8 @@ __all__ = ["INDEX_ENTRY", "BatchIndex", "Entries", "load_sidecar", "order_fault"
 #: Entries of a new index: a topic with a handful of batches costs 768 bytes.
 _FIRST_CAPACITY: Final = 16
 
+_U64_MAX: Final = (1 << 64) - 1
+
 
 class BatchIndex:
     """The entries of one segment, in order; grows at its end."""
@@ -54,6 +56,15 @@ class BatchIndex:
         if entries is not None:
             self.extend(entries)
 
+    @classmethod
+    def over(cls, entries: Entries) -> BatchIndex:
+        """An index that uses entries where they are, which nobody changes any more; it copies them if it grows."""
+        index = cls()
+        index._array = entries
+        index._count = len(entries)
+        index._record_count = int(entries["count"].sum(dtype=np.uint64))
+        return index
+
     def __len__(self) -> int:
         return self._count
 
@@ -64,7 +75,7 @@ class BatchIndex:
 
     @property
     def memory_size(self) -> int:
-        """Bytes the entries take, those in reserve included."""
+        """Bytes the entries take, those in reserve included; those of a loaded index are mapped, not on the heap."""
         return self._array.nbytes
 
     @property
@@ -140,6 +151,19 @@ class BatchIndex:
         entry = self._array[index]
         return index if seq - int(entry["base_seq"]) < int(entry["count"]) else index + 1
 
+    def seqs_below(self, seq: Seq) -> int:
+        """How many batches, from the first on, begin below `seq`."""
+        return self._search("base_seq", seq, "left")
+
+    def fitting(self, first: int, last: int, size: int) -> int:
+        """Which of the entries behind `first`, up to `last`, is the first that ends beyond `size` bytes from there."""
+        if first >= last:
+            return first
+        limit = int(self._array[first]["at"]) + size
+        behind = min(last, self._search("at", min(limit, _U64_MAX), "right"))
+        final = self._array[behind - 1]
+        return behind if int(final["at"]) + int(final["length"]) <= limit else behind - 1
+
     def find_time(self, timestamp_ns: TimestampNs) -> int:
         """The first batch that is not older than `timestamp_ns`; the number of entries if there is none."""
         return self._search("timestamp_ns", timestamp_ns, "left")
@@ -212,4 +236,4 @@ def load_sidecar(files: Files, path: str, segment: Preface) -> BatchIndex:
     fault = order_fault(entries)
     if fault is not None:
         raise CorruptionError(f"{path}: {fault}")
-    return BatchIndex(entries)
+    return BatchIndex.over(entries)

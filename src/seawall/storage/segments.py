@@ -18,7 +18,8 @@ Invariants
 - INV-SEALED-WHOLE: a segment is sealed only if its index ends where its places end.
 - INV-READ-VERIFIED: bytes leave a segment as whole batches, each verified (`segment_scan.py`).
 
-One owner at a time for each object: nothing here takes a lock. This module must not know the write-ahead log.
+One owner at a time for each object: nothing here takes a lock. What is read without the owner's lock is read from a
+file that was pinned under it (`shared_file.py`). This module must not know the write-ahead log.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError, SeawallError
+from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError
 from seawall.io.files import write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
+from seawall.storage.shared_file import SharedFile
 
 __all__ = [
     "ActiveSegment",
@@ -145,6 +147,7 @@ class ActiveSegment:
         self._home = home
         self._preface = preface
         self._file = file
+        self._shared = SharedFile(file)
         self._reserved = file.size()
         self._end = index.end
         #: The batches placed so far; whoever places one adds its entry.
@@ -241,6 +244,11 @@ class ActiveSegment:
         """Batches `first_entry` up to, not including, `last_entry`, verified; their places must have been filled."""
         return read_batches(self._file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
+    @property
+    def shared(self) -> SharedFile:
+        """The file, to be pinned by whoever reads it later."""
+        return self._shared
+
     def seal(self) -> SealedSegment:
         """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
         check(self.index.end == self._end, "INV-SEALED-WHOLE", f"index ends at {self.index.end}, places at {self._end}")
@@ -261,7 +269,7 @@ class ActiveSegment:
 
     def close(self) -> None:
         """Give the file back; syncs nothing."""
-        self._file.close()
+        self._shared.close()
 
     def _grow(self, needed: int) -> None:
         """Reserve ahead; near the end of the disk, only what is needed."""
@@ -282,9 +290,10 @@ class SealedSegment:
 
     def __init__(self, home: TopicHome, name: SealedName) -> None:
         self._home = home
-        self._file: File | None = None
+        self._shared: SharedFile | None = None
         self._index: BatchIndex | None = None
         self._preface: Preface | None = None
+        self._checked = False
         self._rebuilt = False
         self.name = name
 
@@ -311,6 +320,21 @@ class SealedSegment:
         Damage raises `SegmentDamageError`, which says from which seq on reading can continue.
         """
         return read_batches(self._opened(), self.index.slice(first_entry, last_entry), self._home.topic_id)
+
+    @property
+    def shared(self) -> SharedFile:
+        """The file, opened if it was not, to be pinned by whoever reads it later."""
+        if self._shared is None:
+            file = self._home.files.open(self.path, read_only=True)
+            try:
+                if not self._checked:
+                    self._preface = read_segment_preface(file, self._home, self.name.first_seq)
+            except BaseException:
+                file.close()
+                raise
+            self._checked = True
+            self._shared = SharedFile(file)
+        return self._shared
 
     def damages(self) -> list[SegmentDamage]:
         """What is known to be damaged without reading the batches: preface, stretches without a batch, a lost end."""
@@ -342,22 +366,20 @@ class SealedSegment:
                 files.unlink(path)
         files.sync_directory(home.directory)
 
+    def rest(self) -> None:
+        """Give the file back and keep the index, which holds no descriptor; the next use opens the file again."""
+        if self._shared is not None:
+            self._shared.close()
+        self._shared = None
+
     def close(self) -> None:
         """Give file and index back; the next use opens them again."""
-        if self._file is not None:
-            self._file.close()
-        self._file = self._index = None
+        self.rest()
+        self._index = None
+        self._checked = False
 
     def _opened(self) -> File:
-        if self._file is None:
-            file = self._home.files.open(self.path, read_only=True)
-            try:
-                self._preface = read_segment_preface(file, self._home, self.name.first_seq)
-            except SeawallError:
-                file.close()
-                raise
-            self._file = file
-        return self._file
+        return self.shared.file
 
     def _load_index(self) -> BatchIndex:
         home, first_seq = self._home, self.name.first_seq

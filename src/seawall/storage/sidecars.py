@@ -10,6 +10,8 @@
 Valid: the preface is valid and names the directory, the topic and the segment; the file has exactly the length that
 the count asks for; the checksum matches. What rows mean, and in which order they stand, is their owner's matter.
 
+Reading maps the file: what is stored under a name is replaced, never changed, so a mapping stays as it was verified.
+
 A crash leaves the old file or the new one, whole (INV-REPLACE-ATOMIC of `io/files.py`).
 """
 
@@ -20,8 +22,9 @@ from struct import Struct
 from typing import Final
 
 from seawall.errors import ChecksumError, CorruptionError
-from seawall.io.files import read_exactly, replace_file
+from seawall.io.files import replace_file
 from seawall.io.interfaces import Files
+from seawall.io.memory import map_read_only
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import checksum
@@ -43,10 +46,13 @@ def write_rows(files: Files, path: str, kind: FileKind, rows: Buffer, count: int
 
 
 def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: Preface) -> memoryview:
-    """The rows stored under `path`; `CorruptionError` if the file is damaged or belongs to another segment."""
+    """The rows stored under `path`, read-only and mapped where that is possible; all of them are verified here, once.
+
+    `CorruptionError` if the file is damaged or belongs to another segment.
+    """
     file = files.open(path, read_only=True)
     try:
-        content = memoryview(read_exactly(file, file.size(), 0))
+        content = map_read_only(file)
     finally:
         file.close()
     preface = Preface.parse(content[:DATA_START], kind=kind, directory_id=segment.directory_id, path=path)

@@ -89,6 +89,7 @@ def decode_table(
     """
     import pyarrow as pa
 
+    check_columns(wanted)
     source = np.frombuffer(block, np.uint8)
     room = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
     offsets = np.empty(room + 1, np.int64)
@@ -109,6 +110,41 @@ def decode_table(
             column = columns.COLUMN_DATA if name == "value" else FIELD_COLUMNS[name]
             arrays[name] = _gather(source, *located.spans(column))
     return pa.RecordBatch.from_pydict(arrays)
+
+
+def plain_table(
+    seqs: npt.NDArray[np.uint64],
+    types: npt.NDArray[np.uint32],
+    values: tuple[npt.NDArray[np.int32], Bytes],
+    wanted: Sequence[str],
+) -> pa.RecordBatch:
+    """Records without envelopes as `decode_table` would give them, from columns that are filled already.
+
+    `values` are the offsets and the data of their values. Nothing is copied.
+    """
+    import pyarrow as pa
+
+    rows = len(seqs)
+    arrays: dict[str, pa.Array] = {"seq": pa.array(seqs), "type": pa.array(types)}
+    for name in wanted:
+        if name == "value":
+            buffers = [None, *map(pa.py_buffer, values)]
+            arrays[name] = pa.BinaryArray.from_buffers(pa.binary(), rows, buffers, null_count=0)
+        else:
+            arrays[name] = pa.nulls(rows, _type_of(name))
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def empty_table(wanted: Sequence[str]) -> pa.RecordBatch:
+    """No records, with the columns they would have."""
+    return decode_table(b"", base_seq=1, wanted=wanted)
+
+
+def check_columns(wanted: Sequence[str]) -> None:
+    """Refuse the name of a column that records do not have."""
+    unknown = sorted(set(wanted) - set(KNOWN_COLUMNS))
+    if unknown:
+        raise InvalidInputError(f"no column {', '.join(unknown)}: records have {', '.join(KNOWN_COLUMNS)}")
 
 
 class _Located:
@@ -330,6 +366,17 @@ def _decode_headers(source: Bytes, starts: Integers, lengths: Integers) -> pa.Ar
     values = _gather(source, spans[2], spans[3])
     entries = pa.StructArray.from_arrays([names, values], ["key", "value"])
     return pa.ListArray.from_arrays(pa.array(offsets), entries, mask=pa.array(lengths < 0))
+
+
+def _type_of(name: str) -> pa.DataType:
+    """The type of a column that plain records leave empty."""
+    import pyarrow as pa
+
+    if name == "timestamp":
+        return pa.timestamp("ns", tz="UTC")
+    if name == "headers":
+        return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.binary()
 
 
 def _text(array: pa.Array) -> pa.Array:

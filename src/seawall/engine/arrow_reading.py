@@ -1,0 +1,170 @@
+"""Stored batches into Arrow tables, without a batch object between them.
+
+A read is cut into plans, each about as large as an Arrow batch should be, and each plan becomes one record batch. Plans
+are made one after the other, under the store's lock; a few of them are carried out at the same time, by the thread that
+reads and by helpers, since neither reading nor kernels need the interpreter.
+
+Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
+cache is read, verified, and its values copied to where Arrow wants them (`kernels/gather.py`). So each byte is moved
+twice in all, once out of the page cache and once to its place, and the memory for the latter comes from Arrow's pool,
+which uses again what was given back. A plan with anything else in it is carried out as for any reader and decoded by
+`wire/arrow.py`; both ways give the same table.
+
+A plan is released when it was carried out, and also when it is not, because of an error before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+
+from seawall.core.types import Seq
+from seawall.engine.read_buffers import READ_BUFFERS, Bytes
+from seawall.engine.reading import ReadPlan, bring, pieces
+from seawall.engine.records import received, to_arrow
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import CorruptionError
+from seawall.io.topology import discover
+from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED, GATHER_ROWS, GATHER_SIZE, GATHER_STATE, gather_values
+from seawall.limits import ARROW_THREADS_MAX, BATCH_HEADER_SIZE, MIB, READ_PIECE_SIZE, RECORD_HEADER_SIZE
+from seawall.storage.batch_index import Entries
+from seawall.wire.arrow import check_columns, empty_table, plain_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Plans the next read of a topic from a seq on, of about so many bytes.
+PlanNext: TypeAlias = Callable[[Seq, int], ReadPlan]
+
+#: Bytes of one plan: what Spark takes fastest lies between 4 and 8 MiB.
+PLAN_SIZE: Final = 8 * MIB
+
+
+def read_table(plan_next: PlanNext, topic: str, from_seq: Seq, columns: Sequence[str]) -> pa.Table:
+    """All records from `from_seq` to the end that the topic has now; gaps are left out."""
+    import pyarrow as pa
+
+    check_columns(columns)
+    plan = plan_next(from_seq, PLAN_SIZE)
+    until = plan.next_seq
+    if plan.end_seq >= until:
+        batches = gather(plan, topic, columns)
+    else:
+        batches = list(_gather_all(plan, plan_next, until, topic, columns))
+    return pa.Table.from_batches(batches or [empty_table(columns)])
+
+
+def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    """Carry a plan out as record batches: one where all is plain."""
+    try:
+        if not plan.runs:
+            return []
+        table = _gather_plain(plan, columns)
+        if table is not None:
+            return [table] if table.num_rows else []
+        found = (received(topic, item) for item in plan.carry_out() if isinstance(item, StoredBatch))
+        return list(to_arrow(found, columns))
+    finally:
+        plan.release()
+
+
+def _gather_all(
+    plan: ReadPlan, plan_next: PlanNext, until: Seq, topic: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Carry plans out, their results in order: this thread does whatever its helpers have no hand free for."""
+    helpers = _helper_count()
+    results: deque[Future[list[pa.RecordBatch]]] = deque()
+    with ThreadPoolExecutor(max(1, helpers), thread_name_prefix="seawall-arrow") as pool:
+        while True:
+            try:
+                busy = sum(not each.done() for each in results)
+                results.append(
+                    pool.submit(gather, plan, topic, columns) if busy < helpers else _done(plan, topic, columns)
+                )
+            except BaseException:
+                plan.release()
+                raise
+            while results and results[0].done():
+                yield from results.popleft().result()
+            if plan.end_seq >= until:
+                break
+            plan = plan_next(plan.end_seq, PLAN_SIZE)
+        for each in results:
+            yield from each.result()
+
+
+def _done(plan: ReadPlan, topic: str, columns: Sequence[str]) -> Future[list[pa.RecordBatch]]:
+    """The result of a plan that was carried out right here."""
+    result: Future[list[pa.RecordBatch]] = Future()
+    result.set_result(gather(plan, topic, columns))
+    return result
+
+
+@cache
+def _helper_count() -> int:
+    return min(ARROW_THREADS_MAX, discover().cpu_count) - 1
+
+
+class _Columns:
+    """The columns of plain records while they are filled; room for all that a plan can hold."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        batches = sum(len(run.entries) for run in plan.runs)
+        records = sum(int(run.entries["count"].sum()) for run in plan.runs)
+        stored = sum(int(run.entries["length"].sum(dtype=np.int64)) for run in plan.runs)
+        #: A value takes its record's bytes without the header, which an extended type makes longer.
+        size = max(0, stored - batches * BATCH_HEADER_SIZE - records * RECORD_HEADER_SIZE)
+        self.data = READ_BUFFERS.take(size)
+        self.offsets = np.empty(records + 1, np.int32)
+        self.offsets[0] = 0
+        self.seqs = np.empty(records, np.uint64)
+        self.types = np.empty(records, np.uint32)
+        self.state = np.zeros(GATHER_STATE, np.int64)
+        live = plan.live
+        self.live_firsts = np.ascontiguousarray(live[:, 0])
+        self.live_lasts = np.ascontiguousarray(live[:, 1])
+
+    def add(self, buffer: Bytes, at: int, entries: Entries) -> int:
+        """Add the records of verified batches in a buffer that begins at a file position; what became of it."""
+        return gather_values(
+            buffer,
+            at,
+            entries,
+            self.live_firsts,
+            self.live_lasts,
+            self.state,
+            self.offsets,
+            self.data,
+            self.seqs,
+            self.types,
+        )
+
+    def table(self, columns: Sequence[str]) -> pa.RecordBatch:
+        """What was filled."""
+        rows, size = int(self.state[GATHER_ROWS]), int(self.state[GATHER_SIZE])
+        values = (self.offsets[: rows + 1], self.data[:size])
+        return plain_table(self.seqs[:rows], self.types[:rows], values, columns)
+
+
+def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """All of a plan by the short way; None if something in it is not plain."""
+    filled = _Columns(plan)
+    scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
+    for run in plan.runs:
+        logged: Bytes = np.frombuffer(run.data, np.uint8)
+        for piece in pieces(run):
+            if piece.size > scratch.size:
+                scratch = READ_BUFFERS.take(piece.size)
+            buffer, at = (logged, run.at) if run.source is None else (scratch, piece.at)
+            code = filled.add(buffer, at, bring(run, piece, buffer, at))
+            if code == GATHER_MALFORMED:
+                seq = int(run.entries[piece.first]["base_seq"])
+                raise CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
+            if code != GATHER_DONE:
+                return None
+    return filled.table(columns)

@@ -1,0 +1,63 @@
+"""Memory that reads fill, used again once nobody looks at it any more.
+
+Fresh memory costs a page fault for every page, about as much as reading into it. So stretches of a few sizes are kept:
+one is given out as a read-only view, and comes back by itself when the last view of it is gone.
+
+INV-BUFFER-ALONE: memory that any view refers to is not given out again. Views are made from an array of their own that
+stands between them and the memory; what brings the memory back is the end of that array.
+
+Safe from any thread, also from within the collector: nothing here waits for a lock.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.limits import READ_BUFFER_SIZE_MAX, READ_BUFFER_SIZE_MIN, READ_MEMORY_KEPT
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ReadBuffers:
+    """Stretches of memory in sizes that double from one to the next."""
+
+    def __init__(self) -> None:
+        sizes = []
+        size = READ_BUFFER_SIZE_MIN
+        while size <= READ_BUFFER_SIZE_MAX:
+            sizes.append(size)
+            size *= 2
+        self._free: dict[int, deque[Bytes]] = {size: deque() for size in sizes}
+
+    def take(self, length: int) -> Bytes:
+        """An array of `length` bytes, whatever they hold; small and very large ones are fresh, and not kept."""
+        if not READ_BUFFER_SIZE_MIN // 2 < length <= READ_BUFFER_SIZE_MAX:
+            return np.empty(length, np.uint8)
+        size = max(READ_BUFFER_SIZE_MIN, 1 << (length - 1).bit_length())
+        try:
+            memory = self._free[size].pop()
+        except IndexError:
+            memory = np.empty(size, np.uint8)
+        # Through a memoryview: an array of an array would refer to the memory past the one that is watched.
+        array: Bytes = np.frombuffer(memory.data, np.uint8, length)
+        weakref.finalize(array, self._give_back, memory).atexit = False
+        return array
+
+    @property
+    def free_size(self) -> int:
+        """Bytes that wait to be used again."""
+        return sum(size * len(free) for size, free in self._free.items())
+
+    def _give_back(self, memory: Bytes) -> None:
+        # Two threads may both find room for the last one: the bound is kept to within a stretch or two.
+        if self.free_size + memory.nbytes <= READ_MEMORY_KEPT:
+            self._free[memory.nbytes].append(memory)
+
+
+#: Those of this process.
+READ_BUFFERS: Final = ReadBuffers()

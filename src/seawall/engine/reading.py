@@ -1,0 +1,253 @@
+"""Reading a topic: what a reader gets next, planned under the store's lock and carried out without it.
+
+Planning looks things up: which batches, which of their records are live, which gaps lie between (`TopicLog.plan`). It
+takes a copy of everything that can change. Carrying out reads, verifies and puts the answer together; it holds no lock,
+and the files it reads are pinned, so whatever happens to the topic meanwhile, the answer is that of the moment of the
+plan.
+
+What a reader is told
+- A batch with at least one live record, of which it sees the live ones (`StoredBatch.live`). Deleted records are passed
+  over in silence.
+- A gap for every seq that was evicted or lost, where it lies.
+- INV-READ-NO-HOLE: a seq that counts as live, and that no sound batch holds, is a gap by corruption. It covers exactly
+  what is missing: batches behind damage are delivered.
+
+A plan pins files until it is carried out or released; both are done by whoever made it, at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from seawall.core.types import Position, Seq, TimestampNs
+from seawall.engine.planning import Numbers, Planned, Run, SeqRuns
+from seawall.engine.read_buffers import READ_BUFFERS, Bytes
+from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.kernels.segments import verify_entries
+from seawall.limits import READ_PIECE_SIZE
+from seawall.storage.batch_index import Entries
+from seawall.topics.gaps import Gap
+from seawall.topics.state import TopicState
+from seawall.wire.codes import GapReason
+
+#: What a reader gets, in order.
+ReadItem: TypeAlias = StoredBatch | Gap
+
+
+class ReadPlan:
+    """One read: everything it needs, taken at one moment. Carried out once, or released."""
+
+    __slots__ = ("_gaps", "_live", "_planned", "end_seq", "from_seq", "next_seq")
+
+    def __init__(self, planned: Planned | None, from_seq: Seq, next_seq: Seq, live: SeqRuns, gaps: list[Gap]) -> None:
+        self._planned = planned
+        self._live = live
+        self._gaps = gaps
+        self.from_seq = from_seq
+        #: Where the next read goes on.
+        self.end_seq = max(from_seq, next_seq) if planned is None else planned.end_seq
+        #: The seq that the next record of the topic would have had.
+        self.next_seq = next_seq
+
+    @property
+    def runs(self) -> list[Run]:
+        """What is to be read; empty once the plan was carried out."""
+        return [] if self._planned is None else self._planned.runs
+
+    @property
+    def live(self) -> Numbers:
+        """First and last seq of each live range, ascending: two columns."""
+        return np.array(self._live, np.int64).reshape(-1, 2)
+
+    def carry_out(self) -> list[ReadItem]:
+        """The batches and, in order with them, the gaps a reader has to know of."""
+        try:
+            return _joined(self._items())
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Give back what is pinned; twice is fine."""
+        if self._planned is not None:
+            self._planned.release()
+
+    def _items(self) -> Iterator[ReadItem]:
+        reached = self.from_seq
+        for run in self.runs:
+            for row, data in _sound(run):
+                base_seq, end_seq = Seq(row[0]), Seq(row[0] + row[5])
+                if reached < base_seq:
+                    yield from self._holes(reached, Seq(base_seq - 1))
+                yield from self._shown(row, data, max(reached, base_seq), end_seq)
+                reached = end_seq
+        yield from self._holes(reached, Seq(self.end_seq - 1))
+
+    def _shown(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[ReadItem]:
+        """What is live of a batch between two seqs; in parts where something was lost inside it."""
+
+        def part(live: SeqRuns, next_seq: Seq) -> StoredBatch:
+            return StoredBatch(Seq(row[0]), row[5], Position(row[4]), TimestampNs(row[2]), data, live, next_seq)
+
+        if len(self._live) == 1 and self._live[0][0] <= first and end <= self._live[0][1] + 1:
+            yield part(((first, Seq(end - 1)),), end)
+            return
+        shown: list[tuple[Seq, Seq]] = []
+        last = Seq(end - 1)
+        inside: list[tuple[Seq, Seq] | Gap] = [*_clipped(self._live, first, last), *self._gaps_inside(first, last)]
+        for piece in sorted(inside, key=_first_of):
+            if isinstance(piece, tuple):
+                shown.append(piece)
+                continue
+            if shown:
+                yield part(tuple(shown), piece.first_seq)
+            shown = []
+            yield piece
+        if shown:
+            yield part(tuple(shown), end)
+
+    def _holes(self, first: Seq, last: Seq) -> list[Gap]:
+        """What a reader has to be told of a range that no sound batch covers (INV-READ-NO-HOLE)."""
+        if first > last:
+            return []
+        lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in _clipped(self._live, first, last)]
+        return sorted([*self._gaps_inside(first, last), *lost], key=_first_of)
+
+    def _gaps_inside(self, first: Seq, last: Seq) -> list[Gap]:
+        clipped = (gap.clipped(first, last) for gap in self._gaps)
+        return [gap for gap in clipped if gap is not None]
+
+
+def stored_batches(log: TopicLog, from_seq: Seq, end_seq: Seq, size_max: int) -> list[StoredBatch]:
+    """Whole batches from the one that holds `from_seq` up to `end_seq`, deleted records or not; for the log's owner.
+
+    Ends after `size_max` bytes, but never before the first batch. Damaged ones are left out.
+    """
+    planned = log.plan(from_seq, end_seq, size_max)
+    try:
+        return [_whole(row, data) for run in planned.runs for row, data in _sound(run)]
+    finally:
+        planned.release()
+
+
+def _whole(row: tuple[int, ...], data: memoryview) -> StoredBatch:
+    base_seq, end_seq = Seq(row[0]), Seq(row[0] + row[5])
+    live = ((base_seq, Seq(end_seq - 1)),)
+    return StoredBatch(base_seq, row[5], Position(row[4]), TimestampNs(row[2]), data, live, end_seq)
+
+
+def plan_read(
+    topic: TopicState, log: TopicLog | None, from_seq: Seq, *, size_max: int, records_max: int | None = None
+) -> ReadPlan:
+    """Plan what a reader at `from_seq` gets next; nothing may change meanwhile.
+
+    It ends behind the batch that makes `size_max` bytes or `records_max` records full.
+    """
+    next_seq = topic.next_seq
+    if from_seq >= next_seq:
+        return ReadPlan(None, from_seq, next_seq, (), [])
+    planned = None
+    if log is not None:
+        # Where nothing is deleted a reader pays nothing for it.
+        live_runs = topic.live_runs if len(topic.deleted) else None
+        start = max(from_seq, topic.floor)
+        planned = log.plan(start, next_seq, size_max, records_max=records_max, live_runs=live_runs)
+    try:
+        last = Seq((next_seq if planned is None else planned.end_seq) - 1)
+        live = tuple(topic.live_runs(from_seq, last))
+        gaps = [] if live == ((from_seq, last),) else topic.gaps(from_seq, last)
+        return ReadPlan(planned, from_seq, next_seq, live, gaps)
+    except BaseException:
+        if planned is not None:
+            planned.release()
+        raise
+
+
+def seq_at(topic: TopicState, log: TopicLog | None, timestamp_ns: TimestampNs) -> Seq:
+    """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+    found = None if log is None else log.seq_at(timestamp_ns)
+    return topic.next_seq if found is None else max(found, topic.floor)
+
+
+class Piece(NamedTuple):
+    """Some entries of a run that are read and verified in one step, and the bytes they cover."""
+
+    first: int
+    last: int
+    at: int
+    size: int
+
+
+def pieces(run: Run) -> list[Piece]:
+    """A run in pieces small enough to stay in the cache; a batch that is larger is one by itself."""
+    if run.size <= READ_PIECE_SIZE:
+        return [Piece(0, len(run.entries), run.at, run.size)]
+    # As plain integers: each step of a read looks at a few of them.
+    places, lengths = run.entries["at"].tolist(), run.entries["length"].tolist()
+    found: list[Piece] = []
+    first = 0
+    while first < len(places):
+        at = places[first]
+        last = max(first + 1, bisect_left(places, at + READ_PIECE_SIZE, first))
+        found.append(Piece(first, last, at, places[last - 1] + lengths[last - 1] - at))
+        first = last
+    return found
+
+
+def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
+    """Put a piece of a run into a buffer that begins at file position `at`; the entries of the batches that are sound.
+
+    What came out of the log is there already: the buffer is all of it.
+    """
+    entries = run.entries[piece.first : piece.last]
+    filled = len(run.data)
+    if run.source is not None:
+        start = piece.at - at
+        filled = start + run.source.file.read_into([buffer.data[start : start + piece.size]], piece.at)
+    verdicts: Bytes = np.empty(len(entries), np.uint8)
+    bad = verify_entries(buffer, filled, at, entries, run.topic_id, verdicts)
+    return entries if not bad else entries[verdicts == 0]
+
+
+def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
+    """Each sound batch of a run: its entry and its bytes."""
+    at = run.at
+    buffer = READ_BUFFERS.take(run.size) if run.source is not None else np.frombuffer(run.data, np.uint8)
+    memory = buffer.data.toreadonly()
+    for piece in pieces(run):
+        for row in bring(run, piece, buffer, at).tolist():
+            start = row[1] - at
+            yield row, memory[start : start + row[6]]
+
+
+def _joined(items: Iterable[ReadItem]) -> list[ReadItem]:
+    """The same, with gaps that touch and have one reason made one."""
+    found: list[ReadItem] = []
+    for item in items:
+        before = found[-1] if found else None
+        if isinstance(item, Gap) and isinstance(before, Gap) and _touch(before, item):
+            found[-1] = Gap(before.first_seq, item.last_seq, item.reason)
+        else:
+            found.append(item)
+    return found
+
+
+def _touch(before: Gap, after: Gap) -> bool:
+    return before.last_seq + 1 == after.first_seq and before.reason is after.reason
+
+
+def _clipped(runs: SeqRuns, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
+    """The parts of ascending ranges inside one."""
+    for index in range(bisect_left(runs, first, key=itemgetter(1)), len(runs)):
+        low, high = runs[index]
+        if low > last:
+            return
+        yield max(low, first), min(high, last)
+
+
+def _first_of(piece: tuple[Seq, Seq] | Gap) -> Seq:
+    return piece.first_seq if isinstance(piece, Gap) else piece[0]

@@ -1,0 +1,53 @@
+"""Memory that is used again: only when nobody can see it any more."""
+
+import gc
+
+import numpy as np
+import pytest
+
+from seawall.engine.read_buffers import ReadBuffers
+from seawall.limits import MIB, READ_BUFFER_SIZE_MAX, READ_MEMORY_KEPT
+
+
+def test_memory_comes_back_when_the_last_view_is_gone() -> None:
+    buffers = ReadBuffers()
+    array = buffers.take(3 * MIB)
+    assert array.size == 3 * MIB
+    address = array.ctypes.data
+    view = array.data[100:200]
+    del array
+    part = np.frombuffer(view, np.uint8)[10:]
+    del view
+    gc.collect()
+    assert buffers.free_size == 0
+    other = buffers.take(3 * MIB)
+    assert other.ctypes.data != address
+    del part
+    assert buffers.free_size == 4 * MIB
+    again = buffers.take(4 * MIB)
+    assert again.ctypes.data == address
+    assert buffers.free_size == 0
+
+
+def test_a_slice_of_the_array_keeps_it_too() -> None:
+    buffers = ReadBuffers()
+    part = buffers.take(MIB)[5:10]
+    assert buffers.free_size == 0
+    del part
+    assert buffers.free_size == MIB
+
+
+@pytest.mark.parametrize("length", [0, 1, MIB // 2, READ_BUFFER_SIZE_MAX + 1])
+def test_small_and_very_large_stretches_are_not_kept(length: int) -> None:
+    buffers = ReadBuffers()
+    array = buffers.take(length)
+    assert array.size == length
+    del array
+    assert buffers.free_size == 0
+
+
+def test_what_is_kept_is_bounded() -> None:
+    buffers = ReadBuffers()
+    held = [buffers.take(8 * MIB) for _ in range(READ_MEMORY_KEPT // (8 * MIB) + 3)]
+    held.clear()
+    assert buffers.free_size == READ_MEMORY_KEPT

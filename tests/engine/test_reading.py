@@ -1,0 +1,551 @@
+"""Reads that are planned and then carried out: what they give, what may happen between the two, and what is deleted."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
+from seawall.engine import planning, reading
+from seawall.engine.appends import Append
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.opening import open_store
+from seawall.engine.reading import ReadItem
+from seawall.engine.records import ReceivedBatch, received
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.limits import KIB
+from seawall.testing import SimClock, SimDisk
+from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.topics.state import TopicState
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import BatchFlags, Codec, GapReason
+from seawall.wire.compression import compress
+from seawall.wire.records import Record, RecordType, encode_block
+
+SMALL = StoreSettings(
+    wal_file_size=limits.WAL_FILE_SIZE_MIN, ceiling_step=1_000, ballast_size=4 * KIB, checkpoint_size=1 << 62
+)
+SEGMENT_RECORDS = 20
+BATCH_RECORDS = 5
+
+
+def new_store(disk: SimDisk | None = None) -> tuple[SimDisk, Store]:
+    disk = disk or SimDisk(seed=1)
+    machine = Machine(disk, SimClock(wall_ns=1_700_000_000_000_000_000), random.Random(1).randbytes, pid=7)
+    return disk, open_store(machine, "/data", SMALL)
+
+
+def batch(block: bytes, count: int, *, codec: Codec = Codec.NONE, raw_length: int | None = None, flags: int = 0):
+    header = batch_header(
+        block,
+        topic_id=TopicId(1),
+        client_id=ClientId(1 << 63),
+        client_seq=ClientSeq(1),
+        session_epoch=0,
+        record_count=count,
+        timestamp_ns=TimestampNs(0),
+        codec=codec,
+        raw_length=raw_length,
+        flags=flags,
+    )
+    return bytearray(encode_batch(header, block))
+
+
+def plain(*values: bytes) -> bytearray:
+    return batch(encode_block([Record(1, value) for value in values]), len(values))
+
+
+def value(seq: int) -> bytes:
+    return b"%06d" % seq + b"x" * (seq % 7)
+
+
+def filled(batches: int, disk: SimDisk | None = None, *, checkpoints: bool = True) -> tuple[SimDisk, Store]:
+    """A topic whose batches lie in sealed segments, in the one that is written on, and in the log."""
+    disk, store = new_store(disk)
+    store.create_topic("events", TopicConfig(segment_max_records=SEGMENT_RECORDS))
+    seq = 1
+    for number in range(batches):
+        store.append([Append.of_batch(plain(*(value(each) for each in range(seq, seq + BATCH_RECORDS))))])
+        seq += BATCH_RECORDS
+        if checkpoints and number % 8 == 5:
+            store.checkpoint()
+    return disk, store
+
+
+def topic_of(store: Store) -> TopicState:
+    return store.catalog.named("events")
+
+
+def log_of(store: Store) -> TopicLog:
+    return store._logs[topic_of(store).topic_id]
+
+
+def seqs_of(items: list[ReadItem]) -> list[int]:
+    """The seqs of all records shown; each record must be the one of its seq."""
+    found = []
+    for item in items:
+        if isinstance(item, StoredBatch):
+            shown = received("events", item)
+            records = list(shown)
+            assert len(records) == len(shown)
+            for record in records:
+                assert record.value == value(record.seq)
+                found.append(record.seq)
+    return found
+
+
+def read_all(store: Store, from_seq: int = 1, size_max: int = 1 << 20) -> list[ReadItem]:
+    items: list[ReadItem] = []
+    seq = Seq(from_seq)
+    while found := store.read("events", seq, size_max=size_max):
+        items += found
+        last = found[-1]
+        after = last.next_seq if isinstance(last, StoredBatch) else Seq(last.last_seq + 1)
+        assert after > seq
+        seq = after
+    return items
+
+
+def gaps_of(items: list[ReadItem]) -> list[Gap]:
+    return [item for item in items if isinstance(item, Gap)]
+
+
+def pinned(store: Store) -> int:
+    """Pins on all files of the topic."""
+    log = log_of(store)
+    shared = [filling.segment.shared for filling in log.filling]
+    shared += [segment._shared for segment in log.sealed if segment._shared is not None]
+    return sum(each._holders - 1 for each in shared)
+
+
+# --- what is read -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_max", [1, 150, 700, 1 << 20])
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_every_record_wherever_it_lies(size_max: int, checkpoints: bool) -> None:
+    _, store = filled(20, checkpoints=checkpoints)
+    if checkpoints:
+        assert log_of(store).sealed
+        assert any(filling.waiting for filling in log_of(store).filling)
+    for from_seq in (1, 3, 42, 100):
+        items = read_all(store, from_seq, size_max)
+        assert seqs_of(items) == list(range(from_seq, 101))
+        assert gaps_of(items) == []
+    assert pinned(store) == 0
+    store.close()
+
+
+def test_what_lies_together_is_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches in the log have the headers of their epochs between them, and still come by one read."""
+    _, store = filled(4, checkpoints=False)
+    reads = []
+    real = planning.Run
+
+    def run(*arguments: object) -> planning.Run:
+        reads.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(planning, "Run", run)
+    assert seqs_of(store.read("events", Seq(1), size_max=1 << 20)) == list(range(1, 21))
+    assert len(reads) == 1
+    store.close()
+
+
+def test_a_run_in_the_log_that_crosses_its_files() -> None:
+    _, store = new_store()
+    store.create_topic("events", TopicConfig(segment_max_records=1_000))
+    for _ in range(10):
+        store.append([Append.of_batch(plain(bytes(20_000)))])
+    items = store.read("events", Seq(1), size_max=1 << 20)
+    assert [item.base_seq for item in items if isinstance(item, StoredBatch)] == list(range(1, 11))
+    store.close()
+
+
+@pytest.mark.parametrize(("from_seq", "wanted", "given"), [(1, 1, 5), (1, 5, 5), (1, 6, 10), (3, 3, 3), (3, 4, 8)])
+def test_no_more_is_planned_than_the_records_asked_for(from_seq: int, wanted: int, given: int) -> None:
+    _, store = filled(12)
+    plan = store.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=wanted)
+    assert len(seqs_of(plan.carry_out())) == given
+    assert plan.end_seq == from_seq + given
+    store.close()
+
+
+def test_no_record_asked_for_is_none_planned() -> None:
+    _, store = filled(3)
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20, records_max=0)
+    assert plan.carry_out() == []
+    store.close()
+
+
+def test_the_end() -> None:
+    _, store = filled(2)
+    assert store.read("events", Seq(11), size_max=100) == []
+    assert store.read("events", Seq(500), size_max=100) == []
+    store.create_topic("empty", TopicConfig())
+    assert store.read("empty", Seq(1), size_max=100) == []
+    store.close()
+
+
+def test_times_lead_to_seqs() -> None:
+    _, store = new_store()
+    clock = store._machine.clock
+    assert isinstance(clock, SimClock)
+    store.create_topic("events", TopicConfig(segment_max_records=SEGMENT_RECORDS))
+    times = []
+    for number in range(20):
+        clock.advance(3_700_000)
+        (header,) = store.append([Append.of_batch(plain(b"x", b"y"))])
+        times.append(header.timestamp_ns)
+        if number % 4 == 0:
+            store.checkpoint()
+    for number, time in enumerate(times):
+        assert store.seq_at("events", TimestampNs(time)) == 1 + 2 * number
+        assert store.seq_at("events", TimestampNs(time - 1)) == 1 + 2 * number
+        assert store.seq_at("events", TimestampNs(time + 1)) == 3 + 2 * number
+    store.create_topic("empty", TopicConfig())
+    assert store.seq_at("empty", TimestampNs(5)) == 1
+    store.close()
+
+
+def test_files_of_many_segments_do_not_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seawall.engine.topic_log.SEGMENTS_OPEN_MAX", 2)
+    disk, store = filled(60)
+    store.checkpoint()
+    store.close()
+    _, store = new_store(disk)
+    for _ in range(2):
+        assert seqs_of(read_all(store)) == list(range(1, 301))
+        assert sum(segment._shared is not None for segment in log_of(store).sealed) <= 2
+    sealed = sum(len(segment.index) for segment in log_of(store).sealed)
+    filling = log_of(store).filling[0].segment.index.memory_size
+    assert store.index_size("events") == sealed * 48 + filling
+    store.create_topic("empty", TopicConfig())
+    assert store.index_size("empty") == 0
+    store.close()
+
+
+# --- between plan and carrying out --------------------------------------------------------------------------------
+
+
+def test_what_is_sealed_meanwhile_is_read() -> None:
+    _, store = filled(5)
+    store.checkpoint()
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    for _ in range(10):
+        store.append([Append.of_batch(plain(*[b"later"] * BATCH_RECORDS))])
+    store.checkpoint()
+    assert len(log_of(store).sealed) >= 2
+    assert seqs_of(plan.carry_out()) == list(range(1, 26))
+    assert pinned(store) == 0
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["drop the segments", "delete the topic", "close the store"])
+def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
+    _, store = filled(20)
+    log = log_of(store)
+    handles = [filling.segment.shared.file for filling in log.filling]
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    handles += [segment.shared.file for segment in log.sealed]
+    if how == "drop the segments":
+        for segment in log.sealed:
+            segment.drop()
+    elif how == "delete the topic":
+        store.delete_topic("events")
+    else:
+        store.close()
+    assert seqs_of(plan.carry_out()) == list(range(1, 101))
+    if how == "drop the segments":
+        store.close()
+    elif how == "delete the topic":
+        store.create_topic("events", TopicConfig())
+        assert store.read("events", Seq(1), size_max=100) == []
+        store.close()
+    assert all(handle.fileno() == -1 for handle in handles)
+
+
+def test_a_plan_that_is_not_carried_out_gives_its_files_back() -> None:
+    _, store = filled(20)
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    assert pinned(store) > 0
+    plan.release()
+    plan.release()
+    assert pinned(store) == 0
+    store.close()
+
+
+def test_a_failing_disk_leaves_no_pin() -> None:
+    disk, store = filled(20)
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    disk.fail("read", error=5)
+    with pytest.raises(OSError, match="error"):
+        plan.carry_out()
+    assert pinned(store) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_of(store), "_locate", lambda _address: (_ for _ in ()).throw(OSError("no such file")))
+        with pytest.raises(OSError, match="no such file"):
+            store.plan_read("events", Seq(1), size_max=1 << 20)
+    assert pinned(store) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TopicState, "live_runs", lambda *_arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.plan_read("events", Seq(1), size_max=1 << 20)
+    assert pinned(store) == 0
+    assert seqs_of(read_all(store)) == list(range(1, 101))
+    store.close()
+
+
+def test_readers_and_a_writer_at_once(tmp_path: Path) -> None:
+    """Segments are sealed and checkpoints made under readers that take whatever is there."""
+    settings = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, checkpoint_size=256 * KIB)
+    total, errors = 6_000, []
+    with open_log(tmp_path / "data", settings) as log:
+        log.create_topic("events", durability="disk", segment_max_records=200)
+        done = threading.Event()
+
+        def read() -> None:
+            try:
+                while True:
+                    finished = done.is_set()
+                    seen = [record.seq for item in log.follow("events") for record in item]
+                    rows = log.read_arrow("events", columns=("value",)).column("value").to_pylist()
+                    assert seen == list(range(1, len(seen) + 1))
+                    assert rows[: len(seen)] == [b"%d" % (seq - 1) * 20 for seq in seen]
+                    if finished:
+                        assert len(seen) == total
+                        return
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for first in range(0, total, 20):
+            log.publish("events", [b"%d" % number * 20 for number in range(first, first + 20)])
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+
+
+# --- deletes, losses, floors --------------------------------------------------------------------------------------
+
+
+def hide(store: Store, *ranges: tuple[int, int]) -> None:
+    """Delete ranges of records, as a delete that took effect leaves the state."""
+    topic = topic_of(store)
+    for first, last in ranges:
+        topic.deleted.add(Seq(first), Seq(last))
+    topic._settle()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.integers(0, 30)), max_size=5),
+    st.sampled_from([1, 150, 700, 1 << 20]),
+    st.integers(1, 100),
+)
+def test_deleted_records_are_passed_over_in_silence(
+    deleted: list[tuple[int, int]], size_max: int, from_seq: int
+) -> None:
+    _, store = filled(20)
+    hide(store, *((first, min(100, first + more)) for first, more in deleted))
+    gone = {seq for first, more in deleted for seq in range(first, first + more + 1)}
+    items = read_all(store, from_seq, size_max)
+    assert seqs_of(items) == [seq for seq in range(from_seq, 101) if seq not in gone]
+    assert gaps_of(items) == []
+    assert pinned(store) == 0
+    store.close()
+
+
+def test_batches_that_are_wholly_deleted_are_not_read() -> None:
+    _, store = filled(20)
+    store.checkpoint()
+    hide(store, (3, 58), (71, 90))
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    assert sum(len(run.entries) for run in plan.runs) == 20 - 10 - 4
+    assert seqs_of(plan.carry_out()) == [1, 2, *range(59, 71), *range(91, 101)]
+    # However little is read at once, a reader far before what is live comes to it by one read.
+    plan = store.plan_read("events", Seq(3), size_max=1, records_max=1)
+    assert seqs_of(plan.carry_out()) == [59, 60]
+    hide(store, (91, 100))
+    assert seqs_of(read_all(store, 71)) == []
+    hide(store, (1, 100))
+    assert store.read("events", Seq(1), size_max=100) == []
+    store.close()
+
+
+def test_records_asked_for_are_counted_without_the_deleted() -> None:
+    _, store = filled(20)
+    hide(store, *((seq, seq) for seq in range(1, 100, 2)))
+    plan = store.plan_read("events", Seq(1), size_max=1 << 20, records_max=4)
+    found = seqs_of(plan.carry_out())
+    assert found[:4] == [2, 4, 6, 8]
+    assert len(found) < 20
+    store.close()
+
+
+def test_evicted_records_are_a_gap_also_inside_a_batch() -> None:
+    _, store = filled(20)
+    topic = topic_of(store)
+    topic.cap_floor = Seq(33)
+    topic._settle()
+    gap, first, *rest = read_all(store, 12, 100)
+    assert gap == Gap(Seq(12), Seq(32), GapReason.CAP)
+    assert isinstance(first, StoredBatch)
+    assert (first.base_seq, first.live, first.next_seq) == (31, ((33, 35),), 36)
+    assert seqs_of([first, *rest]) == list(range(33, 101))
+    assert gaps_of(rest) == []
+    store.close()
+
+
+def test_what_was_lost_inside_a_batch_is_told_where_it_lies() -> None:
+    _, store = filled(4)
+    topic = topic_of(store)
+    topic.losses.add(Gap(Seq(7), Seq(8), GapReason.CORRUPTION))
+    hide(store, (10, 10))
+    items = read_all(store)
+    assert [item.live if isinstance(item, StoredBatch) else item for item in items] == [
+        ((1, 5),),
+        ((6, 6),),
+        Gap(Seq(7), Seq(8), GapReason.CORRUPTION),
+        ((9, 9),),
+        ((11, 15),),
+        ((16, 20),),
+    ]
+    assert [item.next_seq for item in items if isinstance(item, StoredBatch)] == [6, 7, 11, 16, 21]
+    store.close()
+
+
+def damage(disk: SimDisk, store: Store, *batches: int) -> None:
+    """Overwrite batches, by number, in the sealed segments."""
+    for segment in log_of(store).sealed:
+        for entry in segment.index.entries:
+            if (int(entry["base_seq"]) - 1) // BATCH_RECORDS in batches:
+                file = disk.open(segment.path)
+                file.write([b"?"], int(entry["at"]) + 100)
+                file.close()
+
+
+@pytest.mark.parametrize("size_max", [1, 300, 1 << 20])
+@pytest.mark.parametrize("bad", [(0,), (1,), (4, 5, 6), (2, 5), (10, 11)])
+def test_damage_costs_what_it_covers_and_no_more(size_max: int, bad: tuple[int, ...]) -> None:
+    """INV-READ-NO-HOLE, also where one read brings nothing but damage."""
+    disk, store = filled(20)
+    store.checkpoint()
+    damage(disk, store, *bad)
+    items = read_all(store, 1, size_max)
+    lost = {seq for number in bad for seq in range(5 * number + 1, 5 * number + 6)}
+    assert seqs_of(items) == [seq for seq in range(1, 101) if seq not in lost]
+    told = [seq for gap in gaps_of(items) for seq in range(gap.first_seq, gap.last_seq + 1)]
+    assert told == sorted(lost)
+    assert {gap.reason for gap in gaps_of(items)} == {GapReason.CORRUPTION}
+    store.close()
+
+
+def test_deleted_records_of_a_damaged_batch_are_no_gap() -> None:
+    disk, store = filled(20)
+    store.checkpoint()
+    damage(disk, store, 2)
+    hide(store, (12, 13))
+    assert gaps_of(read_all(store)) == [
+        Gap(Seq(11), Seq(11), GapReason.CORRUPTION),
+        Gap(Seq(14), Seq(15), GapReason.CORRUPTION),
+    ]
+    hide(store, (11, 15))
+    assert gaps_of(read_all(store)) == []
+    store.close()
+
+
+# --- batches as received ------------------------------------------------------------------------------------------
+
+
+def received_ones(store: Store) -> list[ReceivedBatch]:
+    return [received("events", item) for item in read_all(store) if isinstance(item, StoredBatch)]
+
+
+def test_compressed_and_opaque_batches() -> None:
+    _, store = new_store()
+    store.create_topic("events", TopicConfig())
+    block = encode_block([Record(1, b"a" * 50), Record(1, b"b" * 50)])
+    small = bytes(compress(Codec.ZSTD, block))
+    store.append([Append.of_batch(batch(small, 2, codec=Codec.ZSTD, raw_length=len(block)))])
+    store.append([Append.of_batch(batch(b"no records", 1, flags=int(BatchFlags.OPAQUE)))])
+    packed, opaque = received_ones(store)
+    assert [record.value for record in packed] == [b"a" * 50, b"b" * 50]
+    (record,) = opaque
+    assert (record.seq, record.record_type, record.value) == (3, RecordType.OPAQUE, b"no records")
+    assert opaque.to_arrow(("value",)).column("value").to_pylist() == [b"no records"]
+    store.close()
+
+
+def test_a_batch_shows_what_is_live_in_every_form() -> None:
+    _, store = filled(3)
+    hide(store, (2, 3), (8, 10))
+    first, second, third = received_ones(store)
+    assert repr(first).startswith("<ReceivedBatch of 'events': 3 records, seqs 1 to 5, position ")
+    assert "0x" not in repr(first)
+    assert [(len(each), [record.seq for record in each]) for each in (first, second, third)] == [
+        (3, [1, 4, 5]),
+        (2, [6, 7]),
+        (5, [11, 12, 13, 14, 15]),
+    ]
+    assert first.to_arrow(("value",)).column("seq").to_pylist() == [1, 4, 5]
+    assert second.to_arrow().column("seq").to_pylist() == [6, 7]
+    assert (first.first_seq, first.last_seq, first.next_seq, second.next_seq) == (1, 5, 6, 11)
+    store.close()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    with open_log(tmp_path / "data") as opened:
+        opened.create_topic("events")
+        yield opened
+
+
+def test_memory_of_a_read_is_not_changed_by_the_next(log: EmbeddedLog) -> None:
+    for number in range(40):
+        log.publish("events", [bytes([number]) * 100_000] * 2)
+    log.checkpoint()
+    (kept,) = (item for item in log.read("events", 7, limit=1))
+    for _ in range(4):
+        assert sum(len(item) for item in log.follow("events")) == 80
+    assert [record.value for record in kept] == [bytes([3]) * 100_000] * 2
+
+
+def test_a_limit_counts_what_is_shown(log: EmbeddedLog) -> None:
+    for _ in range(4):
+        log.publish("events", [b"a", b"b", b"c"])
+    assert log.index_size("events") >= 4 * 48
+    for seq in (2, 3, 5):
+        log._store.catalog.named("events").deleted.add(Seq(seq), Seq(seq))
+    found = log.read("events", limit=2)
+    assert [record.seq for item in found for record in item] == [1, 4, 6]
+    assert log.read("events", limit=0) == []
+
+
+def test_a_limit_reads_no_more_than_it_needs(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(10):
+        log.publish("events", [bytes(1_000)] * 10)
+    sizes: list[int] = []
+    real = reading.pieces
+
+    def pieces(run: planning.Run) -> list[reading.Piece]:
+        sizes.append(len(run.entries))
+        return real(run)
+
+    monkeypatch.setattr(reading, "pieces", pieces)
+    assert len(log.read("events", 15, limit=1)) == 1
+    assert sizes == [1]

@@ -1,0 +1,64 @@
+"""A file that stays open as long as anybody reads it, and not longer."""
+
+import threading
+
+import pytest
+
+from seawall.errors import InvariantError
+from seawall.storage.shared_file import SharedFile
+from seawall.testing import SimDisk
+
+
+@pytest.fixture
+def shared() -> SharedFile:
+    disk = SimDisk(seed=1)
+    disk.make_directory("/d")
+    return SharedFile(disk.open("/d/file", create=True))
+
+
+def test_without_pins_the_owner_closes_it(shared: SharedFile) -> None:
+    shared.close()
+    shared.close()
+    assert shared.file.fileno() == -1
+
+
+def test_the_last_pin_closes_what_the_owner_has_let_go(shared: SharedFile) -> None:
+    first, second = shared.pin(), shared.pin()
+    shared.close()
+    first.unpin()
+    assert shared.file.fileno() >= 0
+    second.unpin()
+    assert shared.file.fileno() == -1
+
+
+def test_pins_alone_do_not_close_it(shared: SharedFile) -> None:
+    shared.pin().unpin()
+    assert shared.file.fileno() >= 0
+
+
+def test_a_closed_file_is_not_pinned(shared: SharedFile) -> None:
+    pin = shared.pin()
+    shared.close()
+    with pytest.raises(InvariantError, match="INV-PINNED-OPEN"):
+        shared.pin()
+    pin.unpin()
+    with pytest.raises(InvariantError, match="INV-PINNED-OPEN"):
+        pin.unpin()
+
+
+def test_many_threads_give_back_and_one_closes(shared: SharedFile) -> None:
+    pins = [shared.pin() for _ in range(64)]
+    barrier = threading.Barrier(8)
+
+    def give_back(number: int) -> None:
+        barrier.wait()
+        for pin in pins[number::8]:
+            pin.unpin()
+
+    threads = [threading.Thread(target=give_back, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    shared.close()
+    for thread in threads:
+        thread.join()
+    assert shared.file.fileno() == -1
