@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -26,18 +26,16 @@ from seawall.storage.directory import open_directory
 from seawall.topics.config import Durability
 
 TOPIC: Final = "bench"
-#: Bytes of records in the log that is recovered.
-LOG_SIZE: Final = 256 * MIB
-#: Records of 1 KiB in a batch; the bar is for the second.
-BATCH_RECORDS: Final = (1, 16, 60)
+#: Records of 1 KiB in a batch, and bytes of records in the log that is recovered.
+LOG_SIZES: Final = {1: 64 * MIB, 16: 256 * MIB, 60: 256 * MIB}
+#: The batches for which there is a bar.
 BAR_RECORDS: Final = 16
-#: Commits of the log; no checkpoint may be due before the last.
 _NO_CHECKPOINT: Final = StoreSettings(checkpoint_size=1_024 * GIB)
 
 
-def figures(directory: Path, log_size: int = LOG_SIZE) -> Iterator[Measurement]:
-    """The figures of recovery, each on a log of about so many bytes."""
-    for records in BATCH_RECORDS:
+def figures(directory: Path) -> Iterator[Measurement]:
+    """The figures of recovery."""
+    for records, log_size in LOG_SIZES.items():
         yield _recovery(directory, log_size, records)
 
 
@@ -55,61 +53,65 @@ def _recovery(directory: Path, log_size: int, records: int) -> Measurement:
 
 
 class _Log:
-    """A log to recover. Made when its recovery is opened; the baseline reads the same files while that is open."""
+    """A log to recover: made for the first side of the figure that is opened, removed with the last that is closed."""
 
     def __init__(self, directory: Path, log_size: int, records: int) -> None:
         self._parent = directory
-        self._log_size = log_size
+        self._batches = max(1, log_size // (records * KIB))
         self._records = records
         self._path = directory
+        self._users = 0
 
     @contextmanager
     def recovering(self) -> Iterator[Run]:
         """Replay of the whole log: every checksum, every topic's state, every place."""
-        self._path = Path(tempfile.mkdtemp(prefix="seawall-bench-", dir=self._parent))
-        try:
-            count = self._fill()
-            files = OsFiles()
-            with open_directory(
+        files = OsFiles()
+        with (
+            self._made() as paths,
+            open_directory(
                 files, str(self._path), pid=os.getpid(), now_ns=0, random_bytes=os.urandom, create=False
-            ) as opened:
+            ) as directory,
+        ):
 
-                def recover() -> None:
-                    (topic,) = replay(files, opened, None).catalog
-                    assert topic.live_records == count
+            def recover() -> None:
+                (topic,) = replay(files, directory, None).catalog
+                assert topic.live_records == self._batches * self._records
 
-                yield rate(recover, sum(path.stat().st_size for path in self._files()))
-        finally:
-            shutil.rmtree(self._path, ignore_errors=True)
+            yield rate(recover, sum(path.stat().st_size for path in paths))
 
     @contextmanager
     def reading(self) -> Iterator[Run]:
         """The bytes of the same files."""
         buffer = memoryview(bytearray(WAL_READ_SIZE))
-        descriptors = [os.open(path, os.O_RDONLY) for path in self._files()]
-        try:
-            size = sum(os.fstat(descriptor).st_size for descriptor in descriptors)
+        with self._made() as paths, ExitStack() as opened:
+            files = [opened.enter_context(path.open("rb", buffering=0)) for path in paths]
 
             def read() -> None:
-                for descriptor in descriptors:
+                for file in files:
                     at = 0
-                    while got := os.preadv(descriptor, [buffer], at):
+                    while got := os.preadv(file.fileno(), [buffer], at):
                         at += got
 
-            yield rate(read, size)
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            yield rate(read, sum(path.stat().st_size for path in paths))
 
-    def _fill(self) -> int:
-        """Publish the records, in batches of one size; how many there are."""
+    @contextmanager
+    def _made(self) -> Iterator[list[Path]]:
+        """The files of the log."""
+        if not self._users:
+            self._path = Path(tempfile.mkdtemp(prefix="seawall-bench-", dir=self._parent))
+        self._users += 1
+        try:
+            if self._users == 1:
+                self._fill()
+            yield sorted((self._path / "wal").glob("wal-*.wal"))
+        finally:
+            self._users -= 1
+            if not self._users:
+                shutil.rmtree(self._path, ignore_errors=True)
+
+    def _fill(self) -> None:
         values = [os.urandom(KIB) for _ in range(self._records)]
-        batches = max(1, self._log_size // (self._records * KIB))
         with open_log(self._path, _NO_CHECKPOINT) as log:
             log.create_topic(TOPIC, durability=Durability.MEMORY)
-            for _ in range(batches):
+            for _ in range(self._batches):
                 log.publish(TOPIC, values)
-        return batches * self._records
-
-    def _files(self) -> list[Path]:
-        return sorted((self._path / "wal").glob("wal-*.wal"))

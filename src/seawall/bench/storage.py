@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from seawall.bench import disk
+from seawall.bench import disk, recovery_figures
 from seawall.bench.harness import MEMORY_COPY, Baseline, BenchContext, Measurement, Run, Subject, latency, rate
 from seawall.bench.results import Better, Goal
 from seawall.core.types import Seq
@@ -36,6 +36,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
     yield from _appends(context.directory)
     yield from _reads(context.directory)
     yield from _seeks(context.directory)
+    yield from recovery_figures.figures(context.directory)
 
 
 def _appends(directory: Path) -> Iterator[Measurement]:

@@ -108,6 +108,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         frontier,
         logs,
         Term(catalog.term + 1),
+        sessions=replayed.sessions,
         checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
     )
     try:

@@ -11,7 +11,8 @@ After damage in the log a topic's next batch begins a new segment: how much room
 reference to a large batch tells it again, and what followed the damage up to there lies right before that batch.
 
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
-then `count` index entries of 48 bytes.
+then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
+bytes; a snapshot without it knows none.
 """
 
 from __future__ import annotations
@@ -103,12 +104,12 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
 
 
-def segments_section(filling: Iterable[tuple[TopicId, Seq, Entries]]) -> bytes:
-    """The section SEGMENTS of a snapshot."""
+def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Sessions) -> dict[SectionKind, bytes]:
+    """What a snapshot holds beside the catalog: segments that are not sealed, and sessions."""
     pieces: list[bytes] = []
     for topic_id, first_seq, entries in filling:
         pieces += (_SEGMENT.pack(topic_id, len(entries), first_seq), entries.tobytes())
-    return b"".join(pieces)
+    return {SectionKind.SEGMENTS: b"".join(pieces), SectionKind.CLIENT_ROWS: sessions.rows()}
 
 
 def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegment]]:

@@ -98,16 +98,15 @@ class Sessions:
 
     def decide_run(self, rows: WalRows) -> None:
         """Batches of the log (`WAL_ROW`), in its order; those without a session are passed over."""
-        client_ids = rows["client_id"]
-        found = np.flatnonzero((client_ids < _SYNTHETIC) & (client_ids > 0))
+        client_ids, client_seqs = rows["client_id"], rows["client_seq"]
+        has_session = (client_ids < _SYNTHETIC) & (client_ids > 0) & (client_seqs > 0) & (client_seqs <= CLIENT_SEQ_MAX)
+        found = np.flatnonzero(has_session)
         if not found.size:
             return
         rows = rows.take(found)
         batches = np.zeros(len(rows), WINDOW_BATCH)
         for name in ("client_id", "client_seq", "session_epoch", "block_crc"):
             batches[name] = rows[name]
-        # The kernels count with int64; every seq above the bound is outside any window.
-        np.minimum(batches["client_seq"], np.uint64(CLIENT_SEQ_MAX + 1), out=batches["client_seq"])
         outcomes = np.zeros(len(rows), WINDOW_RESULT)
         for name in ("position", "base_seq", "timestamp_ns", "block_crc"):
             outcomes[name] = rows[name]
@@ -117,7 +116,7 @@ class Sessions:
         codes = self.window.decide_many(batches, outcomes)
         for index in np.flatnonzero(codes == WindowCode.OUTSIDE).tolist():
             client_id, client_seq, _, _ = batches[index].tolist()
-            if _WINDOW <= client_seq <= CLIENT_SEQ_MAX:
+            if client_seq >= _WINDOW:
                 # It was taken, so at that time all this far below it was decided.
                 self.window.skip_to(client_id, ClientSeq(client_seq - _WINDOW + 1))
                 self.window.decide_many(batches[index : index + 1], outcomes[index : index + 1])
@@ -138,8 +137,7 @@ class Sessions:
             client_id = ClientId(number)
             if client_id not in self.window:
                 self._make_room()
-                start = min(client_seq, CLIENT_SEQ_MAX)
-                self.window.open(client_id, SessionEpoch(max(1, session_epoch)), ClientSeq(start))
+                self.window.open(client_id, SessionEpoch(max(1, session_epoch)), ClientSeq(client_seq))
             else:
                 # A header has the low half of the epoch only; the high half goes on from what is known.
                 known = self.window.state(client_id).session_epoch

@@ -8,9 +8,7 @@ The way of an append, all of it on the caller's thread:
     5. sync     for class fsync; weaker classes sync with whatever is synced next
     6. publish  the catalog and the index learn of it: readers may see it, the caller is told
 
-Everything else that changes state is a control batch that goes the same way.
-
-Opening is in `opening`.
+Everything else that changes state is a control batch that goes the same way. Opening is in `opening`.
 
 Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
 and log files that no snapshot needs are removed.
@@ -35,7 +33,8 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
-from seawall.engine.replay import add_entry, segments_section
+from seawall.engine.replay import add_entry, store_sections
+from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, remove_segments, topic_home
 from seawall.errors import (
@@ -54,7 +53,7 @@ from seawall.storage.control_documents import Loss, TermStart, TopicCreate, Topi
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.segments import SegmentLimits
-from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
+from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability, TopicConfig
@@ -97,6 +96,7 @@ class Store:
         logs: dict[TopicId, TopicLog],
         term: Term,
         *,
+        sessions: Sessions,
         checkpoint_at: WalAddress,
     ) -> None:
         self._machine = machine
@@ -110,6 +110,7 @@ class Store:
         self._failure: BaseException | None = None
         self._checkpoint_at = checkpoint_at
         self.catalog = catalog
+        self.sessions = sessions
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -192,7 +193,7 @@ class Store:
                 for topic_id, log in self._logs.items()
                 for each in log.filling
             ]
-            sections = catalog_sections(self.catalog) | {SectionKind.SEGMENTS: segments_section(filling)}
+            sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
             now = self._machine.clock.wall_ns()
             self._snapshots.write(Snapshot(self._frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
