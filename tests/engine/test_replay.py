@@ -23,7 +23,7 @@ from seawall.storage.wal import EpochReceipt, WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.topics.keys import digest_of, key_of
+from seawall.topics.keys import KeyedAppend, digest_of, key_of
 from seawall.topics.persistence import catalog_sections
 from seawall.wire.batches import BatchHeader, BatchSource, batch_header, encode_batch, parse_batch_header, stamp
 from seawall.wire.codes import BatchFlags

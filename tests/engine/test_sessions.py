@@ -133,6 +133,14 @@ def test_two_rows_far_apart_are_merged_within_the_window() -> None:
     assert old.rows() == new.rows() == ahead
 
 
+def test_a_merged_row_goes_on_behind_what_either_calls_stored() -> None:
+    replayed, live = opened(7), opened(7)
+    replayed.decide_run(rows_of((7, 1), (7, 3)))
+    live.decide_run(rows_of((7, 1), (7, 2)))
+    replayed.apply(ClientRow(ClientId(7), live.rows()))
+    assert state(replayed, 7) == (1, 4, 3)
+
+
 def test_a_row_that_is_none_is_damage() -> None:
     sessions = opened(7)
     row = sessions.rows()

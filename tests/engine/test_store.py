@@ -76,6 +76,17 @@ def new_store(disk: SimDisk | None = None, settings: StoreSettings = SMALL) -> t
     return disk, open_store(machine(disk), "/data", settings)
 
 
+def test_sessions_are_in_a_checkpoint() -> None:
+    disk, store = new_store()
+    for client_id in (4, 9):
+        store.sessions.apply(store.sessions.open(ClientId(client_id), ClientSeq(client_id))[2])
+    rows = store.sessions.rows()
+    store.checkpoint()
+    store.close()
+    assert len(rows) == 2 * limits.CLIENT_ROW_SIZE
+    assert open_store(machine(disk), "/data", SMALL).sessions.rows() == rows
+
+
 @pytest.mark.parametrize("size_max", [1, 300, 1 << 20])
 def test_what_is_appended_is_read_back(size_max: int) -> None:
     _, store = new_store()
