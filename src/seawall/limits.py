@@ -149,8 +149,9 @@ WAL_FILE_SIZE = 64 * MIB
 WAL_FILE_SIZE_MIN = 64 * KIB
 WAL_FILE_SIZE_MAX = 1 * GIB
 
-#: Bytes the reader of the write-ahead log takes at once, where an epoch is not larger: many small epochs a call.
-WAL_READ_SIZE = 1 * MIB
+#: Bytes the reader of the write-ahead log takes at once, where an epoch is not larger: many small epochs a call, and
+#: few enough that they are still in the core's own cache when they are verified (2 MiB: a third slower).
+WAL_READ_SIZE = 512 * KIB
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 

@@ -16,6 +16,9 @@ from seawall.engine.appends import Commit
 from seawall.engine.topic_log import TopicLog
 from seawall.errors import SeawallError
 from seawall.io.files import write_all
+from seawall.kernels import epochs
+from seawall.kernels.epochs import WalRows
+from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage import segments, wal, wal_reader
 from seawall.storage.segments import ActiveSegment
@@ -75,13 +78,13 @@ def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
     """Replay believes the header of an epoch and looks at no checksum of its batches."""
 
     def verify_epoch(
-        data: memoryview, start: int, end: int, first_position: int, count: int, offsets: list[int]
+        data: Bytes, start: int, end: int, shift: int, position: int, count: int, rows: WalRows, first_row: int
     ) -> int:
         at = start
-        for index in range(count):
-            offsets[index] = at
-            at += 44 + int.from_bytes(bytes(data[at + 32 : at + 36]), "little")
-        offsets[count] = end
+        for index in range(first_row, first_row + count):
+            size = 44 + int.from_bytes(bytes(data[at + 32 : at + 36]), "little") if index < count - 1 else end - at
+            epochs._list_batch(data, at, at + shift, size, rows, index)
+            at += size
         return count
 
     patch.setattr(wal_reader, "verify_epoch", verify_epoch)

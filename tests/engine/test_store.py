@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from seawall import limits
-from seawall.core.types import Seq, TopicId
+from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
 from seawall.engine.appends import Append
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.opening import open_store
@@ -64,6 +64,17 @@ def contents(store: Store, name: str, size_max: int = 1 << 20) -> tuple[dict[int
 def new_store(disk: SimDisk | None = None, settings: StoreSettings = SMALL) -> tuple[SimDisk, Store]:
     disk = disk or SimDisk(seed=1)
     return disk, open_store(machine(disk), "/data", settings)
+
+
+def test_sessions_are_in_a_checkpoint() -> None:
+    disk, store = new_store()
+    for client_id in (4, 9):
+        store.sessions.apply(store.sessions.open(ClientId(client_id), ClientSeq(client_id))[2])
+    rows = store.sessions.rows()
+    store.checkpoint()
+    store.close()
+    assert len(rows) == 2 * limits.CLIENT_ROW_SIZE
+    assert open_store(machine(disk), "/data", SMALL).sessions.rows() == rows
 
 
 @pytest.mark.parametrize("size_max", [1, 300, 1 << 20])

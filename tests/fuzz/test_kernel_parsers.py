@@ -15,16 +15,21 @@ import pytest
 from crc32c import crc32c
 from fuzz_mutation import mutate
 
-from seawall.kernels import blocks, columns, frames, jit
+from seawall.kernels import blocks, columns, epochs, frames, jit
 from seawall.kernels.twins import blocks as blocks_twin
 from seawall.kernels.twins import columns as columns_twin
+from seawall.kernels.twins import epochs as epochs_twin
 from seawall.kernels.twins import frames as frames_twin
+from seawall.storage.epochs import EpochHeader
+from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import Codec
 
 Target = Callable[[bytes], None]
 
 RECORDS_MAX = 64
 PAYLOAD_MAX = 4_096
 LARGEST_FRAME = 44 + 144 + PAYLOAD_MAX
+SALT = 0x1122_3344_5566_7788
 MUTATIONS = 100 if jit.PYTHON_MODE else 400
 #: Bytes around what is parsed: reading them by mistake changes the answer.
 BEFORE, AFTER = b"LANC\2\xff\1\0", b"\0\0\0\0LANC"
@@ -139,6 +144,33 @@ def split_behind_the_checksum(data: bytes) -> None:
     split(data)
 
 
+def scanned_epochs(data: bytes) -> None:
+    """INV-EPOCH-BOUNDS: what is listed lies back to back in epochs inside the bytes, at rising positions."""
+    buffer, start, end = surrounded(data)
+    rows = np.zeros(RECORDS_MAX, epochs.WAL_ROW)
+    walk = np.zeros(epochs.WALK_SIZE, np.int64)
+    reached = epochs.scan_epochs(buffer, start, end, np.uint64(SALT), walk, rows)
+    check(start <= reached <= end, "end of the scan", data)
+    listed = rows[: walk[epochs.WALK_ROWS]]
+    ends = listed["at"] + listed["size"]
+    check(bool((listed["at"][1:] >= ends[:-1]).all() and (ends <= reached).all()), "places of batches", data)
+    check(bool((np.diff(listed["position"].astype(np.int64)) > 0).all()), "positions", data)
+    if asks_twin(data):
+        expected, expected_walk = np.zeros_like(rows), np.zeros_like(walk)
+        twin_reached = epochs_twin.scan_epochs(buffer, start, end, SALT, expected_walk, expected)
+        same = reached == twin_reached and bool((walk == expected_walk).all())
+        check(same and listed.tolist() == expected[: len(listed)].tolist(), "the twin says otherwise", data)
+
+
+def scanned_behind_the_checksum(data: bytes) -> None:
+    """The same, with the checksum of the first epoch header made right: its fields are what is tried."""
+    fixed = bytearray(data)
+    if len(data) >= epochs.EPOCH_HEADER:
+        fixed[:4], fixed[8:16] = b"EPOC", struct.pack("<Q", SALT)
+        fixed[4:8] = struct.pack("<I", crc32c(bytes(fixed[8:64])))
+    scanned_epochs(bytes(fixed))
+
+
 TARGETS: dict[str, Target] = {
     "scan_block_stored": scanning(blocks.RECORDS_STORED),
     "scan_block_version_1": scanning(blocks.RECORDS_VERSION_1),
@@ -147,6 +179,8 @@ TARGETS: dict[str, Target] = {
     "locate_envelopes": locating,
     "split_frames": split,
     "split_frames_behind_the_checksum": split_behind_the_checksum,
+    "epochs": scanned_epochs,
+    "epochs_behind_the_checksum": scanned_behind_the_checksum,
 }
 
 
@@ -173,10 +207,31 @@ _STREAMS = [
     b"".join(_frame(2, kind, 1, payload) for kind, payload in ((0x20, b""), (8, bytes(64)), (4, bytes(52) + _BLOCK))),
     _frame(2, 0x40, 0x51, bytes(48) + _frame(2, 4, 0, bytes(52) + _BLOCK)) * 2,
 ]
-CORPUS: dict[str, list[bytes]] = {
-    name: _STREAMS if name.startswith("split") else [*_BLOCKS, _ENVELOPE] if name.startswith("locate") else _BLOCKS
-    for name in TARGETS
-}
+
+
+def _epoch(number: int, position: int, count: int) -> bytes:
+    batches = b"".join(
+        BatchHeader(
+            *(0, 1, 5, 1, 52 + 7, crc32c(_RECORD), 3, 7, position + index, 9, 11, 7, 1, 1, 255, 255, Codec.NONE, 0)
+        ).header_bytes()
+        + _RECORD
+        for index in range(count)
+    )
+    clean = not count
+    return EpochHeader(SALT, number, len(batches), 0, position, count, clean, 9).encode() + batches
+
+
+_RECORD = b"\1\2\0\0\0hi"
+_EPOCHS = [
+    _epoch(1, 0, 1),
+    _epoch(1, 0, 3) + _epoch(2, 3, 1) + _epoch(3, 4, 0),
+    _epoch(1, 5, 2) + _epoch(2, 7, 1)[:-3],
+    _epoch(1, 0, 0) + bytes(70),
+]
+
+_CORPORA = {"split": _STREAMS, "locate": [*_BLOCKS, _ENVELOPE], "epochs": _EPOCHS}
+
+CORPUS: dict[str, list[bytes]] = {name: _CORPORA.get(name.partition("_")[0], _BLOCKS) for name in TARGETS}
 
 
 def test_every_target_has_a_corpus() -> None:

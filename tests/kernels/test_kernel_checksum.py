@@ -16,10 +16,10 @@ from seawall.kernels import checksum, jit
 from seawall.kernels.twins import checksum as twin
 
 EXAMPLES = 15 if jit.PYTHON_MODE else 150
-STREAMS = 3 * checksum.SHORT_STREAM, 3 * checksum.LONG_STREAM
+STREAMS = 3 * checksum.SHORT_STREAM, 3 * checksum.MEDIUM_STREAM, 3 * checksum.LONG_STREAM
 AROUND = [0, 1, 7, 8, 9, 15, 16, 17]
 AROUND += [size + offset for size in STREAMS for offset in (-8, -1, 0, 1, 8)]
-AROUND += [sum(STREAMS), sum(STREAMS) + 8 + 3, 2 * STREAMS[1] + 2 * STREAMS[0] + 13]
+AROUND += [sum(STREAMS), sum(STREAMS) + 8 + 3, 2 * STREAMS[2] + 2 * STREAMS[1] + 2 * STREAMS[0] + 13]
 
 NOISE = np.random.default_rng(7).integers(0, 256, 2 * sum(STREAMS) + 64, np.uint8)
 

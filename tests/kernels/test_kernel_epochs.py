@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from seawall.errors import CorruptionError
 from seawall.kernels import epochs, jit
 from seawall.kernels.twins import epochs as twin
-from seawall.wire.batches import BatchHeader, iter_batches
+from seawall.wire.batches import BatchHeader, BatchSource, iter_batches, parse_batch_header
 from seawall.wire.codes import Codec
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 250
@@ -61,15 +62,68 @@ def epoch_header(body: bytes = bytes(48), salt: int = SALT) -> bytes:
 
 
 def verify_both(data: bytes, first_position: int, count: int, start: int = 3) -> tuple[int, list[int]]:
+    """How many batches are good, and where they begin and end; the rows tell what their headers do."""
     buffer = np.frombuffer(b"LAN"[:start] + data + batch(first_position), np.uint8)
     results = []
     for verify in (epochs.verify_epoch, twin.verify_epoch):
-        offsets = np.full(count + 1, -1, np.int64)
-        good = verify(buffer, start, start + len(data), first_position, count, offsets)
-        results.append((int(good), offsets.tolist()))
+        rows = np.zeros(count + 1, epochs.WAL_ROW)
+        good = int(verify(buffer, start, start + len(data), 1_000 - start, first_position, count, rows, 1))
+        results.append((good, rows[1 : good + 1].tolist()))
+        assert not rows[0]["size"]
     assert results[0] == results[1]
-    good, offsets = results[0]
-    return good, [offset - start for offset in offsets[: good + 1]]
+    good, listed = results[0]
+    offsets = [0]
+    for row in listed:
+        fields = dict(zip(epochs.WAL_ROW.names, row, strict=True))
+        assert fields["at"] == 1_000 + offsets[-1]
+        offsets.append(offsets[-1] + fields["size"])
+        header = parse_batch_header(data[offsets[-2] : offsets[-1]], source=BatchSource.STORED)
+        assert fields.pop("count") == header.record_count
+        assert all(getattr(header, name) == value for name, value in fields.items() if name != "at")
+    return good, offsets
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan came to: how far, which batches by position, what is known then, and what more it needs."""
+
+    reached: int
+    positions: list[int]
+    known: list[int]
+    needed: int
+
+
+def scan_both(
+    data: bytes, *, epoch: int = 0, position: int = 0, shift: int = 100, room: int = 9, start: int = 3, used: int = 0
+) -> Scan:
+    """A scan from `start` on of bytes that more bytes follow."""
+    buffer = np.frombuffer(bytes(start) + data + epoch_of(epoch + 9, position + 9), np.uint8)
+    results = []
+    for scan in (epochs.scan_epochs, twin.scan_epochs):
+        rows = np.zeros(room, epochs.WAL_ROW)
+        walk = np.array([shift - start, epoch, position, 0, 0, 0, used, 77], np.int64)
+        reached = scan(buffer, start, start + len(data), np.uint64(SALT), walk, rows)
+        assert not rows[:used]["size"].any()
+        listed = rows[used : walk[epochs.WALK_ROWS]]
+        results.append((int(reached), walk.tolist(), listed.tolist(), listed["position"].tolist()))
+    assert results[0] == results[1]
+    reached, walk, _, positions = results[0]
+    return Scan(reached - start, positions, walk[1:6], walk[epochs.WALK_NEEDED])
+
+
+def epoch_of(epoch: int, position: int, count: int = 1, **fields: int) -> bytes:
+    """An epoch of small batches, with single fields of its header overridden."""
+    batches = b"".join(batch(position + index) for index in range(count))
+    values = {
+        "epoch": epoch,
+        "length": len(batches),
+        "synced_through": 0,
+        "first_position": position,
+        "batch_count": count,
+        "flags": 0,
+        "timestamp_ns": 1_000 + epoch,
+    } | fields
+    return epoch_header(struct.pack("<QQQQIIQ", *values.values())) + batches
 
 
 def find_both(data: bytes, start: int = 0, end: int | None = None, salt: int = SALT) -> int:
@@ -92,6 +146,8 @@ GOOD = {
     "records": batch(),
     "empty block": batch(block=b"", record_count=0),
     "opaque": batch(block=b"?", flags=2),
+    "keyed": batch(client_id=2**63 + 5, flags=4),
+    "opaque and keyed": batch(block=b"?", client_id=2**64 - 1, client_seq=0, flags=6),
     "control": batch(command=3, record_count=0, block=b"{}"),
     "control that counts": batch(command=0xFFFF, record_count=77, block=b""),
     "lz4": batch(block=b"xx", codec=Codec.LZ4, raw_length=100, record_count=20),
@@ -120,6 +176,8 @@ BAD = {
     "raw length of 16 MiB": batch(block=b"x", codec=Codec.LZ4, raw_length=(1 << 24) + 1),
     "too many records": batch(record_count=2),
     "two opaque ones": batch(flags=2, record_count=2),
+    "keyed by a client of a session": batch(flags=4),
+    "two opaque ones, keyed": batch(client_id=2**63, flags=6, record_count=2),
 }
 
 
@@ -182,6 +240,77 @@ def test_any_bytes_are_judged_as_the_twin_and_the_codec_do(
     good, offsets = verify_both(bytes(run), 0, 5)
     assert all(is_good(bytes(run[first:last])) for first, last in pairwise(offsets))
     assert verify_both(bytes(run), 0, good) == (good, offsets)
+
+
+CLEAN = {"length": 0, "batch_count": 0, "flags": 1}
+
+
+def test_a_scan_takes_all_that_plainly_follow() -> None:
+    data = epoch_of(6, 40, 2, synced_through=90) + epoch_of(7, 42, synced_through=50) + epoch_of(8, 50, 3)
+    assert scan_both(data, epoch=5, position=40) == Scan(len(data), [40, 41, 42, 50, 51, 52], [8, 53, 90, 1_008, 0], 64)
+    assert scan_both(data, epoch=5, position=40, shift=0, start=0).reached == 0
+    closed = data + epoch_of(9, 53, 0, **CLEAN)
+    assert scan_both(closed, epoch=5, position=40).known == [9, 53, 90, 1_009, 1]
+    assert scan_both(b"") == Scan(0, [], [0, 0, 0, 0, 0], 64)
+
+
+STOPS = {
+    "salt": epoch_header(struct.pack("<QQQQIIQ", 2, 103, 0, 1, 1, 0, 9), salt=SALT ^ 1) + batch(1),
+    "checksum": epoch_of(2, 1)[:30] + b"?" + epoch_of(2, 1)[31:],
+    "the epoch before": epoch_of(1, 1),
+    "an epoch skipped": epoch_of(3, 1),
+    "an epoch that is no number": epoch_of(2**64 - 1, 1, timestamp_ns=9),
+    "a position given before": epoch_of(2, 0),
+    "a position without end": epoch_of(2, 1, first_position=2**64 - 2),
+    "a position near the end": epoch_of(2, 2**62 + 1),
+    "synced further than it stands": epoch_of(2, 1, synced_through=1_000),
+    "synced without end": epoch_of(2, 1, synced_through=2**64 - 1),
+    "a time without end": epoch_of(2, 1, timestamp_ns=2**63),
+    "no batches": epoch_of(2, 1, 0),
+    "more batches than bytes": epoch_of(2, 1, batch_count=2),
+    "fewer batches than bytes": epoch_of(2, 1, 2, batch_count=1),
+    "other flags": epoch_of(2, 1, flags=2),
+    "a clean close with batches": epoch_of(2, 1, flags=1),
+    "a clean close with bytes": epoch_of(2, 1, 0, **(CLEAN | {"length": 96})),
+    "a length without end": epoch_of(2, 1, length=2**63 - 1),
+    "a length below zero": epoch_of(2, 1, length=2**64 - 96),
+    "a bad batch": epoch_of(2, 1, 2)[:-1] + b"?",
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_scan_stops_at_anything_else(name: str) -> None:
+    first = epoch_of(1, 0)
+    assert scan_both(first + STOPS[name]) == Scan(len(first), [0], [1, 1, 0, 1_001, 0], 64)
+
+
+def test_a_scan_tells_what_it_needs() -> None:
+    first, second = epoch_of(1, 0), epoch_of(2, 1, 2)
+    for kept in range(len(second)):
+        assert scan_both(first + second[:kept]) == Scan(
+            len(first), [0], [1, 1, 0, 1_001, 0], 64 if kept < 64 else len(second)
+        )
+
+
+def test_a_scan_stops_where_rows_end() -> None:
+    data = epoch_of(1, 0, 2) + epoch_of(2, 2, 2)
+    assert scan_both(data, room=4).positions == [0, 1, 2, 3]
+    assert scan_both(data, room=3) == Scan(len(epoch_of(1, 0, 2)), [0, 1], [1, 2, 0, 1_001, 0], 64)
+    assert scan_both(data, room=6, used=2).positions == [0, 1, 2, 3]
+    assert scan_both(data, room=5, used=2).positions == [0, 1]
+    assert scan_both(data, room=1) == Scan(0, [], [0, 0, 0, 0, 0], 64)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.integers(1, 3), max_size=4), st.data())
+def test_a_scan_of_any_bytes_equals_its_twin(counts: list[int], data: st.DataObject) -> None:
+    whole = b"".join(epoch_of(index + 1, sum(counts[:index]), count) for index, count in enumerate(counts))
+    run = bytearray(whole)
+    for bit in data.draw(st.lists(st.integers(0, 8 * len(run) - 1), max_size=2)) if run else []:
+        run[bit // 8] ^= 1 << bit % 8
+    scan = scan_both(bytes(run), room=20)
+    assert scan.positions == list(range(len(scan.positions)))
+    assert (scan.reached == len(run)) == (run == whole)
 
 
 @pytest.mark.parametrize("before", [0, 1, 7, 8, 9, 63, 64, 100])

@@ -51,7 +51,7 @@ def test_what_follows_from_the_fields() -> None:
 
 @given(
     st.integers(0, 2**64 - 1),
-    st.integers(1, 2**64 - 1),
+    st.integers(1, 2**63 - 1),
     st.integers(0, 2**40),
     st.integers(0, 2**64 - 1),
     st.integers(0, 2**62),
@@ -77,6 +77,7 @@ def test_every_flipped_bit_is_found() -> None:
     [
         {"salt": SALT + 1},
         {"epoch": 0},
+        {"epoch": 2**63},
         {"synced_through": 1001},
         {"batch_count": 0},
         {"batch_count": 4},

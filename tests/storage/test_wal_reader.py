@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from seawall.errors import CorruptionError, UnsupportedError
+from seawall.errors import ChecksumError, CorruptionError, UnsupportedError
 from seawall.limits import WAL_FILE_SIZE_MIN, WAL_READ_SIZE
-from seawall.storage import wal, wal_reader
+from seawall.storage import wal, wal_reader, wal_window
+from seawall.storage.control import Checkpoint
+from seawall.storage.control_batches import control_batch
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, parse_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal import EpochReceipt, WalWriter
-from seawall.storage.wal_files import WalEnd, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, read_wal, repair_tail
+from seawall.storage.wal_files import WalEnd, open_wal_file, wal_path
+from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs, read_wal, repair_tail
 from seawall.testing.disk import SimDisk
 from seawall.wire.batches import batch_header, encode_batch, stamp
 from seawall.wire.codes import BatchFlags
@@ -43,6 +45,11 @@ def batch(position: int, size: int = 200, block: bytes | None = None) -> bytes:
     stored = bytearray(encode_batch(header, block))
     stamp(stored, position=position, base_seq=1, base_offset=0, timestamp_ns=5, term=1)
     return bytes(stored)
+
+
+def control(position: int) -> bytes:
+    """A control batch, which the reader does not look into."""
+    return control_batch(Checkpoint(0, 0, 0), position=position, timestamp_ns=5, term=1)
 
 
 def salts() -> Callable[[], int]:
@@ -196,6 +203,55 @@ def test_many_batches_in_an_epoch() -> None:
     assert read(log.disk).batches == log.expected
 
 
+def test_appends_come_in_runs_and_controls_by_themselves() -> None:
+    log = new_log()
+    for kinds in ("aa", "aca", "c", "cc", "a", "aaa"):
+        first = log.writer.next_position
+        batches = [batch(position) if kind == "a" else control(position) for position, kind in enumerate(kinds, first)]
+        log.writer.append_epoch(batches, first, len(kinds), 9)
+        log.expected |= dict(enumerate(batches, first))
+    parts = [
+        part.rows["position"].tolist() if isinstance(part, WalRun) else part.position
+        for part in read_runs(log.disk, DIRECTORY, OWNER, 0)
+        if isinstance(part, WalRun | WalBatch)
+    ]
+    assert parts == [[0, 1, 2], 3, [4], 5, 6, 7, [8, 9, 10, 11]]
+    assert read(log.disk).batches == log.expected
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_runs_end_where_rows_do(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(wal_reader, "_ROWS", rows)
+    log = new_log()
+    for _ in range(20):
+        log.append(*[200] * random.Random(len(log.receipts)).randrange(1, 5))
+    assert read(log.disk).batches == log.expected
+    log.flip(log.receipts[9].batches_at)
+    lost = positions_of(log, log.receipts[9])
+    assert read(log.disk).batches.keys() == log.expected.keys() - lost
+
+
+def test_a_batch_that_reads_differently_a_second_time() -> None:
+    """A disk that gives other bytes to the second read of a batch does not get them past the first."""
+    log = new_log()
+    receipt = log.append(200)
+    [run, _] = read_runs(log.disk, DIRECTORY, OWNER, 0)
+    assert isinstance(run, WalRun)
+    log.overwrite(receipt.end_at - 1, b"?")
+    run = replace(run, log=open_wal_file(log.disk, DIRECTORY, 0, OWNER, read_only=True))
+    with pytest.raises(ChecksumError, match="address 64 reads differently"):
+        run.batch(0)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_damage() -> None:
+    log = new_log()
+    log.append(9_000)
+    file = open_wal_file(log.disk, DIRECTORY, 0, OWNER, read_only=True)
+    log.disk.open(wal_path(DIRECTORY, 0)).truncate(DATA_START + 100)
+    with pytest.raises(CorruptionError, match="the file ends after 100 of them"):
+        wal_window.WalWindow(file).read(0, 200)
+
+
 def test_one_read_serves_many_epochs() -> None:
     log = new_log()
     for _ in range(100):
@@ -210,8 +266,8 @@ def test_one_read_serves_many_epochs() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(log.writer.locate(0)[0]), "read", counted)
-        assert len(list(read_wal(log.disk, DIRECTORY, OWNER, 0))) == 101
-    assert reads <= 3
+        parts = [len(part.rows) for part in read_runs(log.disk, DIRECTORY, OWNER, 0) if isinstance(part, WalRun)]
+    assert (parts, reads) == ([100], 2)
 
 
 def test_nothing_at_all() -> None:
@@ -327,7 +383,7 @@ def test_a_reader_that_checks_no_salt_is_caught(monkeypatch: pytest.MonkeyPatch)
         header = parse_epoch_header(data, salt=found, at=at)
         return header and replace(header, salt=salt)
 
-    monkeypatch.setattr(wal_reader, "parse_epoch_header", careless)
+    monkeypatch.setattr(wal_window, "parse_epoch_header", careless)
     with pytest.raises(AssertionError):
         check_foreign_salt()
 

@@ -18,6 +18,7 @@ from seawall.errors import (
     InvariantError,
     NotFoundError,
 )
+from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, Control
 from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
@@ -43,6 +44,16 @@ def append_header(topic_id: int, base_seq: int, count: int, position: int) -> Ba
         timestamp_ns=5,
     )
     return replace(header, base_seq=base_seq, position=position)
+
+
+def rows_of(headers: list[BatchHeader]) -> WalRows:
+    """Headers as the rows that the reader of the log gives."""
+    rows = np.zeros(len(headers), WAL_ROW)
+    for index, header in enumerate(headers):
+        for name in {*WAL_ROW.names} - {"at", "count"}:
+            rows[name][index] = getattr(header, name)
+        rows["count"][index] = header.record_count
+    return rows
 
 
 class Log:
@@ -166,6 +177,32 @@ def test_a_batch_takes_effect_once() -> None:
     assert log.catalog.next_position == 2
     assert log.catalog.apply(Ceiling(1, 50, 1), 9), "positions may be skipped"
     assert log.catalog.next_position == 10
+
+
+def test_a_run_is_applied_by_topic() -> None:
+    one_by_one, at_once = Log(), Log()
+    for log in (one_by_one, at_once):
+        log.create("a")
+        log.create("b")
+    headers = [
+        append_header(topic_id, base_seq, count, position)
+        for position, (topic_id, base_seq, count) in enumerate(
+            [(1, 1, 2), (2, 1, 1), (7, 1, 1), (1, 3, 1), (2, 5, 1)], 2
+        )
+    ]
+    for header in headers:
+        one_by_one.catalog.apply_append(header)
+    rows = rows_of(headers)
+    assert at_once.catalog.not_applied(rows) is rows
+    applied = at_once.catalog.apply_run(rows)
+    assert [(topic.name, run["base_seq"].tolist()) for topic, run in applied] == [("a", [1, 3]), ("b", [1, 5])]
+    assert catalog_sections(at_once.catalog) == catalog_sections(one_by_one.catalog)
+    assert at_once.catalog.next_position == one_by_one.catalog.next_position == 7
+    assert not len(at_once.catalog.not_applied(rows))
+    more = rows_of([headers[-1], append_header(2, 6, 1, 9)])
+    assert at_once.catalog.not_applied(more)["position"].tolist() == [9]
+    [(topic, _)] = at_once.catalog.apply_run(at_once.catalog.not_applied(more))
+    assert (topic.head_seq, at_once.catalog.next_position) == (6, 10)
 
 
 def test_what_names_no_topic_does_nothing() -> None:

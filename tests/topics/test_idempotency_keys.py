@@ -3,9 +3,10 @@
 import pytest
 
 from seawall import limits
+from seawall.core.identifiers import is_synthetic
 from seawall.core.types import Seq
 from seawall.errors import FullError, InvalidInputError, InvariantError
-from seawall.topics.keys import IdempotencyKeys, KeyedAppend
+from seawall.topics.keys import KEY_SIZE, IdempotencyKeys, KeyedAppend, digest_of, key_of
 
 WINDOW = 100
 
@@ -65,3 +66,13 @@ def test_mistakes() -> None:
     keys.remember(key(1), append(1, 1000))
     with pytest.raises(InvariantError, match="INV-KEYS-RISING"):
         keys.remember(key(2), append(1, 1000))
+
+
+def test_a_digest_fits_the_header_of_a_batch_and_stays_what_it_is() -> None:
+    """Stored batches carry digests: another digest of the same key would forget every key at an upgrade."""
+    client_id, client_seq = digest_of("order-7")
+    assert (client_id, client_seq) == digest_of(b"order-7")
+    assert is_synthetic(client_id)
+    assert key_of(client_id, client_seq).hex() == "bdbeeb7686a17aab05e0bc0ea6c91696"
+    assert len({key_of(*digest_of(str(number))) for number in range(1_000)}) == 1_000
+    assert all(len(key_of(*digest_of(key))) == KEY_SIZE for key in (b"", b"\xff", "ä" * 5_000))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from seawall.core.types import Seq
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError
+from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.storage.control import Ceiling, Checkpoint, CursorCommit, SegmentRoll
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
@@ -55,6 +56,16 @@ def live_seqs(topic: TopicState) -> list[int]:
     return [seq for first, last in topic.live_runs(1, topic.head_seq) for seq in range(first, last + 1)]
 
 
+def rows_of(headers: list[BatchHeader]) -> WalRows:
+    """Headers as the rows that the reader of the log gives."""
+    rows = np.zeros(len(headers), WAL_ROW)
+    for index, header in enumerate(headers):
+        for name in {*WAL_ROW.names} - {"at", "count"}:
+            rows[name][index] = getattr(header, name)
+        rows["count"][index] = header.record_count
+    return rows
+
+
 # --- one transition after the other ----------------------------------------------------------------------------------
 
 
@@ -74,6 +85,46 @@ def test_appends_raise_head_offset_and_time() -> None:
     assert topic.end_offset == 9 + size_of(4) + size_of(5)
     assert topic.last_timestamp_ns == 50, "never decreases"
     assert topic.floor == 1
+
+
+def everything(topic: TopicState) -> dict[str, object]:
+    fields = {name: getattr(topic, name) for name in TopicState.__slots__ if name not in ("_stored", "tags", "keys")}
+    return fields | {"losses": list(topic.losses), "deleted": list(topic.deleted)}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=8),
+    st.integers(0, 5),
+    st.sampled_from([None, 1, 3, 99]),
+)
+def test_a_run_is_as_good_as_its_appends(parts: list[tuple[int, int, int]], before: int, deleted: int | None) -> None:
+    one_by_one, at_once = new_topic(), new_topic()
+    for topic in (one_by_one, at_once):
+        if before:
+            topic.append(append_header(1, before))
+        if deleted is not None:
+            topic.apply(DeleteRecords(TOPIC, deleted, None))
+    headers = []
+    seq = before + 1
+    for hole, count, time in parts:
+        headers.append(append_header(seq + hole, count, base_offset=10 * seq, timestamp_ns=time))
+        seq += hole + count
+    for header in headers:
+        one_by_one.append(header)
+    at_once.append_run(rows_of(headers))
+    assert everything(at_once) == everything(one_by_one)
+    at_once.check_invariants()
+
+
+@pytest.mark.parametrize("seqs", [(3, 6), (4, 5), (4, 6, 5), (9, 4), (4, 2**64 - 1)])
+def test_a_run_whose_seqs_do_not_rise_is_refused(seqs: tuple[int, ...]) -> None:
+    topic = topic_with(3)
+    headers = [replace(append_header(4, 2), base_seq=seq) for seq in seqs]
+    with pytest.raises(InvariantError, match="INV-SEQ-ONCE"):
+        topic.append_run(rows_of(headers))
+    with pytest.raises(InvariantError, match="INV-CONTROL-TOPIC"):
+        topic.append_run(rows_of([append_header(4, 1), replace(append_header(5, 1), topic_id=TOPIC + 1)]))
+    assert everything(topic) == everything(topic_with(3))
 
 
 def test_a_seq_is_used_once_and_in_its_topic() -> None:

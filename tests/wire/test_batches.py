@@ -175,6 +175,17 @@ def test_v2_batch_has_at_most_65536_records_from_a_client() -> None:
                 parse_batch_header(data, source=BatchSource.CLIENT)
 
 
+def test_a_keyed_batch_is_stored_and_never_sent() -> None:
+    keyed = dataclasses.replace(make(b"\1\1\0\0\0x", record_count=1, flags=int(BatchFlags.KEYED)), client_id=2**63 + 5)
+    assert keyed.is_keyed
+    assert not make(b"\1\1\0\0\0x", record_count=1).is_keyed
+    assert parse_batch_header(keyed.header_bytes(), source=BatchSource.STORED) == keyed
+    with pytest.raises(ProtocolError, match="flags 0x04"):
+        parse_batch_header(keyed.header_bytes(), source=BatchSource.CLIENT)
+    with pytest.raises(CorruptionError, match="keyed, by client 0000000000000007 of a session"):
+        parse_batch_header(dataclasses.replace(keyed, client_id=7).header_bytes(), source=BatchSource.STORED)
+
+
 def test_opaque_block_is_one_unit_of_any_bytes() -> None:
     header = batch_header(
         b"x",

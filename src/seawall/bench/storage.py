@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from seawall.bench.append_figures import append_figures
 from seawall.bench.harness import BenchContext, Measurement
 from seawall.bench.read_figures import read_figures
+from seawall.bench.recovery_figures import recovery_figures
 
 
 def suite(context: BenchContext) -> Iterator[Measurement]:
     """The figures of this suite."""
     yield from append_figures(context.directory)
     yield from read_figures(context)
+    yield from recovery_figures(context.directory)

@@ -115,6 +115,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         {topic.topic_id: _recover_log(files, directory, topic, replayed, writer) for topic in catalog},
         term,
         lost=lost,
+        sessions=replayed.sessions,
         checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
     )
     try:

@@ -1,13 +1,18 @@
 """What the log says: the state of a data directory from its newest snapshot and the batches behind it.
 
-Replay changes no file. It gives the catalog of topics, and for each topic which batches must lie at which place of
-which segment (INV-PLACES-FOLLOW in `topic_log`), and where in the log those are that may not be at their place yet.
+Replay changes no file. It gives the catalog of topics, the sessions of publishers, and for each topic which batches
+must lie at which place of which segment (INV-PLACES-FOLLOW in `topic_log`), and where in the log those are that may not
+be at their place yet.
+
+Appends come in runs, as rows of arrays, and are applied by arrays: no Python code runs for a batch that is not keyed.
+Within a run nothing but appends happens, so all batches of a topic in it go to one segment.
 
 After damage in the log a topic's next batch begins a new segment: how much room the lost ones took is unknown. A
 reference to a large batch tells it again, and what followed the damage up to there lies right before that batch.
 
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
-then `count` index entries of 48 bytes.
+then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
+bytes; a snapshot without it knows none.
 """
 
 from __future__ import annotations
@@ -19,24 +24,31 @@ from typing import Final
 
 import numpy as np
 
-from seawall.core.types import Seq, TopicId
+from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
+from seawall.engine.sessions import Sessions
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
+from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
-from seawall.storage.control import Reference, SegmentRoll
+from seawall.storage.control import ClientRow, Reference, SegmentRoll
 from seawall.storage.control_batches import parts_of, read_control
 from seawall.storage.control_documents import TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.storage.wal_files import WalEnd
-from seawall.storage.wal_reader import Damage, WalBatch, read_wal
+from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
 from seawall.topics.catalog import TopicCatalog
+from seawall.topics.keys import KeyedAppend, key_of
 from seawall.topics.persistence import load_catalog
+from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import BatchFlags
 
 _SEGMENT: Final = Struct("<IIQ")
+_KEYED: Final = int(BatchFlags.KEYED)
+_NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
 
 @dataclass(slots=True)
@@ -58,33 +70,38 @@ class Replayed:
     damages: list[Damage]
     #: Topics whose deletion is in the log behind the snapshot.
     deleted: set[TopicId]
+    sessions: Sessions
 
 
 def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
     """Read the log from where the snapshot ends."""
+    sessions = Sessions()
     if snapshot is None:
-        state = _Replay(TopicCatalog(), {})
+        state = _Replay(TopicCatalog(), {}, sessions)
         from_at = WalAddress(0)
     else:
-        state = _Replay(load_catalog(snapshot), _load_segments(snapshot))
+        state = _Replay(load_catalog(snapshot), _load_segments(snapshot), sessions)
+        sessions.load(snapshot.section(SectionKind.CLIENT_ROWS))
         from_at = WalAddress(snapshot.wal_from_at)
-    for item in read_wal(files, directory.wal, directory.directory_id, from_at):
-        match item:
+    for part in read_runs(files, directory.wal, directory.directory_id, from_at):
+        match part:
+            case WalRun():
+                state.appends(part)
             case WalBatch():
-                state.batch(item)
+                state.control(part)
             case Damage():
-                state.damaged(item)
+                state.damaged(part)
             case WalEnd():
-                return Replayed(state.catalog, item, state.segments, state.damages, state.deleted)
+                return Replayed(state.catalog, part, state.segments, state.damages, state.deleted, sessions)
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
 
 
-def segments_section(filling: Iterable[tuple[TopicId, Seq, Entries]]) -> bytes:
-    """The section SEGMENTS of a snapshot."""
+def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Sessions) -> dict[SectionKind, bytes]:
+    """What a snapshot holds beside the catalog: segments that are not sealed, and sessions."""
     pieces: list[bytes] = []
     for topic_id, first_seq, entries in filling:
         pieces += (_SEGMENT.pack(topic_id, len(entries), first_seq), entries.tobytes())
-    return b"".join(pieces)
+    return {SectionKind.SEGMENTS: b"".join(pieces), SectionKind.CLIENT_ROWS: sessions.rows()}
 
 
 def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegment]]:
@@ -109,6 +126,7 @@ def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegmen
 class _Replay:
     catalog: TopicCatalog
     segments: dict[TopicId, dict[Seq, ReplayedSegment]]
+    sessions: Sessions
     damages: list[Damage] = field(default_factory=list)
     #: Topics whose next batch begins a segment of its own.
     broken: set[TopicId] = field(default_factory=set)
@@ -116,17 +134,24 @@ class _Replay:
     #: Segments that damage has begun, by their first seq: where their batches really lie is not known yet.
     strays: dict[TopicId, Seq] = field(default_factory=dict)
 
-    def batch(self, found: WalBatch) -> None:
+    def appends(self, run: WalRun) -> None:
+        rows = self.catalog.not_applied(run.rows)
+        if not len(rows):
+            return
+        self.sessions.decide_run(rows)
+        for topic, appended in self.catalog.apply_run(rows):
+            _remember_keys(topic, appended)
+            segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
+            before = len(segment.index)
+            segment.index.extend(_entries(appended, segment.index.end))
+            segment.waiting.update(enumerate(appended["at"].tolist(), before))
+
+    def control(self, found: WalBatch) -> None:
         header = found.header
         if header.position < self.catalog.next_position:
             return
-        if not header.is_control:
-            if self.catalog.apply_append(header):
-                segment = self._segment_for(header)
-                segment.waiting[len(segment.index)] = found.at
-                add_entry(segment.index, header, segment.index.end)
-            return
         control = read_control(header, found.data[BATCH_HEADER_SIZE:])
+        self.catalog.apply(control, header.position)
         for part in parts_of(control):
             match part:
                 case SegmentRoll():
@@ -138,7 +163,8 @@ class _Replay:
                     self.deleted.add(part.topic_id)
                 case Reference():
                     self._refer(part)
-        self.catalog.apply(control, header.position)
+                case ClientRow():
+                    self.sessions.apply(part)
 
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)
@@ -153,18 +179,58 @@ class _Replay:
         self.broken.discard(part.topic_id)
         _move(moved, segment, part.file_position)
         add_entry(segment.index, part.header, part.file_position)
+        row = _row_of(part.header)
+        self.sessions.decide_run(row)
+        topic = self.catalog.find(part.topic_id)
+        if topic is not None:
+            _remember_keys(topic, row)
 
     def _segments(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
         return self.segments.setdefault(topic_id, {})
 
-    def _segment_for(self, header: BatchHeader) -> ReplayedSegment:
-        segments = self._segments(header.topic_id)
-        if not segments or header.topic_id in self.broken:
-            if header.topic_id in self.broken:
-                self.broken.discard(header.topic_id)
-                self.strays[header.topic_id] = header.base_seq
-            segments[header.base_seq] = ReplayedSegment()
+    def _segment_for(self, topic_id: TopicId, base_seq: Seq) -> ReplayedSegment:
+        segments = self._segments(topic_id)
+        if not segments or topic_id in self.broken:
+            if topic_id in self.broken:
+                self.broken.discard(topic_id)
+                self.strays[topic_id] = base_seq
+            segments[base_seq] = ReplayedSegment()
         return _last(segments.values())
+
+
+def _remember_keys(topic: TopicState, rows: WalRows) -> None:
+    """The keys of the keyed batches among some of a topic; those whose window has passed by then are forgotten."""
+    keyed = np.flatnonzero(rows["flags"] & _KEYED)
+    for row in rows.take(keyed):
+        first_seq = int(row["base_seq"])
+        append = KeyedAppend(
+            Seq(first_seq),
+            Seq(first_seq + int(row["count"]) - 1),
+            int(row["timestamp_ns"]) // _NANOSECONDS_PER_MILLISECOND,
+        )
+        topic.keys.remember(key_of(ClientId(int(row["client_id"])), ClientSeq(int(row["client_seq"]))), append)
+    if keyed.size:
+        topic.keys.expire(append.at_ms, topic.config.idempotency_window_ms)
+
+
+def _entries(rows: WalRows, at: int) -> Entries:
+    """The index entries of batches that lie back to back from a file position on."""
+    entries: Entries = np.empty(len(rows), INDEX_ENTRY)
+    for name in ("base_seq", "timestamp_ns", "base_offset", "position", "count"):
+        entries[name] = rows[name]
+    entries["length"] = rows["size"]
+    ends = np.cumsum(rows["size"], dtype=np.uint64) + np.uint64(at)
+    entries["at"] = ends - rows["size"]
+    return entries
+
+
+def _row_of(header: BatchHeader) -> WalRows:
+    """The row of a batch that the log refers to; it has no address there."""
+    row = np.zeros(1, WAL_ROW)
+    for name in {*(WAL_ROW.names or ())} - {"at", "count"}:
+        row[name] = getattr(header, name)
+    row["count"] = header.record_count
+    return row
 
 
 def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:

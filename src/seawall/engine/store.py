@@ -29,21 +29,21 @@ from seawall.engine.committer import NO_SPACE, Committer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
-from seawall.engine.replay import segments_section
+from seawall.engine.replay import store_sections
+from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
-from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered, TopicNumbers
-from seawall.storage.control import Ceiling
+from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_deletes import DeleteRecords, TagMatch
 from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
-from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
+from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import TopicConfig
@@ -75,6 +75,7 @@ class Store:
         term: Term,
         *,
         lost: Sequence[Loss],
+        sessions: Sessions,
         checkpoint_at: WalAddress,
     ) -> None:
         self._machine = machine
@@ -99,7 +100,7 @@ class Store:
             catalog,
             writer,
             self._removal,
-            ClientWindow(),
+            sessions.window,
             machine.clock,
             log_of=self._log_of,
             commit_control=self._commit,
@@ -108,6 +109,7 @@ class Store:
         )
         self._checkpoint_at = checkpoint_at
         self.catalog = catalog
+        self.sessions = sessions
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class Store:
                 for topic_id, log in self._logs.items()
                 for each in log.filling
             ]
-            sections = catalog_sections(self.catalog) | {SectionKind.SEGMENTS: segments_section(filling)}
+            sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
             now = self._machine.clock.wall_ns()
             self._snapshots.write(Snapshot(self._writer.frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
@@ -305,6 +307,8 @@ class Store:
                 log = self._logs.pop(part.topic_id, None)
                 if log is not None:
                     log.close()
+            case ClientRow():
+                self.sessions.apply(part)
             case Ceiling():
                 self._writer.frontier.set_ceiling(part.topic_id, part.ceiling)
             case _:

@@ -30,8 +30,10 @@ POLYNOMIAL_CASTAGNOLI = 0x82F63B78
 POLYNOMIAL_IEEE = 0xEDB88320
 
 #: Bytes each of the three streams covers before they are joined, powers of two. Long streams keep the hardware
-#: prefetchers in step on blocks that come from memory (8 KiB: 18 GB/s, 2 KiB: 12); short ones serve small blocks.
+#: prefetchers in step on blocks that come from memory (8 KiB: 18 GB/s, 2 KiB: 12); shorter ones serve smaller blocks
+#: (16 KiB: 14 GB/s with the medium ones, 11 without).
 LONG_STREAM = 8_192
+MEDIUM_STREAM = 1_024
 SHORT_STREAM = 128
 
 Table = npt.NDArray[np.uint64]
@@ -80,6 +82,7 @@ def _apply(images: Table, registers: Table) -> Table:
 _CASTAGNOLI = byte_tables(POLYNOMIAL_CASTAGNOLI)
 _IEEE = byte_tables(POLYNOMIAL_IEEE)
 _LONG_ZEROS = zeros_tables(LONG_STREAM)
+_MEDIUM_ZEROS = zeros_tables(MEDIUM_STREAM)
 _SHORT_ZEROS = zeros_tables(SHORT_STREAM)
 
 _HAS_INSTRUCTION = has_crc_instruction()
@@ -159,6 +162,9 @@ def crc32c_hardware(buffer: Bytes, start: int, end: int, crc: int) -> int:
     while end - at >= 3 * LONG_STREAM:
         register = _three_streams(buffer, at, LONG_STREAM, register, _LONG_ZEROS)
         at += 3 * LONG_STREAM
+    while end - at >= 3 * MEDIUM_STREAM:
+        register = _three_streams(buffer, at, MEDIUM_STREAM, register, _MEDIUM_ZEROS)
+        at += 3 * MEDIUM_STREAM
     while end - at >= 3 * SHORT_STREAM:
         register = _three_streams(buffer, at, SHORT_STREAM, register, _SHORT_ZEROS)
         at += 3 * SHORT_STREAM

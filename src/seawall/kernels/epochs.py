@@ -1,31 +1,75 @@
-"""The epochs of a write-ahead log: verify all batches of one, and find the next header behind damage.
+"""The epochs of a write-ahead log: verify and list the batches of many at once, and find a header behind damage.
 
-An epoch is a header of 64 bytes and its batches, back to back. What the kernels need of the header:
+An epoch is a header of 64 bytes and its batches, back to back:
 
-    0  magic u32 "EPOC"     4  crc u32, CRC-32C of bytes 8–63     8  salt u64, the file's
+    0  magic u32 "EPOC"     8  salt u64, the file's     24 length u64            40 first_position u64     52 flags u32
+    4  crc u32, of 8–63     16 epoch u64                32 synced_through u64    48 batch_count u32        56 time u64
 
-and of a stored batch, 96 bytes of header and a block:
+and of a stored batch, 96 bytes of header and a block, the kernels look at:
 
     0  magic u32 "LANC"     6  command u16              32 payload_length u32 (52 + block)     56 position u64
     4  version u8, 2        8  header_crc u32           36 block_crc u32                       80 raw_length u32
     5  kind u8, 4           28 record_count u32         44 reserved u32, 0                     93 ack, codec, flags
 
 A batch is good here exactly if the codec of the wire takes it as a stored one: checksums, known values, and lengths
-that agree with each other. So whoever gets a batch out of a verified epoch can parse it.
+that agree with each other. So whoever gets a batch out of a verified epoch can parse it, or use its row of `WAL_ROW`.
+
+`scan_epochs` takes only epochs that are whole and plainly follow each other. Whether anything else is a torn tail or
+damage is for the reader to find out, one epoch at a time.
 
 INV-EPOCH-BOUNDS: no byte outside `start` … `end` is read, whatever the bytes say.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.checksum import crc32c
-from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, uint64
-from seawall.kernels.memory import Bytes, as_int64, load_u16, load_u32, load_u64
+from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array, uint64, void
+from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
 
-Offsets = npt.NDArray[np.int64]
+#: A batch of the log: the address of its first byte, its size with the header, and the fields of the header.
+WAL_ROW = np.dtype(
+    [
+        ("at", "<u8"),
+        ("position", "<u8"),
+        ("base_seq", "<u8"),
+        ("base_offset", "<u8"),
+        ("timestamp_ns", "<u8"),
+        ("client_id", "<u8"),
+        ("client_seq", "<u8"),
+        ("size", "<u4"),
+        ("count", "<u4"),
+        ("raw_length", "<u4"),
+        ("topic_id", "<u4"),
+        ("term", "<u4"),
+        ("session_epoch", "<u4"),
+        ("block_crc", "<u4"),
+        ("command", "<u2"),
+        ("codec", "u1"),
+        ("flags", "u1"),
+    ]
+)
+assert WAL_ROW.itemsize == 88
+
+WalRows: TypeAlias = npt.NDArray[np.void]
+Walk = npt.NDArray[np.int64]
+
+#: Places in the state of a scan. In: what must be added to an index of the buffer to get an address. In and out: number
+#: of the last epoch, position due next, highest synced_through, rows in use. Out: time of the last epoch taken, whether
+#: it was a clean close, and bytes that the epoch at which the scan stopped needs, as far as that is known.
+WALK_SHIFT = 0
+WALK_EPOCH = 1
+WALK_POSITION = 2
+WALK_SYNCED = 3
+WALK_TIMESTAMP = 4
+WALK_CLEAN = 5
+WALK_ROWS = 6
+WALK_NEEDED = 7
+WALK_SIZE = 8
 
 EPOCH_MAGIC = 0x434F5045
 EPOCH_HEADER = 64
@@ -46,6 +90,12 @@ _CODEC_MAX = 2
 _ACK_MAX = 2
 _AS_TOPIC = 0xFF
 _OPAQUE = 2
+_KEYED = 4
+_CLEAN = 1
+#: Positions and lengths of a plain scan end here, so that adding to one cannot overflow; the reader takes the others.
+_NUMBER_MAX = 1 << 62
+
+_rows = record_array(WAL_ROW)
 
 
 @kernel(int64(bytes_in, int64))
@@ -54,7 +104,9 @@ def _fields_agree(buffer: Bytes, at: int) -> int:
     ack_level = as_int64(buffer[at + 93])
     codec = as_int64(buffer[at + 94])
     flags = as_int64(buffer[at + 95])
-    if load_u32(buffer, at + 44) != 0 or codec > _CODEC_MAX or (flags != 0 and flags != _OPAQUE):
+    if load_u32(buffer, at + 44) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
+        return 0
+    if flags & _KEYED and load_i64(buffer, at + 48) >= 0:
         return 0
     if ack_level > _ACK_MAX and ack_level != _AS_TOPIC:
         return 0
@@ -70,7 +122,7 @@ def _fields_agree(buffer: Bytes, at: int) -> int:
     if load_u16(buffer, at + 6) != 0:
         return 1
     count = load_u32(buffer, at + 28)
-    if flags == _OPAQUE:
+    if flags & _OPAQUE:
         return as_int64(count == 1)
     return as_int64(count * _RECORD_HEADER <= raw_length)
 
@@ -94,22 +146,127 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
     return size
 
 
-@kernel(int64(bytes_in, int64, int64, int64, int64, int64_out))
-def verify_epoch(buffer: Bytes, start: int, end: int, first_position: int, batch_count: int, offsets: Offsets) -> int:
-    """Count the good batches from `start` on, at most `batch_count`, whose positions are dense from `first_position`.
+@kernel(void(bytes_in, int64, int64, int64, _rows, int64))
+def _list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    row = rows[index]
+    row["at"] = address
+    row["position"] = load_u64(buffer, at + 56)
+    row["base_seq"] = load_u64(buffer, at + 64)
+    row["base_offset"] = load_u64(buffer, at + 72)
+    row["timestamp_ns"] = load_u64(buffer, at + 20)
+    row["client_id"] = load_u64(buffer, at + 48)
+    row["client_seq"] = load_u64(buffer, at + 12)
+    row["size"] = size
+    row["count"] = load_u32(buffer, at + 28)
+    row["raw_length"] = load_u32(buffer, at + 80)
+    row["topic_id"] = load_u32(buffer, at + 40)
+    row["term"] = load_u32(buffer, at + 84)
+    row["session_epoch"] = load_u32(buffer, at + 88)
+    row["block_crc"] = load_u32(buffer, at + 36)
+    row["command"] = load_u16(buffer, at + 6)
+    row["codec"] = buffer[at + 94]
+    row["flags"] = buffer[at + 95]
 
-    `offsets` has room for one more than `batch_count`: it receives the start of each good batch and the end of the
-    last. The epoch is valid if all are good and the last one ends at `end`.
+
+@kernel(int64(_rows, int64))
+def _end_of(rows: WalRows, index: int) -> int:
+    """The address behind a batch that is listed."""
+    row = rows[index]
+    return as_int64(row["at"]) + as_int64(row["size"])
+
+
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, _rows, int64))
+def verify_epoch(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    shift: int,
+    first_position: int,
+    batch_count: int,
+    rows: WalRows,
+    first_row: int,
+) -> int:
+    """List the good batches from `start` on, at most `batch_count`, whose positions are dense from `first_position`.
+
+    Returns how many; `rows` has room for all behind `first_row`. The epoch is valid if all are good and the last one
+    ends at `end`.
     """
     at = start
-    offsets[0] = start
     for index in range(batch_count):
         size = batch_size(buffer, at, end)
         if size == BATCH_BAD or load_u64(buffer, at + 56) != np.uint64(first_position + index):
             return index
+        _list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
-        offsets[index + 1] = at
     return batch_count
+
+
+@kernel(int64(bytes_in, int64, uint64))
+def _is_header(buffer: Bytes, at: int, salt: np.uint64) -> int:
+    """Whether the 64 bytes at `at` are an epoch header with this salt and a right checksum."""
+    return as_int64(
+        load_u32(buffer, at) == EPOCH_MAGIC
+        and load_u64(buffer, at + 8) == salt
+        and crc32c(buffer, at + 8, at + EPOCH_HEADER, 0) == load_u32(buffer, at + 4)
+    )
+
+
+@kernel(int64(bytes_in, int64, int64_out))
+def _follows(buffer: Bytes, at: int, walk: Walk) -> int:
+    """Whether the header at `at` can be true and plainly continues what was scanned before."""
+    length = load_i64(buffer, at + 24)
+    synced_through = load_i64(buffer, at + 32)
+    first_position = load_i64(buffer, at + 40)
+    batch_count = load_u32(buffer, at + 48)
+    if load_i64(buffer, at + 16) != walk[WALK_EPOCH] + 1 or load_i64(buffer, at + 56) < 0:
+        return 0
+    if synced_through < 0 or synced_through > at + walk[WALK_SHIFT]:
+        return 0
+    if first_position < walk[WALK_POSITION] or first_position > _NUMBER_MAX or length > _NUMBER_MAX:
+        return 0
+    flags = load_u32(buffer, at + 52)
+    if flags == _CLEAN:
+        return as_int64(length == 0 and batch_count == 0)
+    return as_int64(flags == 0 and batch_count >= 1 and length >= 0 and batch_count <= length // BATCH_HEADER)
+
+
+@kernel(int64(bytes_in, int64, int64, uint64, int64_out, _rows))
+def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk, rows: WalRows) -> int:
+    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends.
+
+    Rows are added behind those in use. It stops at anything else, whatever the reason, and where `rows` has no room for
+    all batches of an epoch. WALK_NEEDED is above what is left of the buffer exactly if more bytes might make it go on.
+    """
+    at = start
+    count = walk[WALK_ROWS]
+    walk[WALK_NEEDED] = EPOCH_HEADER
+    while end - at >= EPOCH_HEADER:
+        walk[WALK_NEEDED] = EPOCH_HEADER
+        if _is_header(buffer, at, salt) == 0 or _follows(buffer, at, walk) == 0:
+            break
+        length = load_i64(buffer, at + 24)
+        batch_count = load_u32(buffer, at + 48)
+        if batch_count > rows.size - count:
+            break
+        first = at + EPOCH_HEADER
+        if length > end - first:
+            walk[WALK_NEEDED] = EPOCH_HEADER + length
+            break
+        first_position = load_i64(buffer, at + 40)
+        shift = walk[WALK_SHIFT]
+        if verify_epoch(buffer, first, first + length, shift, first_position, batch_count, rows, count) != batch_count:
+            break
+        if batch_count > 0 and _end_of(rows, count + batch_count - 1) != first + length + shift:
+            break
+        count += batch_count
+        walk[WALK_EPOCH] += 1
+        walk[WALK_POSITION] = first_position + batch_count
+        walk[WALK_SYNCED] = max(walk[WALK_SYNCED], load_i64(buffer, at + 32))
+        walk[WALK_TIMESTAMP] = load_i64(buffer, at + 56)
+        walk[WALK_CLEAN] = load_u32(buffer, at + 52)
+        at = first + length
+    walk[WALK_ROWS] = count
+    return at
 
 
 @kernel(int64(bytes_in, int64, int64, uint64))
@@ -124,11 +281,7 @@ def find_epoch(buffer: Bytes, start: int, end: int, salt: np.uint64) -> int:
         if load_u64(buffer, at) == np.uint64(0):
             at += 8
             continue
-        if (
-            load_u32(buffer, at) == EPOCH_MAGIC
-            and load_u64(buffer, at + 8) == salt
-            and crc32c(buffer, at + 8, at + EPOCH_HEADER, 0) == load_u32(buffer, at + 4)
-        ):
+        if _is_header(buffer, at, salt):
             return at
         at += 1
     return -1

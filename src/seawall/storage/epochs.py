@@ -44,8 +44,8 @@ FLAG_CLEAN: Final = 1
 _BODY: Final = Struct("<QQQQQIIQ")
 _START: Final = Struct("<4sI")
 
-#: Positions stay below this, so that kernels can count with them.
-_POSITION_LIMIT: Final = 1 << 63
+#: Positions and numbers of epochs stay below this, so that kernels can count with them.
+_NUMBER_LIMIT: Final = 1 << 63
 
 assert _START.size + _BODY.size == EPOCH_HEADER_SIZE
 
@@ -134,7 +134,7 @@ def parse_epoch_header(data: Buffer, *, salt: int, at: WalAddress) -> EpochHeade
 
 def _is_possible(header: EpochHeader) -> bool:
     """Whether its numbers can be true of any epoch; bounds what a reader allocates for it."""
-    if header.epoch < 1 or header.next_position >= _POSITION_LIMIT:
+    if not 1 <= header.epoch < _NUMBER_LIMIT or header.next_position >= _NUMBER_LIMIT:
         return False
     if header.flags == FLAG_CLEAN:
         return header.length == 0 and header.batch_count == 0

@@ -53,7 +53,7 @@ from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segmen
 from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, read_wal
+from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["KnownTopic", "Places", "Verification"]
 
@@ -185,8 +185,10 @@ class Verification:
         """Read the log from an address; where it ends, or None if that cannot be told."""
         reached: WalAddress | None = None
         try:
-            for item in read_wal(self._files, self._directory.wal, self._directory.directory_id, from_at):
-                if isinstance(item, WalBatch):
+            for item in read_runs(self._files, self._directory.wal, self._directory.directory_id, from_at):
+                if isinstance(item, WalRun):
+                    self.totals.logged_batches += len(item.rows)
+                elif isinstance(item, WalBatch):
                     self.totals.logged_batches += 1
                 elif isinstance(item, Damage):
                     yield self._log_finding(item.from_at, item.to_at, item.reason, starts)

@@ -19,8 +19,11 @@ INV-WAL-SAME-AGAIN: reading changes nothing; reading twice gives the same. Repai
 A middle file that is missing, or whose preface is damaged, is damage. If the preface of the last file is, nobody knows
 which positions it used, so nothing can be appended safely: `CorruptionError`, and a person must decide.
 
-Memory: a window of 1 MiB, or one epoch where that is larger, which the size of its file bounds.
-This module must not know what the batches mean.
+Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
+window; every other one is looked at by itself. What comes out is the same either way.
+
+Memory: a window that fits the cache of a core, or one epoch where that is larger, which the size of its file bounds;
+and a row for each of 16,384 batches, or of one epoch. This module must not know what the batches mean.
 """
 
 from __future__ import annotations
@@ -28,21 +31,29 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
-from seawall.errors import CorruptionError
+from seawall.errors import ChecksumError, CorruptionError
 from seawall.io.files import read_exactly, write_all
 from seawall.io.interfaces import Files
-from seawall.kernels.epochs import find_epoch, verify_epoch
-from seawall.limits import WAL_READ_SIZE
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
+from seawall.kernels import epochs as kernels
+from seawall.kernels.epochs import WAL_ROW, WalRows, scan_epochs, verify_epoch
+from seawall.kernels.memory import Bytes
+from seawall.limits import BATCH_HEADER_SIZE, WAL_READ_SIZE
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress
 from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses
+from seawall.storage.wal_window import WalWindow
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
+from seawall.wire.frames import checksum
+
+_NOWHERE: Final = 1 << 64
+
+#: Batches that are handed out together, at the most, where an epoch has not more: 1.4 MiB of rows.
+_ROWS: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +62,31 @@ class WalBatch:
 
     at: WalAddress
     position: Position
-    data: memoryview
+    data: bytes
 
     @property
     def header(self) -> BatchHeader:
         """Its header, parsed when asked for."""
         return parse_batch_header(self.data, source=BatchSource.STORED)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WalRun:
+    """Verified appends that follow each other in the log, a row (`WAL_ROW`) for each.
+
+    The rows are the reader's: they hold until it is asked for the next part, and so does `batch`.
+    """
+
+    rows: WalRows
+    log: WalFile
+
+    def batch(self, index: int) -> WalBatch:
+        """One of them by itself, read again."""
+        at, position, size = self.rows[["at", "position", "size"]][index].tolist()
+        data = read_exactly(self.log.file, size, self.log.file_position(at))
+        if checksum(data[BATCH_HEADER_SIZE:]) != self.rows["block_crc"][index]:
+            raise ChecksumError(f"{self.log.file.path}: the batch at address {at} reads differently a second time")
+        return WalBatch(at, position, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +98,9 @@ class Damage:
     reason: str
 
 
+#: What a log holds, batch by batch; and the same with appends in runs, controls by themselves.
 WalItem: TypeAlias = WalBatch | Damage | WalEnd
+WalPart: TypeAlias = WalRun | WalItem
 
 
 def read_wal(files: Files, directory: str, directory_id: bytes, from_at: WalAddress) -> Iterator[WalItem]:
@@ -76,6 +108,15 @@ def read_wal(files: Files, directory: str, directory_id: bytes, from_at: WalAddr
 
     `from_at` is where the caller's own state ends; everything below it is known to have been durable.
     """
+    for part in read_runs(files, directory, directory_id, from_at):
+        if isinstance(part, WalRun):
+            yield from map(part.batch, range(len(part.rows)))
+        else:
+            yield part
+
+
+def read_runs(files: Files, directory: str, directory_id: bytes, from_at: WalAddress) -> Iterator[WalPart]:
+    """The same, for whoever takes appends many at a time."""
     return _Walk(files, directory, directory_id, from_at).run()
 
 
@@ -92,7 +133,7 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
         check(starts[-1] <= end.at, "INV-WAL-NO-SILENT-END", f"a file begins at {starts[-1]}, the end is {end.at}")
         log = open_wal_file(files, directory, starts[-1], directory_id, read_only=False)
         try:
-            window = _Window(log)
+            window = WalWindow(log)
             # A sync that failed may have left bytes that only the page cache holds and that no later sync would write,
             # because the kernel takes them for written. Written again, they become durable with the others.
             at = max(end.synced_through, log.first_at)
@@ -112,56 +153,6 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
     return replace(end, synced_through=end.at)
 
 
-class _Window:
-    """Addresses of one file, up to its end or the next file, read in large pieces."""
-
-    def __init__(self, log: WalFile, following: WalAddress | None = None) -> None:
-        self.log = log
-        self.following = following
-        self.limit_at = log.limit_at if following is None else min(log.limit_at, following)
-        self._data = memoryview(b"")
-        self._at = log.first_at
-
-    def read(self, at: WalAddress, length: int) -> memoryview:
-        """Up to `length` bytes from an address, fewer only at the limit."""
-        length = min(length, self.limit_at - at)
-        if length <= 0:
-            return memoryview(b"")
-        offset = at - self._at
-        if offset < 0 or offset + length > len(self._data):
-            wanted = min(max(length, WAL_READ_SIZE), self.limit_at - at)
-            self._data = memoryview(read_exactly(self.log.file, wanted, self.log.file_position(at)))
-            self._at = at
-            offset = 0
-        return self._data[offset : offset + length]
-
-    def header(self, at: WalAddress) -> EpochHeader | None:
-        """The valid header at an address whose epoch fits below the limit."""
-        header = parse_epoch_header(self.read(at, EPOCH_HEADER_SIZE), salt=self.log.salt, at=at)
-        return header if header is not None and at + header.size <= self.limit_at else None
-
-    def headers(self, at: WalAddress) -> Iterator[tuple[WalAddress, EpochHeader]]:
-        """Every valid header that begins at any byte from `at` on."""
-        found = self._find(at)
-        while found is not None:
-            header = self.header(found)
-            if header is not None:
-                yield found, header
-            found = self._find(WalAddress(found + 1))
-
-    def _find(self, at: WalAddress) -> WalAddress | None:
-        """The first address from `at` on where a header with salt and checksum of this file stands."""
-        while self.limit_at - at >= EPOCH_HEADER_SIZE:
-            # What is left of the window first: after a header was found, the search goes on one byte behind it.
-            left = self._at + len(self._data) - at
-            data = self.read(at, left if EPOCH_HEADER_SIZE <= left <= len(self._data) else WAL_READ_SIZE)
-            found = find_epoch(np.frombuffer(data, np.uint8), 0, len(data), np.uint64(self.log.salt))
-            if found >= 0:
-                return WalAddress(at + found)
-            at = WalAddress(at + len(data) - EPOCH_HEADER_SIZE + 1)
-        return None
-
-
 class _Walk:
     """One reading of a log: what the epochs so far have said."""
 
@@ -179,9 +170,13 @@ class _Walk:
         self._is_clean = False
         self._synced_through = from_at
         self._is_searched = False
-        self._offsets: npt.NDArray[np.int64] = np.zeros(1_024, np.int64)
+        #: From here to the end of the last file there are zeros, as far as that is known.
+        self._zero_from = WalAddress(_NOWHERE)
+        self._buffer: Bytes = np.zeros(0, np.uint8)
+        self._rows: WalRows = np.zeros(_ROWS, WAL_ROW)
+        self._walk = np.zeros(kernels.WALK_SIZE, np.int64)
 
-    def run(self) -> Iterator[WalItem]:
+    def run(self) -> Iterator[WalPart]:
         """The whole reading."""
         starts = wal_addresses(self._files, self._directory)
         if not starts:
@@ -203,7 +198,7 @@ class _Walk:
         # The last file may be shorter than the caller's knowledge: what it lacks was absorbed long ago.
         yield self._end(max(at, self._from_at))
 
-    def _read_file(self, first_at: WalAddress, following: WalAddress | None) -> Generator[WalItem, None, WalAddress]:
+    def _read_file(self, first_at: WalAddress, following: WalAddress | None) -> Generator[WalPart, None, WalAddress]:
         """Everything in one file; the address where it ends, or for the last one where the log does."""
         try:
             log = open_wal_file(self._files, self._directory, first_at, self._directory_id, read_only=True)
@@ -213,8 +208,8 @@ class _Walk:
             self._is_strict = False
             yield from self._damage(first_at, following, str(error))
             return following
+        window = WalWindow(log, following, self._buffer)
         try:
-            window = _Window(log, following)
             at = yield from self._read_epochs(window)
             if following is None:
                 self._is_clean = self._is_clean and self._is_zero_from(window, at)
@@ -224,22 +219,29 @@ class _Walk:
                 yield from self._damage(at, following, f"{log.file.path}: nothing valid up to the next file")
             return following
         finally:
+            self._buffer = window.buffer
             log.file.close()
 
-    def _read_epochs(self, window: _Window) -> Generator[WalItem, None, WalAddress]:
+    def _read_epochs(self, window: WalWindow) -> Generator[WalPart, None, WalAddress]:
         """Epoch by epoch, over damage, to the end of the file or of the log."""
         at = window.log.first_at
         while at < window.limit_at:
+            if self._epoch is not None and self._is_strict:
+                plain_to = self._scan(window, at, self._epoch)
+                if plain_to > at:
+                    yield from self._deliver(window, self._rows[: self._walk[kernels.WALK_ROWS]])
+                    at = plain_to
+                    continue
             header = window.header(at)
             if header is not None and not self._follows(header):
                 header = None
-            good = 0
+            good, good_to = 0, at
             if header is not None:
-                good = self._verify(window, at, header)
-                if good == header.batch_count and self._offsets[good] == header.length:
+                good, good_to = self._verify(window, at, header)
+                if good == header.batch_count and good_to == at + header.size:
                     self._accept(header)
-                    yield from self._batches(window, at, header, good)
-                    at = WalAddress(at + header.size)
+                    yield from self._deliver(window, self._rows[:good])
+                    at = good_to
                     continue
             if not self._was_synced(window, at):
                 return at
@@ -248,11 +250,37 @@ class _Walk:
                 yield from self._damage(at, next_at, f"{window.log.file.path}: no valid epoch header")
             else:
                 self._accept(header)
-                yield from self._batches(window, at, header, good)
+                yield from self._deliver(window, self._rows[:good])
                 next_at = WalAddress(at + header.size)
-                bad_at = WalAddress(at + EPOCH_HEADER_SIZE + int(self._offsets[good]))
-                yield from self._damage(bad_at, next_at, f"{window.log.file.path}: bad batch in epoch {header.epoch}")
+                yield from self._damage(good_to, next_at, f"{window.log.file.path}: bad batch in epoch {header.epoch}")
             at = next_at
+        return at
+
+    def _scan(self, window: WalWindow, at: WalAddress, epoch: LaneEpoch) -> WalAddress:
+        """Take all epochs in the window that plainly follow one; where that ends. Their batches are in `_rows`."""
+        walk = self._walk
+        walk[:] = 0
+        walk[kernels.WALK_EPOCH] = epoch
+        walk[kernels.WALK_POSITION] = self._position
+        walk[kernels.WALK_SYNCED] = self._synced_through
+        salt = np.uint64(window.log.salt)
+        first_at = at
+        needed = EPOCH_HEADER_SIZE
+        while needed <= window.limit_at - at:
+            start, end = window.load(at, needed)
+            walk[kernels.WALK_SHIFT] = at - start
+            reached = scan_epochs(window.buffer, start, end, salt, walk, self._rows)
+            at = WalAddress(at + reached - start)
+            needed = int(walk[kernels.WALK_NEEDED])
+            if needed <= end - reached:
+                break
+        if at > first_at:
+            _, number, position, synced_through, timestamp_ns, clean, *_ = walk.tolist()
+            self._epoch = LaneEpoch(number)
+            self._position = Position(position)
+            self._timestamp_ns = TimestampNs(timestamp_ns)
+            self._is_clean = bool(clean)
+            self._synced_through = WalAddress(synced_through)
         return at
 
     def _follows(self, header: EpochHeader) -> bool:
@@ -271,26 +299,38 @@ class _Walk:
         self._is_clean = header.is_clean
         self._synced_through = max(self._synced_through, header.synced_through)
 
-    def _verify(self, window: _Window, at: WalAddress, header: EpochHeader) -> int:
-        """Good batches at the beginning of an epoch; where they begin and end is in `_offsets`, from 0 on."""
-        if self._offsets.size <= header.batch_count:
-            self._offsets = np.zeros(2 * header.batch_count, np.int64)
-        data = window.read(WalAddress(at + EPOCH_HEADER_SIZE), header.length)
-        return verify_epoch(
-            np.frombuffer(data, np.uint8), 0, len(data), header.first_position, header.batch_count, self._offsets
+    def _verify(self, window: WalWindow, at: WalAddress, header: EpochHeader) -> tuple[int, WalAddress]:
+        """Good batches at the beginning of an epoch, which then are in `_rows`, and where they end."""
+        if self._rows.size < header.batch_count:
+            self._rows = np.zeros(header.batch_count, WAL_ROW)
+        first_at = WalAddress(at + EPOCH_HEADER_SIZE)
+        start, _ = window.load(first_at, header.length)
+        good = verify_epoch(
+            window.buffer,
+            start,
+            start + header.length,
+            first_at - start,
+            header.first_position,
+            header.batch_count,
+            self._rows,
+            0,
         )
+        if not good:
+            return 0, first_at
+        last = self._rows[good - 1]
+        return good, WalAddress(int(last["at"]) + int(last["size"]))
 
-    def _batches(self, window: _Window, at: WalAddress, header: EpochHeader, good: int) -> Iterator[WalBatch]:
-        """The first `good` batches of a verified epoch, as far as they were asked for."""
-        start = WalAddress(at + EPOCH_HEADER_SIZE)
-        if start + header.length <= self._from_at:
-            return
-        data = window.read(start, header.length)
-        offsets = self._offsets[: good + 1].tolist()
-        for index in range(good):
-            first, last = offsets[index], offsets[index + 1]
-            if start + first >= self._from_at:
-                yield WalBatch(WalAddress(start + first), Position(header.first_position + index), data[first:last])
+    def _deliver(self, window: WalWindow, rows: WalRows) -> Iterator[WalRun | WalBatch]:
+        """Verified batches, as far as they were asked for."""
+        if rows.size and rows["at"][0] < self._from_at:
+            rows = rows.take(np.flatnonzero(rows["at"] >= self._from_at))
+        start = 0
+        for control in [*np.flatnonzero(rows["command"]).tolist(), rows.size]:
+            if start < control:
+                yield WalRun(rows[start:control], window.log)
+            if control < rows.size:
+                yield WalRun(rows, window.log).batch(control)
+            start = control + 1
 
     def _damage(self, from_at: WalAddress, to_at: WalAddress, reason: str) -> Iterator[Damage]:
         """The part of a damaged range that was asked for, if there is any."""
@@ -298,15 +338,15 @@ class _Walk:
         if from_at < to_at:
             yield Damage(from_at, to_at, reason)
 
-    def _was_synced(self, window: _Window, at: WalAddress) -> bool:
+    def _was_synced(self, window: WalWindow, at: WalAddress) -> bool:
         """Whether anybody knew the byte at this address to be durable. The rest of the last file is searched once."""
-        if self._synced_through <= at and not self._is_searched:
+        if self._synced_through <= at and not self._is_searched and not self._is_zero_from(window, at):
             self._is_searched = True
             for _, header in window.headers(WalAddress(at + 1)):
                 self._synced_through = max(self._synced_through, header.synced_through)
         return self._synced_through > at
 
-    def _next_epoch(self, window: _Window, at: WalAddress) -> WalAddress:
+    def _next_epoch(self, window: WalWindow, at: WalAddress) -> WalAddress:
         """Where reading goes on behind a header that is damaged."""
         self._is_strict = False
         for found, header in window.headers(WalAddress(at + 1)):
@@ -315,11 +355,14 @@ class _Walk:
         # Nothing more in this file: all up to the next one is lost, or in the last as much as anybody knew of.
         return min(window.limit_at, self._synced_through) if window.following is None else window.following
 
-    def _is_zero_from(self, window: _Window, at: WalAddress) -> bool:
-        while data := window.read(at, WAL_READ_SIZE):
+    def _is_zero_from(self, window: WalWindow, at: WalAddress) -> bool:
+        """Whether nothing was ever written from an address to the end of the file; what was found out is kept."""
+        first_at = at
+        while at < self._zero_from and (data := window.read(at, WAL_READ_SIZE)):
             if not _is_zero(data):
                 return False
             at = WalAddress(at + len(data))
+        self._zero_from = min(self._zero_from, first_at)
         return True
 
     def _end(self, at: WalAddress) -> WalEnd:

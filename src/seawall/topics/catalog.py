@@ -1,8 +1,8 @@
 """All topics of a data directory, and the cursors of those who read them.
 
 Two kinds of methods. Planning ones (`create`, `delete`, `configure`, `commit`) look at what is there and answer with
-the control that would change it, or refuse; they change nothing. `apply_append` and `apply` carry out what the log
-says, in its order: the only way anything changes.
+the control that would change it, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` carry out what
+the log says, in its order: the only way anything changes.
 
 Invariants
 - INV-TOPIC-ID-ONCE: an id is never given twice, also not after its topic was deleted. Id 0 means no topic. The epoch of
@@ -21,11 +21,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.identifiers import check_topic_name
 from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
+from seawall.kernels.epochs import WalRows
 from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
 from seawall.storage.control_batches import Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
@@ -145,6 +148,23 @@ class TopicCatalog:
             topic.append(header)
         return topic is not None
 
+    def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
+        """Many appends of the log, in its order; those that did something, by topic."""
+        topics = []
+        for run in _by_topic(rows):
+            topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
+            if topic is not None:
+                topic.append_run(run)
+                topics.append((topic, run))
+        self._advance(Position(int(rows["position"][-1])))
+        return topics
+
+    def not_applied(self, rows: WalRows) -> WalRows:
+        """The rows of a run that have not taken effect yet (INV-APPLY-ONCE)."""
+        if rows["position"][0] >= self.next_position:
+            return rows
+        return rows.take(np.flatnonzero(rows["position"] >= self.next_position))
+
     def apply(self, control: Control, position: Position) -> bool:
         """A control batch of the log; false where some part of it did nothing."""
         if not self._advance(position):
@@ -218,6 +238,15 @@ class TopicCatalog:
         cursors = self._cursors.setdefault(topic_id, {})
         self._cursor_count += owner not in cursors
         cursors[owner] = cursor
+
+
+def _by_topic(rows: WalRows) -> list[WalRows]:
+    """The rows of each topic, in their order."""
+    topic_ids = rows["topic_id"]
+    if (topic_ids == topic_ids[0]).all():
+        return [rows]
+    ordered = rows.take(np.argsort(topic_ids, kind="stable"))
+    return np.split(ordered, np.flatnonzero(np.diff(ordered["topic_id"])) + 1)
 
 
 def _check_dead_letter(name: str, config: TopicConfig) -> None:

@@ -1,8 +1,10 @@
 """Idempotency keys of one topic: which append a key belongs to, for as long as the topic's window.
 
-A key is a digest of what the client sent; times are those of the batches, in milliseconds, so the same log gives the
-same keys on every machine. Batches of a topic never go back in time, so the keys are sorted by age as they come and
-the oldest are always in front.
+A key is kept as a digest of what the client sent, 16 bytes of BLAKE2b whose top bit is set. A keyed batch carries it in
+its header, so a key is in the log with its records: the first eight bytes are the client id, which that bit marks as
+one without a session, the others the client seq, both little-endian. Times are those of the batches, in milliseconds,
+so the same log gives the same keys on every machine. Batches of a topic never go back in time, so the keys are sorted
+by age as they come and the oldest are always in front.
 
 INV-KEYS-RISING: keys are remembered in the order of their seqs.
 Bounded: a topic with `IDEMPOTENCY_KEYS_MAX` keys in its window takes no more appends with keys (`FullError`) until some
@@ -13,14 +15,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Final
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import Seq
+from seawall.core.identifiers import synthetic_client_id
+from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.errors import FullError, InvalidInputError
 
-#: Bytes of a key's digest: 128 bits, so that two different keys never meet by chance.
+#: Bytes of a key's digest: 127 bits, so that two different keys never meet by chance.
 KEY_SIZE = 16
+
+_DIGEST: Final = Struct("<QQ")
+_LOW_63_BITS: Final = (1 << 63) - 1
+
+
+def digest_of(key: str | bytes) -> tuple[ClientId, ClientSeq]:
+    """The digest of a client's key, as the two numbers that the header of its batch carries."""
+    data = key.encode() if isinstance(key, str) else key
+    high, low = _DIGEST.unpack(blake2b(data, digest_size=KEY_SIZE).digest())
+    return synthetic_client_id(high & _LOW_63_BITS), ClientSeq(low)
+
+
+def key_of(client_id: ClientId, client_seq: ClientSeq) -> bytes:
+    """The digest that the header of a keyed batch carries, as `IdempotencyKeys` knows it."""
+    return _DIGEST.pack(client_id, client_seq)
 
 
 @dataclass(frozen=True, slots=True)

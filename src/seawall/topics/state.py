@@ -31,6 +31,7 @@ import numpy as np
 from seawall.core.checks import check
 from seawall.core.types import NumberedBatch, Offset, Seq, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError
+from seawall.kernels.epochs import WalRows
 from seawall.storage.control import Ceiling, SegmentRoll
 from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
@@ -111,6 +112,26 @@ class TopicState:
         self.last_timestamp_ns = max(self.last_timestamp_ns, header.timestamp_ns)
         self.live_records += header.record_count
         self.live_bytes += header.raw_length
+
+    def append_run(self, rows: WalRows) -> None:
+        """Records of one or more stamped batches, in their order: the same as `append` of each, without tags."""
+        first = rows["base_seq"]
+        behind = first + rows["count"]
+        check(bool((rows["topic_id"] == self.topic_id).all()), "INV-CONTROL-TOPIC", f"a run in topic {self.topic_id}")
+        # A sum that has wrapped is below what was added to.
+        rising = first[0] > self.head_seq and bool((first[1:] >= behind[:-1]).all() and (behind >= first).all())
+        check(rising, "INV-SEQ-ONCE", f"seqs from {first[0]} of topic {self.name} again, head is {self.head_seq}")
+        holes = np.flatnonzero(first[1:] != behind[:-1]) + 1
+        for index in [*([0] if first[0] > self.next_seq else []), *holes.tolist()]:
+            if index:
+                self.head_seq = Seq(int(behind[index - 1]) - 1)
+            self._lose(Gap(self.next_seq, Seq(int(first[index]) - 1), GapReason.CORRUPTION))
+        self.head_seq = Seq(int(behind[-1]) - 1)
+        self._settle()
+        self.end_offset = Offset(int(rows["base_offset"][-1]) + int(rows["raw_length"][-1]))
+        self.last_timestamp_ns = max(self.last_timestamp_ns, TimestampNs(int(rows["timestamp_ns"].max())))
+        self.live_records += int(rows["count"].sum(dtype=np.uint64))
+        self.live_bytes += int(rows["raw_length"].sum(dtype=np.uint64))
 
     def apply(self, control: SimpleControl) -> None:
         """One control that concerns this topic, other than the append of a reference."""

@@ -24,13 +24,16 @@
 | 92 | 1    | order          | client     | FF = the topic's                                                        |
 | 93 | 1    | ack_level      | client     | 0, 1, 2 (`AckLevel`), FF = the topic's                                  |
 | 94 | 1    | codec          | client     | 0, 1, 2 (`Codec`)                                                       |
-| 95 | 1    | flags          | client     | 02 = opaque block (`BatchFlags`), rest 0                                |
+| 95 | 1    | flags          | both       | 02 = opaque block, 04 = keyed, by the server (`BatchFlags`), rest 0     |
 | 96 | …    | block          | client     | records (`records`), compressed or not; or opaque bytes                 |
 
 A batch is valid when both checksums match; reserved and unknown flags are 0; codec and ack level are known; the plain
 block has exactly raw_length bytes, which is the stored length under codec none and not 0 under the others; and an
 append of records holds exactly record_count of them. From a client, moreover, command and the server's fields are 0,
-client_seq is not, and there are 1 to 65,536 records.
+client_seq is not, flag 04 is not set, and there are 1 to 65,536 records.
+
+A keyed batch belongs to an idempotency key and to no session: its client_id, with the top bit set, and its client_seq
+are the key's digest of 127 bits (`topics.keys`).
 
 INV-BLOCK-UNTOUCHED: stamping writes the server's fields and header_crc, never the block: its checksum, made once by
 the writer, vouches for it wherever it goes. INV-BOUNDED-OUTPUT is kept by `compression`.
@@ -48,6 +51,7 @@ from struct import Struct
 from typing import Final
 
 from seawall import limits
+from seawall.core.identifiers import is_synthetic
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, LimitError, ProtocolError, SeawallError
 from seawall.wire.codes import AS_TOPIC, MAGIC, VERSION_2, AckLevel, BatchFlags, Codec, ErrorCode, Kind
@@ -67,7 +71,8 @@ _TERM_AT: Final = 84
 
 _CODECS: Final = (Codec.NONE, Codec.LZ4, Codec.ZSTD)
 # A plain integer: inverting an IntFlag keeps only bits near its own, so higher unknown ones would pass.
-_KNOWN_FLAGS: Final = int(BatchFlags.OPAQUE)
+_CLIENT_FLAGS: Final = int(BatchFlags.OPAQUE)
+_STORED_FLAGS: Final = int(BatchFlags.OPAQUE | BatchFlags.KEYED)
 _ACK_LEVELS: Final = frozenset({*(int(level) for level in AckLevel), AS_TOPIC})
 
 assert _HEADER.size == limits.BATCH_HEADER_SIZE
@@ -117,6 +122,11 @@ class BatchHeader:
     def is_opaque(self) -> bool:
         """Whether the block is one unit of bytes rather than records."""
         return bool(self.flags & BatchFlags.OPAQUE)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether its client id and client seq are the digest of an idempotency key."""
+        return bool(self.flags & BatchFlags.KEYED)
 
     @property
     def is_control(self) -> bool:
@@ -236,8 +246,10 @@ def parse_batch_header(view: Buffer, *, source: BatchSource) -> BatchHeader:
     position, base_seq, base_offset, raw_length, term, session_epoch, order, ack_level, codec, flags = fields
     if kind != Kind.BATCH or payload_length < limits.BATCH_PROLOGUE_SIZE or (is_client and command != 0):
         raise _bad_header(is_client, f"kind {kind:#04x}, command {command}, payload length {payload_length}")
-    if reserved or codec >= len(_CODECS) or flags & ~_KNOWN_FLAGS:
+    if reserved or codec >= len(_CODECS) or flags & ~(_CLIENT_FLAGS if is_client else _STORED_FLAGS):
         raise _bad_body(is_client, f"reserved {reserved}, codec {codec}, flags {flags:#04x}")
+    if flags & BatchFlags.KEYED and not is_synthetic(client_id):
+        raise _bad_body(is_client, f"keyed, by client {client_id:016x} of a session")
     if ack_level not in _ACK_LEVELS:
         raise _bad_body(is_client, f"ack level {ack_level}", ErrorCode.NOT_ALLOWED_BY_TOPIC)
     header = BatchHeader(

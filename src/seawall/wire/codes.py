@@ -275,7 +275,8 @@ class Codec(IntEnum):
 class BatchFlags(IntFlag):
     """The flags byte of a batch header."""
 
-    OPAQUE = 0x02
+    OPAQUE = 0x02  #: the block is one unit of bytes
+    KEYED = 0x04  #: stored only: client_id and client_seq are the digest of an idempotency key
 
 
 class ReadBy(IntEnum):

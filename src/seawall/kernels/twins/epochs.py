@@ -6,12 +6,14 @@ import struct
 
 import numpy as np
 
-from seawall.kernels.epochs import BATCH_BAD, Offsets
+from seawall.kernels import epochs as kernels
+from seawall.kernels.epochs import BATCH_BAD, Walk, WalRows
 from seawall.kernels.memory import Bytes
 from seawall.kernels.twins.checksum import crc32c
 
 _BATCH = struct.Struct("<4sBBHIQQIIIIIQQQQIIIBBBB")
 _EPOCH = struct.Struct("<4sIQ48s")
+_HEADER = struct.Struct("<4sIQQQQQIIQ")
 _MIB = 1024 * 1024
 
 
@@ -21,7 +23,7 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
     if len(given) < _BATCH.size:
         return BATCH_BAD
     magic, version, kind, command, header_crc, *fields = _BATCH.unpack_from(given)
-    _, _, count, payload_length, block_crc, _, reserved, _, *fields = fields
+    _, _, count, payload_length, block_crc, _, reserved, client_id, *fields = fields
     _, _, _, raw_length, _, _, _, ack_level, codec, flags = fields
     header = given[:8] + given[12:96]
     block = given[96 : 44 + payload_length]
@@ -33,25 +35,86 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
         reserved == 0,
         ack_level in (0, 1, 2, 0xFF),
         codec in (0, 1, 2),
-        flags in (0, 2),
+        flags in (0, 2, 4, 6),
+        flags < 4 or client_id >> 63 == 1,
         raw_length <= 16 * _MIB,
         payload_length - 52 <= 64 * _MIB,
         raw_length == payload_length - 52 if codec == 0 else raw_length > 0,
-        command != 0 or (count == 1 if flags == 2 else 5 * count <= raw_length),
+        command != 0 or (count == 1 if flags & 2 else 5 * count <= raw_length),
     )
     return 44 + payload_length if all(rules) and _crc(block) == block_crc else BATCH_BAD
 
 
-def verify_epoch(buffer: Bytes, start: int, end: int, first_position: int, batch_count: int, offsets: Offsets) -> int:
-    """Count the good batches from `start` on; their starts, and the end of the last, go to `offsets`."""
-    ends = [start]
-    for position in range(first_position, first_position + batch_count):
-        size = batch_size(buffer, ends[-1], end)
-        if size == BATCH_BAD or int.from_bytes(buffer[ends[-1] + 56 : ends[-1] + 64].tobytes(), "little") != position:
+def verify_epoch(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    shift: int,
+    first_position: int,
+    batch_count: int,
+    rows: WalRows,
+    first_row: int,
+) -> int:
+    """List the good batches from `start` on in the rows from `first_row` on; how many there are."""
+    at = start
+    for index in range(batch_count):
+        size = batch_size(buffer, at, end)
+        if size == BATCH_BAD:
+            return index
+        _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
+            buffer[at : at + _BATCH.size].tobytes()
+        )
+        client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
+        if position != first_position + index:
+            return index
+        rows[first_row + index] = (
+            *(at + shift, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
+            *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
+            *(command, codec, flags),
+        )
+        at += size
+    return batch_count
+
+
+def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows: WalRows) -> int:
+    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends."""
+    at = start
+    listed = int(walk[kernels.WALK_ROWS])
+    walk[kernels.WALK_NEEDED] = _HEADER.size
+    while end - at >= _HEADER.size:
+        given = buffer[at : at + _HEADER.size].tobytes()
+        magic, crc, found, epoch, length, synced_through, position, count, flags, timestamp_ns = _HEADER.unpack(given)
+        shift = int(walk[kernels.WALK_SHIFT])
+        rules = (
+            (magic, found, crc) == (b"EPOC", salt, _crc(given[8:])),
+            epoch == walk[kernels.WALK_EPOCH] + 1,
+            synced_through <= at + shift,
+            walk[kernels.WALK_POSITION] <= position <= 1 << 62,
+            length <= 1 << 62,
+            timestamp_ns < 1 << 63,
+            (length, count) == (0, 0) if flags == 1 else flags == 0 and 1 <= count <= length // 96,
+            count <= len(rows) - listed,
+        )
+        walk[kernels.WALK_NEEDED] = _HEADER.size
+        if not all(rules):
             break
-        ends.append(ends[-1] + size)
-    offsets[: len(ends)] = ends
-    return len(ends) - 1
+        first, last = at + _HEADER.size, at + _HEADER.size + length
+        if last > end:
+            walk[kernels.WALK_NEEDED] = last - at
+            break
+        good = verify_epoch(buffer, first, last, shift, position, count, rows, listed)
+        sizes = rows["size"][listed : listed + good].tolist()
+        if good != count or first + sum(sizes) != last:
+            break
+        listed += count
+        walk[kernels.WALK_EPOCH] = epoch
+        walk[kernels.WALK_POSITION] = position + count
+        walk[kernels.WALK_SYNCED] = max(int(walk[kernels.WALK_SYNCED]), synced_through)
+        walk[kernels.WALK_TIMESTAMP] = timestamp_ns
+        walk[kernels.WALK_CLEAN] = flags
+        at = last
+    walk[kernels.WALK_ROWS] = listed
+    return at
 
 
 def find_epoch(buffer: Bytes, start: int, end: int, salt: int) -> int:
