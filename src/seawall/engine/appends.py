@@ -21,6 +21,7 @@ from seawall.wire.codes import AS_TOPIC, Codec
 #: A client without a session: top bit set, numbers that nobody compares.
 NO_SESSION: Final = ClientId(1 << 63)
 NO_CLIENT_SEQ: Final = ClientSeq(0)
+_NO_SESSION_SIGNED: Final = NO_SESSION - (1 << 64)
 
 
 #: Blocks from this size on go to their places at once; with its header such a batch is a large one.
@@ -88,6 +89,18 @@ class Append:
             raise WrongStateError("the append is not decided yet: commit it first")
         return self.numbered
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a small batch that neither a session nor a key tells from others."""
+        return self.client_id == NO_SESSION and not self.flags and len(self.block) < LARGE_BLOCK_SIZE
+
+    def draft_row(self) -> tuple[int, ...]:
+        """What the frontier is told of it, and the length of the block, as one row."""
+        length = len(self.block)
+        raw_length = self.raw_length or length
+        choices = _AS_TOPIC | self.codec << 16
+        return self.record_count, self.topic_id, _NO_SESSION_SIGNED, 0, 0, raw_length, choices, length
+
     def draft(self) -> Draft:
         """What the frontier is told of it."""
         return Draft(
@@ -128,6 +141,8 @@ class Commit:
     epoch: EpochWrite | None = None
     #: Topics with caps or ages that were appended to.
     limited: list[TopicState] = field(default_factory=list)
+    #: Appends that went the short way, and are in no effect above.
+    plain_count: int = 0
 
     def carry_out(self) -> None:
         """Write all of it, on this thread."""

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from seawall.core.types import ClientSeq, Seq, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
@@ -35,7 +35,6 @@ from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import ReadableBuffer
 from seawall.limits import BATCH_RECORDS_MAX
-from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, AckStatus
 
 #: A thread that waits for another's commit looks after this long whether it is stuck behind an idle driver.
@@ -62,8 +61,7 @@ class Turn:
             self._lock.release()
 
 
-@dataclass(slots=True)
-class Share:
+class Share(NamedTuple):
     """Where the records of a delivery go: into appends `first` to `last`, behind `offset` records of the first."""
 
     delivery: Delivery
@@ -101,8 +99,15 @@ class CommitQueue:
     def publish(self, delivery: Delivery) -> None:
         """Queue a delivery and wait until it is decided; commit it, and what is queued with it, if nobody else does."""
         with self._mutex:
-            self._queue.append(delivery)
-        self.wait(delivery, None)
+            is_alone = not self._is_led and not self._queue
+            if is_alone:
+                self._is_led = True
+            else:
+                self._queue.append(delivery)
+        if is_alone:
+            self._commit(make_group((delivery,)))
+        else:
+            self.wait(delivery, None)
 
     def offer(self, delivery: Delivery) -> None:
         """Queue a delivery that its driver commits; does not wait."""
@@ -114,7 +119,12 @@ class CommitQueue:
 
     def settle_now(self, delivery: Delivery) -> None:
         """Call a delivery decided before it is: its publisher does not care."""
-        self._tell([(delivery, None)])
+        with self._mutex:
+            is_done = delivery.done
+            if not is_done:
+                delivery.settle(None)
+        if not is_done:
+            delivery.announce()
 
     def wait(self, delivery: Delivery, timeout_s: float | None) -> None:
         """Wait until a queued delivery is decided, committing where nobody else does; `TimeoutError` after too long."""
@@ -276,24 +286,27 @@ class CommitQueue:
 
     def _settle(self, group: Group, shares: Sequence[Share]) -> None:
         """Decide deliveries by what became of their appends, and tell whoever waits."""
-        self._tell([(share.delivery, _fate(group, share)) for share in shares])
+        told: list[Delivery] = []
+        with self._mutex:
+            for share in shares:
+                delivery = share.delivery
+                if not delivery.done:
+                    delivery.settle(_fate(group, share))
+                    told.append(delivery)
+        for delivery in told:
+            delivery.announce()
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
-        self._tell([(share.delivery, error) for share in group.shares])
-        _tell_ends(group, error)
-
-    def _tell(self, fates: Sequence[tuple[Delivery, Exception | None]]) -> None:
-        told: list[Delivery] = []
         with self._mutex:
-            for delivery, error in fates:
-                if not delivery.done:
-                    delivery.settle(error)
-                    told.append(delivery)
+            told = [share.delivery for share in group.shares if not share.delivery.done]
+            for delivery in told:
+                delivery.settle(error)
         for delivery in told:
             delivery.announce()
+        _tell_ends(group, error)
 
 
 def _tell_ends(group: Group, error: Exception | None = None) -> None:
@@ -305,18 +318,18 @@ def _tell_ends(group: Group, error: Exception | None = None) -> None:
 
 def _fate(group: Group, share: Share) -> Exception | None:
     """Give a delivery the numbers of its appends; the error of the first that has one."""
-    appends = group.appends[share.first : share.last + 1]
-    for append in appends:
-        if append.error is not None:
-            return append.error
-    first, last = appends[0].numbered, appends[-1].numbered
-    if first is None or last is None:
+    delivery, first, last, offset = share
+    append = group.appends[first]
+    for other in group.appends[first : last + 1] if last > first else (append,):
+        if other.error is not None:
+            return other.error
+    numbered, latest = append.numbered, group.appends[last].numbered
+    if numbered is None or latest is None:
         return OutcomeUnknownError("the commit ended before the records were decided; read to find out")
-    delivery = share.delivery
-    delivery.first_seq = Seq(first.base_seq + share.offset) if first.base_seq else first.base_seq
-    delivery.position = last.position
-    delivery.timestamp_ns = last.timestamp_ns
-    delivery.is_duplicate = first.status is AckStatus.DUPLICATE
+    delivery.first_seq = Seq(numbered.base_seq + offset) if numbered.base_seq else numbered.base_seq
+    delivery.position = latest.position
+    delivery.timestamp_ns = latest.timestamp_ns
+    delivery.is_duplicate = numbered.status is AckStatus.DUPLICATE
     return None
 
 
@@ -324,23 +337,14 @@ def _fate(group: Group, share: Share) -> Exception | None:
 class _Merge:
     """An append that grows: blocks of several deliveries, which become one batch."""
 
-    append: Append
     index: int
     pieces: list[ReadableBuffer]
     size: int
+    count: int
 
-    def takes(self, block: EncodedBlock) -> bool:
+    def takes(self, length: int, records: int) -> bool:
         """Whether the batch stays a small one with one more block."""
-        count = self.append.record_count + block.record_count
-        return self.size + len(block.block) < LARGE_BLOCK_SIZE and count <= BATCH_RECORDS_MAX
-
-    def take(self, delivery: Delivery, block: EncodedBlock) -> Share:
-        """Add a block; where its records will be."""
-        share = Share(delivery, self.index, self.index, self.append.record_count)
-        self.append.record_count += block.record_count
-        self.pieces.append(block.block)
-        self.size += len(block.block)
-        return share
+        return self.size + length < LARGE_BLOCK_SIZE and self.count + records <= BATCH_RECORDS_MAX
 
 
 def make_group(deliveries: Sequence[Delivery]) -> Group:
@@ -353,24 +357,29 @@ def make_group(deliveries: Sequence[Delivery]) -> Group:
     growing: dict[TopicId, _Merge] = {}
     for delivery in deliveries:
         block = delivery.blocks[0]
-        is_plain = len(delivery.blocks) == 1 and delivery.identity is None and len(block.block) < LARGE_BLOCK_SIZE
+        length = len(block.block)
+        is_plain = delivery.identity is None and length < LARGE_BLOCK_SIZE and len(delivery.blocks) == 1
         merge = growing.get(delivery.topic_id)
-        if is_plain and merge is not None and merge.takes(block):
-            group.shares.append(merge.take(delivery, block))
+        if is_plain and merge is not None and merge.takes(length, block.record_count):
+            group.shares.append(Share(delivery, merge.index, merge.index, merge.count))
+            merge.pieces.append(block.block)
+            merge.size += length
+            merge.count += block.record_count
             continue
         first = len(group.appends)
         group.appends.extend(_appends_of(delivery))
         group.shares.append(Share(delivery, first, len(group.appends) - 1, 0))
         if is_plain:
-            merge = _Merge(group.appends[first], first, [block.block], len(block.block))
+            merge = _Merge(first, [block.block], length, block.record_count)
             merges.append(merge)
             growing[delivery.topic_id] = merge
         else:
             # What follows must not get into a batch before this one.
             growing.pop(delivery.topic_id, None)
     for merge in merges:
-        if len(merge.pieces) > 1:
-            merge.append.block = b"".join(merge.pieces)
+        append = group.appends[merge.index]
+        append.block = b"".join(merge.pieces)
+        append.record_count = merge.count
     return group
 
 

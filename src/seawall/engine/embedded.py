@@ -137,7 +137,7 @@ class EmbeddedLog:
         blocks = encode(records)
         if not blocks:
             raise InvalidInputError("nothing to publish: give at least one record")
-        return Delivery(self.queue, topic, self._store.catalog.named(topic).topic_id, blocks)
+        return Delivery(self.queue, topic, self._store.topic_id(topic), blocks)
 
     def offer(self, delivery: Delivery, driver: Callable[[], None] | None = None) -> None:
         """Queue a delivery and return; its driver commits it, by default a thread of the log's own."""

@@ -22,8 +22,11 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.types import LaneEpoch, Position, Seq, Term, TimestampNs
+from seawall.engine.appends import Append
 from seawall.errors import FatalError
 from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffer
+from seawall.kernels.epochs import WalRows
+from seawall.kernels.staging import DRAFT_COLUMNS
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
 from seawall.storage.control import Reference
@@ -51,6 +54,7 @@ class LogWriter:
         self._count = 0
         self._first_position = Position(0)
         self._timestamp_ns = TimestampNs(0)
+        self._drafts = np.zeros((frontier.rows_max, DRAFT_COLUMNS), np.int64)
         self.frontier = frontier
 
     @property
@@ -133,6 +137,34 @@ class LogWriter:
         self._staged += size
         self._count += 1
         self._timestamp_ns = max(self._timestamp_ns, timestamp_ns)
+
+    def begin_plain(self, appends: Sequence[Append], wall_ns: int, staged: WalRows) -> EpochWrite | None:
+        """Number small batches without sessions and make them an epoch at once, in one call; None if the lane is not
+        empty. Each is described in `staged`, and has its numbers."""
+        room = self._lane.whole(self._owner) if not self._count else None
+        if room is None:
+            return None
+        array, drafts, frontier = room.array, self._drafts, self.frontier
+        memory = array.data
+        at = EPOCH_HEADER_SIZE
+        for index, append in enumerate(appends):
+            block = append.block
+            start = at + limits.BATCH_HEADER_SIZE
+            at = start + len(block)
+            memory[start:at] = block
+            drafts[index] = append.draft_row()
+        salt, epoch, synced_through, address = self._wal.due()
+        first_position = frontier.next_position
+        numbered = frontier.number_epoch(
+            array, drafts, len(appends), salt, epoch, synced_through, address, self._term, wall_ns, staged
+        )
+        for append, numbers in zip(appends, numbered, strict=True):
+            append.numbered = numbers
+        self._epoch = LaneEpoch(self._epoch + 1)
+        tickets = range(first_position, first_position + len(appends))
+        now_us = self._clock.monotonic_ns() // _NS_PER_US
+        buffer = self._lane.flush_whole(self._owner, self._epoch, at, tickets, now_us)
+        return self._wal.begin_whole(buffer, at, Position(tickets.stop), numbered[-1].timestamp_ns)
 
     # --- writing -------------------------------------------------------------------------------------------------
 

@@ -108,8 +108,18 @@ class Store:
             headroom=_HEADROOM,
         )
         self._checkpoint_at = checkpoint_at
-        self.catalog = catalog
+        self._catalog = catalog
         self.sessions = sessions
+
+    @property
+    def catalog(self) -> TopicCatalog:
+        """All topics as they are now."""
+        self._committer.absorb()
+        return self._catalog
+
+    def topic_id(self, name: str) -> TopicId:
+        """The id of a topic, which needs no look at what it holds."""
+        return self._catalog.named(name).topic_id
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -146,6 +156,7 @@ class Store:
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
         self._require_usable()
+        self._committer.absorb()
         removed = self._removal.delete(name, before_seq=before_seq, match=match)
         self._let_go()
         return removed
@@ -153,6 +164,7 @@ class Store:
     def retain(self, topics: Sequence[TopicState] | None = None) -> None:
         """Evict what is too old or too much, of some topics or of all of them."""
         self._require_usable()
+        self._committer.absorb()
         self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
 
@@ -283,6 +295,7 @@ class Store:
         """Log controls at one position, durably at once or with the next sync, and let them take effect."""
         self._require_usable()
         self.begin_term()
+        self._committer.absorb()
         # A change may be to what rooms were made from.
         self._committer.forget_rooms()
         control: Control = controls[0] if len(controls) == 1 else Compound(controls)

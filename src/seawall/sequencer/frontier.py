@@ -33,10 +33,11 @@ from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
 from seawall.kernels import frontier as kernels
 from seawall.kernels.client_frontier import admit_client_run
+from seawall.kernels.epochs import WalRows
 from seawall.kernels.frontier import Rows, admit_run
 from seawall.kernels.memory import Bytes
-from seawall.kernels.staging import number_batch, number_client_batch
-from seawall.kernels.tables import ABSENT, table_find, table_put, table_remove
+from seawall.kernels.staging import DRAFT_RAW_LENGTH, number_batch, number_client_batch, stage_epoch
+from seawall.kernels.tables import ABSENT, Values, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.codes import AckStatus
 
@@ -244,6 +245,38 @@ class CommitFrontier:
             _STATUSES[status], reason, position, topic, base_seq, base_offset, timestamp, count, draft.raw_length, size
         )
 
+    @property
+    def rows_max(self) -> int:
+        """How many batches one call decides at the most."""
+        return self._rows.size
+
+    def number_epoch(
+        self,
+        lane: Bytes,
+        drafts: Values,
+        count: int,
+        salt: int,
+        epoch: int,
+        synced_through: int,
+        address: int,
+        term: Term,
+        wall_ns: int,
+        staged: WalRows,
+    ) -> list[Numbered]:
+        """Make drafts one epoch of the log (`kernels.staging`); what each was given. All of them must be admissible."""
+        state = (self._keys, self._values, self._used, self._topics, self._numbers, self._rows)
+        told = (_signed(salt), epoch, synced_through, address, term, wall_ns)
+        if stage_epoch(lane, drafts, count, *told, *state, staged) < 0:
+            raise InvariantError("INV-FRONTIER-CEILING", "a batch of an epoch was refused")
+        numbered = []
+        for index in range(count):
+            _, position, base_seq, offset, timestamp, size, topic, records, _, _, _ = self._rows[index].item()
+            raw_length = int(drafts[index, DRAFT_RAW_LENGTH])
+            numbered.append(
+                Numbered(AckStatus.OK, 0, position, topic, base_seq, offset, timestamp, records, raw_length, size)
+            )
+        return numbered
+
     def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
         """The position and the timestamp of a control batch, which takes effect there like any other batch."""
         _check_number("wall clock", wall_ns)
@@ -379,6 +412,11 @@ def _check_topic(topic: TopicNumbers) -> None:
         raise InvalidInputError(
             f"topic {topic.topic_id}: next seq {topic.next_seq} is not from 1 to its ceiling {topic.ceiling}"
         )
+
+
+def _signed(number: int) -> int:
+    """The signed number with the same 64 bits."""
+    return number - (1 << 64) if number >> 63 else number
 
 
 def _check_number(name: str, value: int) -> None:

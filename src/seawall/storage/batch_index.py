@@ -32,11 +32,12 @@ from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.io.interfaces import Files
+from seawall.kernels.epochs import WalRows
 from seawall.kernels.segments import INDEX_ENTRY, Entries
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.sidecars import read_rows, write_rows
 
-__all__ = ["INDEX_ENTRY", "BatchIndex", "Entries", "load_sidecar", "order_fault", "write_sidecar"]
+__all__ = ["INDEX_ENTRY", "BatchIndex", "Entries", "entries_of", "load_sidecar", "order_fault", "write_sidecar"]
 
 #: Entries of a new index: a topic with a handful of batches costs 768 bytes.
 _FIRST_CAPACITY: Final = 16
@@ -201,6 +202,17 @@ class BatchIndex:
         grown = np.zeros(max(needed, 2 * len(self._array)), INDEX_ENTRY)
         grown[: self._count] = self._array[: self._count]
         self._array = grown
+
+
+def entries_of(rows: WalRows, at: int) -> Entries:
+    """The entries of batches of the log that lie back to back from a file position on."""
+    entries: Entries = np.empty(len(rows), INDEX_ENTRY)
+    for name in ("base_seq", "timestamp_ns", "base_offset", "position", "count"):
+        entries[name] = rows[name]
+    entries["length"] = rows["size"]
+    ends = np.cumsum(rows["size"], dtype=np.uint64) + np.uint64(at)
+    entries["at"] = ends - rows["size"]
+    return entries
 
 
 def order_fault(entries: Entries) -> str | None:

@@ -250,6 +250,27 @@ class Lane:
         self._active.take_written(length, ticket)
         self._last_ticket = ticket
 
+    def whole(self, owner: LaneOwner) -> LaneRoom | None:
+        """The active half as it is empty, for whoever writes a whole epoch into it; None if it is not."""
+        self._check_owner(owner)
+        if self._active_state is not WRITABLE or self._must_drain or self._overflow or self._active.runs:
+            return None
+        return self._active.room(0)
+
+    def flush_whole(self, owner: LaneOwner, epoch: LaneEpoch, length: int, tickets: range, now_us: int) -> memoryview:
+        """Seal and hand out what was written into `whole`: `length` bytes, its header before the batches included."""
+        self._check_owner(owner)
+        self._check_epoch(epoch)
+        check(self._flush is None and tickets.start > self._last_ticket, "INV-LANE-TICKETS", "a whole epoch")
+        flushed = self._active.written_whole(length)
+        self._last_ticket = tickets.stop - 1
+        self._last_epoch = epoch
+        self._flush = LaneFlush(epoch, (LaneRun(flushed, 0, length, tickets.start, self._last_ticket),))
+        self._active, self._flush_half = self._flush_half, self._active
+        self._flush_state = LaneState(LanePhase.FLUSHING, epoch)
+        self._started_us = now_us
+        return flushed
+
     def seal_active(self, epoch: LaneEpoch) -> None:
         """Close the epoch: what was taken so far, overflow included, belongs to it."""
         if self._active_state is not WRITABLE or self._must_drain:
@@ -412,6 +433,10 @@ class _Staging:
 
     def room(self, length: int) -> LaneRoom | None:
         return LaneRoom(self._array, self._used) if self._used + length <= self._memory.nbytes else None
+
+    def written_whole(self, length: int) -> memoryview:
+        self._used = length
+        return self._memory[:length]
 
     def written(self) -> memoryview:
         return self._memory[: self._used].toreadonly()

@@ -201,6 +201,32 @@ class WalWriter:
         current = self._file_for(length, timestamp_ns)
         return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
 
+    def begin_whole(
+        self, buffer: memoryview, length: int, next_position: Position, timestamp_ns: TimestampNs
+    ) -> EpochWrite:
+        """`begin_epoch` of one that its writer has encoded, header included, for what `due` said."""
+        self._is_poisoned = True
+        current = self._current
+        assert current is not None
+        return EpochWrite(
+            file=current.file,
+            buffers=[buffer],
+            file_at=DATA_START + self._at - current.first_at,
+            size=length,
+            follows_synced=self._synced_through == self._at,
+            at=self._at,
+            epoch=LaneEpoch(self._epoch + 1),
+            next_position=next_position,
+            timestamp_ns=timestamp_ns,
+            flags=0,
+        )
+
+    def due(self) -> tuple[int, LaneEpoch, WalAddress, WalAddress]:
+        """What the header of the next epoch says: salt, number, synced_through; and its address. It must fit a file."""
+        self._require_usable()
+        assert self._current is not None
+        return self._current.salt, LaneEpoch(self._epoch + 1), self._synced_through, self._at
+
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> EpochReceipt:
         """Count in an epoch that was written; `durable` if it was carried out so."""
         end_at = WalAddress(write.at + write.size)
