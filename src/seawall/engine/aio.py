@@ -26,6 +26,7 @@ from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.ring import DiskRing, open_configured_ring
+from seawall.storage.findings import VerifyReport
 from seawall.wire.fields import JsonValue
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class AsyncLog:
         self._config = config or Config()
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
+        self._wake: Callable[[], None] | None = None
         #: Set, and replaced, whenever there is something new to read.
         self._news = asyncio.Event()
         self._readers_waiting = 0
@@ -56,6 +58,7 @@ class AsyncLog:
         log, ring = await asyncio.to_thread(self._open)
         self._log = log
         self._driver = RingDriver(log.queue, ring, loop)
+        self._wake = self._driver.wake
         log.queue.listeners.append(partial(self._announce, loop))
         return self
 
@@ -107,12 +110,23 @@ class AsyncLog:
 
     # --- records -------------------------------------------------------------------------------------------------
 
+    async def delete(
+        self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
+    ) -> int:
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+        delete = self._opened().delete
+        return await self._on_thread(delete, topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
+
+    async def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage; others wait meanwhile."""
+        return await self._on_thread(self._opened().verify)
+
     def publish(self, topic: str, records: Publishable) -> Delivery:
         """Append one record or many as one commit. It is on its way when this returns; await what is returned."""
-        log, driver = self._opened(), self._driver
-        assert driver is not None
+        log = self._log or self._opened()
         delivery = log.delivery_of(topic, records)
-        log.offer(delivery, driver.wake)
+        delivery.driver = self._wake
+        log.queue.offer(delivery)
         return delivery
 
     async def read(

@@ -141,6 +141,8 @@ class Commit:
     epoch: EpochWrite | None = None
     #: Topics with caps or ages that were appended to.
     limited: list[TopicState] = field(default_factory=list)
+    #: Appends with keys, so that a key counts within its own commit.
+    keyed: dict[tuple[TopicId, bytes], Append] = field(default_factory=dict)
     #: Appends that went the short way, and are in no effect above.
     plain_count: int = 0
 

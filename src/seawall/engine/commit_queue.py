@@ -273,15 +273,13 @@ class CommitQueue:
         taken: list[Delivery] = []
         size = 0
         with self._mutex:
-            while self._queue:
-                first = self._queue[0]
-                if not isinstance(first, Delivery):
-                    break
+            queue, size_max = self._queue, self._store.commit_size_max
+            while queue and isinstance(first := queue[0], Delivery):
                 size += first.logged_size
-                if taken and size > self._store.commit_size_max:
+                if taken and size > size_max:
                     break
                 taken.append(first)
-                self._queue.popleft()
+                queue.popleft()
         return make_group(taken)
 
     def _settle(self, group: Group, shares: Sequence[Share]) -> None:

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from seawall import limits
-from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit, logged_size
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
@@ -35,6 +35,7 @@ from seawall.errors import (
     ConflictError,
     DiskFullError,
     FencedError,
+    FullError,
     NotFoundError,
     RetryableError,
     SeawallError,
@@ -49,8 +50,9 @@ from seawall.storage.control_documents import FloorRaise
 from seawall.storage.segments import SegmentLimits
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability
+from seawall.topics.keys import KeyedAppend, key_of
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.codes import AckStatus, BatchFlags, ErrorCode
 
 #: Bytes of control batches that may stand in an epoch beside the appends of a topic.
 _CONTROL_ROOM: Final = 1_024
@@ -170,10 +172,18 @@ class Committer:
             if isinstance(effect, Append):
                 assert effect.numbered is not None
                 self._catalog.apply_append(effect.numbered)
+                if effect.flags & BatchFlags.KEYED:
+                    self._remember_key(effect, effect.numbered)
             else:
                 self._catalog.apply(*effect)
                 if isinstance(effect[0], FloorRaise):
                     self._removal.evicted(effect[0])
+
+    def _remember_key(self, append: Append, numbered: Numbered) -> None:
+        topic = self._topic(append.topic_id)
+        last_seq = Seq(numbered.base_seq + numbered.record_count - 1)
+        keyed = KeyedAppend(numbered.base_seq, last_seq, numbered.timestamp_ns // _NS_PER_MS)
+        topic.keys.remember(key_of(append.client_id, append.client_seq), keyed)
 
     # --- rooms ---------------------------------------------------------------------------------------------------
 
@@ -299,6 +309,8 @@ class Committer:
 
     def _number(self, append: Append, room: _Room, commit: Commit, now: int) -> None:
         """Give one batch its numbers and its place, and stage it."""
+        if append.flags & BatchFlags.KEYED and self._is_repeated(append, room.topic, commit, now):
+            return
         filling, segment, draft = room.filling, room.filling.segment, append.draft()
         window = self._window if append.has_session else None
         if len(append.block) < LARGE_BLOCK_SIZE:
@@ -324,6 +336,29 @@ class Committer:
             length=numbered.size,
         )
         commit.effects.append(append)
+
+    def _is_repeated(self, append: Append, topic: TopicState, commit: Commit, now: int) -> bool:
+        """Whether the key of an append was used before; then it has the numbers of the first, or a full topic's error.
+
+        Keys of this commit count too: its appends are stored together.
+        """
+        key = key_of(append.client_id, append.client_seq)
+        now_ms, window_ms = now // _NS_PER_MS, topic.config.idempotency_window_ms
+        found = topic.keys.find(key, now_ms, window_ms)
+        first = commit.keyed.get((topic.topic_id, key))
+        if found is None and first is None:
+            try:
+                topic.keys.require_room(now_ms, window_ms)
+            except FullError as error:
+                append.error = error
+                return True
+            commit.keyed[topic.topic_id, key] = append
+            return False
+        if found is not None:
+            append.numbered = _stored_before(topic.topic_id, found)
+        elif first is not None and first.numbered is not None:
+            append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
+        return True
 
 
 @dataclass(slots=True)
@@ -362,6 +397,13 @@ def _plain_size(group: Sequence[Append]) -> int:
 def _bounds(topic: TopicState) -> SegmentLimits:
     config = topic.config
     return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
+
+
+def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
+    """The numbers of an append whose key was seen before: its seqs and its time; the rest is not remembered."""
+    count = found.last_seq - found.first_seq + 1
+    when = TimestampNs(found.at_ms * _NS_PER_MS)
+    return Numbered(AckStatus.DUPLICATE, 0, Position(0), topic_id, found.first_seq, Offset(0), when, count, 0, 0)
 
 
 def _is_admitted(append: Append, numbered: Numbered) -> bool:

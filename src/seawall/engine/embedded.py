@@ -23,30 +23,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.delivery import Delivery
+from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.opening import open_store
-from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, WhenFull
+from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
 from seawall.engine.reading import ReadPlan
 from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import InvalidInputError, UnsupportedError
+from seawall.errors import InvalidInputError, LimitError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.direct_sync import direct_sync_wins
 from seawall.io.files import OsFiles
-from seawall.io.process import process_id, random_bytes
+from seawall.io.process import on_fork, process_id, random_bytes
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
+from seawall.topics.keys import digest_of
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckLevel
+from seawall.wire.codes import AckLevel, BatchFlags
 from seawall.wire.fields import JsonValue
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ class EmbeddedLog:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pid = process_id()
-        self._closed = False
+        #: Why nothing may be asked of it any more, if something may not.
+        self._refusal: str | None = None
+        on_fork(self, "disown")
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
@@ -119,21 +121,47 @@ class EmbeddedLog:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def publish(self, topic: str, records: Publishable) -> Delivery:
-        """Append one record or many, in order, as one commit; durable in the topic's class when this returns."""
+    def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
+        """Append one record or many, in order, as one commit; durable in the topic's class when this returns.
+
+        With an `idempotency_key` records are stored once, however often that is tried within the topic's
+        `idempotency_window_ms`: a repetition is told where the first ones are.
+        """
         delivery = self.delivery_of(topic, records)
+        if idempotency_key is not None:
+            delivery.identity = _keyed(idempotency_key, delivery)
         self.queue.publish(delivery)
         return delivery.result()
 
     def publisher(
-        self, topic: str, *, ack: int = 2, max_in_flight: int = IN_FLIGHT_SIZE, when_full: WhenFull = "wait"
+        self,
+        topic: str,
+        *,
+        ack: int = 2,
+        client_id: int | None = None,
+        max_in_flight: int = IN_FLIGHT_SIZE,
+        when_full: WhenFull = "wait",
     ) -> Publisher:
-        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way."""
-        return Publisher(self, topic, AckLevel(ack), max_in_flight, when_full)
+        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+
+        With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
+        after a crash is stored once (`Publisher.next_client_seq`); the session ends any older one of the client.
+        """
+        session = None
+        if client_id is not None:
+            with self._changing() as store:
+                epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
+            session = Session(ClientId(client_id), epoch, next_seq)
+        return Publisher(self, topic, AckLevel(ack), max_in_flight, when_full, session)
+
+    def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
+        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        return self.publish(topic, table)
 
     def delivery_of(self, topic: str, records: Publishable) -> Delivery:
         """Records, encoded and on their way to a topic, not queued yet."""
-        self._check_usable()
+        if self._refusal is not None:
+            self._check_usable()
         blocks = encode(records)
         if not blocks:
             raise InvalidInputError("nothing to publish: give at least one record")
@@ -141,7 +169,6 @@ class EmbeddedLog:
 
     def offer(self, delivery: Delivery, driver: Callable[[], None] | None = None) -> None:
         """Queue a delivery and return; its driver commits it, by default a thread of the log's own."""
-        self._check_usable()
         delivery.driver = driver or self._pump.wake
         self.queue.offer(delivery)
         if delivery.ack == AckLevel.FAILURES:
@@ -287,13 +314,17 @@ class EmbeddedLog:
 
     def close(self) -> None:
         """End in order; closing twice is fine."""
-        if self._closed or self._pid != process_id():
+        if self._refusal is not None:
             return
         self._pump.stop()
         with self.queue.exclusive() as store:
-            if not self._closed:
-                self._closed = True
+            if self._refusal is None:
+                self._refusal = "this log is closed"
                 store.close()
+
+    def disown(self) -> None:
+        """This is a forked child: files, locks and threads belong to the parent."""
+        self._refusal = "this log was opened by another process: a forked child must not use it"
 
     def __enter__(self) -> Self:
         return self
@@ -325,10 +356,8 @@ class EmbeddedLog:
                 self._news.notify_all()
 
     def _check_usable(self) -> None:
-        if self._pid != process_id():
-            raise UnsupportedError("this log was opened by another process: a forked child must not use it")
-        if self._closed:
-            raise InvalidInputError("this log is closed")
+        if self._refusal is not None:
+            raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
 
 
 class Subscriber:
@@ -360,6 +389,15 @@ class Subscriber:
 def seq_after(item: Item) -> Seq:
     """Where reading goes on behind a batch or a gap."""
     return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
+
+
+def _keyed(key: str | bytes, delivery: Delivery) -> Identity:
+    if len(delivery.blocks) > 1:
+        raise LimitError(
+            f"{delivery.record_count} records do not fit one batch: what has one key is stored in one batch"
+        )
+    client_id, client_seq = digest_of(key)
+    return Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
 
 
 def open_log(path: str | Path, settings: StoreSettings | None = None) -> EmbeddedLog:

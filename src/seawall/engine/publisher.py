@@ -6,6 +6,11 @@
     # leaving the block flushes: everything is stored, or the first error is raised
 
 While records are written the next ones are encoded; what is published meanwhile shares the next sync.
+A publisher with a `client_id` numbers its batches: the log stores each client seq once and tells a repetition
+(`Delivery.is_duplicate`), also after a restart, within a window of 256. Whoever numbers its work the same way publishes
+it exactly once: after a crash it asks for `next_client_seq` and goes on from there, or sends a batch of unknown fate
+again under its old number (`publish(…, client_seq=n)`). A batch that was refused leaves its number free for the next.
+
 `ack` says when a delivery counts as done: 0 at once, 1 when its records have their place in the order, 2 (default) when
 they are durable in the topic's class. Failures are reported whatever the level.
 """
@@ -13,13 +18,16 @@ they are durable in the topic's class. Failures are reported whatever the level.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from seawall.engine.delivery import Delivery
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.records import Publishable
-from seawall.errors import FullError, InvalidInputError
+from seawall.errors import DiskFullError, FullError, InvalidInputError
 from seawall.limits import MIB
 from seawall.wire.codes import AckLevel
 
@@ -33,10 +41,39 @@ IN_FLIGHT_SIZE: Final = 64 * MIB
 WhenFull: TypeAlias = Literal["wait", "raise"]
 
 
+@dataclass(slots=True)
+class Session:
+    """The numbers of one life of a publisher."""
+
+    client_id: ClientId
+    epoch: SessionEpoch
+    next_seq: ClientSeq
+    #: Numbers of batches that were refused, which the log has not seen.
+    free: list[ClientSeq] = field(default_factory=list)
+
+    def take(self, count: int, wanted: int | None) -> ClientSeq:
+        """The first of `count` client seqs in a row."""
+        if wanted is not None:
+            self.next_seq = max(self.next_seq, ClientSeq(wanted + count))
+            return ClientSeq(wanted)
+        if count == 1 and self.free:
+            return heappop(self.free)
+        first, self.next_seq = self.next_seq, ClientSeq(self.next_seq + count)
+        return first
+
+
 class Publisher:
     """Publishes to one topic. Threads may share it."""
 
-    def __init__(self, log: EmbeddedLog, topic: str, ack: AckLevel, max_in_flight: int, when_full: WhenFull) -> None:
+    def __init__(
+        self,
+        log: EmbeddedLog,
+        topic: str,
+        ack: AckLevel,
+        max_in_flight: int,
+        when_full: WhenFull,
+        session: Session | None = None,
+    ) -> None:
         if max_in_flight < 1 or when_full not in ("wait", "raise"):
             raise InvalidInputError(
                 f"max_in_flight {max_in_flight}, when_full {when_full!r}: at least 1 byte, and wait or raise"
@@ -49,6 +86,7 @@ class Publisher:
         self._first_error: Exception | None = None
         self._change = threading.Condition()
         self._is_closed = False
+        self._session = session
         self.topic = topic
 
     @property
@@ -56,19 +94,35 @@ class Publisher:
         """Bytes that are on their way."""
         return self._in_flight
 
-    def publish(self, records: Publishable) -> Delivery:
-        """Send one record or many, in order, as one commit; returns while they are on their way."""
+    @property
+    def next_client_seq(self) -> int:
+        """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        if self._session is None:
+            raise InvalidInputError("this publisher has no session: give it a client_id")
+        return min([self._session.next_seq, *self._session.free])
+
+    def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
+        """Send one record or many, in order, as one commit; returns while they are on their way.
+
+        `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
+        """
         delivery = self._log.delivery_of(self.topic, records)
         delivery.ack = self._ack
         size = sum(len(block.block) for block in delivery.blocks)
+        if client_seq is not None and (self._session is None or client_seq < 1):
+            raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
         with self._change:
             if self._is_closed:
                 raise InvalidInputError("this publisher is closed")
             if self._in_flight and self._in_flight + size > self._max_in_flight:
                 self._make_room(size)
             self._in_flight += size
-        delivery.at_end = partial(self._arrived, size)
-        self._log.offer(delivery)
+            if self._session is not None:
+                first = self._session.take(len(delivery.blocks), client_seq)
+                delivery.identity = Identity(self._session.client_id, first, self._session.epoch)
+            delivery.at_end = partial(self._arrived, size, delivery)
+            # Queued under the lock: client seqs reach the log in their order.
+            self._log.offer(delivery)
         return delivery
 
     def flush(self) -> None:
@@ -103,9 +157,12 @@ class Publisher:
         while self._in_flight and self._in_flight + size > self._max_in_flight:
             self._change.wait()
 
-    def _arrived(self, size: int, error: Exception | None) -> None:
+    def _arrived(self, size: int, delivery: Delivery, error: Exception | None) -> None:
         """The commit of a delivery is over; called by whoever committed it."""
         with self._change:
             self._in_flight -= size
             self._first_error = self._first_error or error
+            if isinstance(error, (FullError, DiskFullError)) and self._session and delivery.identity:
+                for index in range(len(delivery.blocks)):
+                    heappush(self._session.free, ClientSeq(delivery.identity.client_seq + index))
             self._change.notify_all()

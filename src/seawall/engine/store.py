@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from seawall import limits
-from seawall.core.types import Seq, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import NO_SPACE, Committer
 from seawall.engine.log_writer import LogWriter
@@ -167,6 +167,15 @@ class Store:
         self._committer.absorb()
         self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
+
+    def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
+        """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
+
+        Durable when this returns.
+        """
+        epoch, next_seq, row = self.sessions.open(client_id, start_seq)
+        self._commit(row)
+        return epoch, next_seq
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.

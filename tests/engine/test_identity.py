@@ -1,0 +1,170 @@
+"""Records that are stored once: sessions of publishers, idempotency keys, through restarts and checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from seawall import limits
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError
+from seawall.limits import KIB
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
+
+
+def opened(path: Path) -> EmbeddedLog:
+    log = open_log(path / "data", SMALL)
+    if not log.topics():
+        log.create_topic("events")
+    return log
+
+
+def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
+    return [record.value for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
+
+
+@pytest.mark.parametrize("size", [10, 70_000])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_repeated_key_is_told_where_the_first_is(tmp_path: Path, size: int, checkpoint: bool) -> None:
+    with opened(tmp_path) as log:
+        log.publish("events", b"before")
+        first = log.publish("events", [bytes(size), b"second"], idempotency_key="order-17")
+        again = log.publish("events", b"whatever", idempotency_key="order-17")
+        assert (first.is_duplicate, again.is_duplicate) == (False, True)
+        assert again.first_seq == first.first_seq == 2
+        assert log.publish("events", b"other", idempotency_key=b"order-18").first_seq == 4
+        if checkpoint:
+            log.checkpoint()
+    with opened(tmp_path) as log:
+        assert log.publish("events", b"x", idempotency_key="order-17").first_seq == 2
+        assert len(values(log)) == 4
+        # Another topic has keys of its own.
+        log.create_topic("other")
+        assert not log.publish("other", b"x", idempotency_key="order-17").is_duplicate
+
+
+def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        twins = [log.delivery_of("events", b"%d" % number) for number in range(2)]
+        from seawall.engine.embedded import _keyed
+
+        for delivery in twins:
+            delivery.identity = _keyed("same", delivery)
+            delivery.driver = lambda: None
+            log.queue.offer(delivery)
+        assert [delivery.result().first_seq for delivery in twins] == [1, 1]
+        assert [delivery.is_duplicate for delivery in twins] == [False, True]
+        assert values(log) == [b"0"]
+
+
+def test_keys_are_forgotten_after_their_window_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("short", idempotency_window_ms=0)
+        log.publish("short", b"a", idempotency_key="k")
+        while log.publish("short", b"b", idempotency_key="k").is_duplicate:
+            pass
+        monkeypatch.setattr(limits, "IDEMPOTENCY_KEYS_MAX", 2)
+        for number in range(2):
+            log.publish("events", b"x", idempotency_key=f"{number}")
+        with pytest.raises(FullError, match="idempotency keys"):
+            log.publish("events", b"x", idempotency_key="one too many")
+        with pytest.raises(LimitError, match="one batch"):
+            log.publish("events", [bytes(9_000_000)] * 2, idempotency_key="large")
+
+
+def test_a_session_stores_each_client_seq_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.publisher("events", client_id=7) as publisher:
+        assert publisher.next_client_seq == 1
+        first = publisher.publish([b"a", b"b"]).result()
+        assert publisher.publish(b"c").result().first_seq == 3
+        again = publisher.publish([b"a", b"b"], client_seq=1).result()
+        assert (again.first_seq, again.is_duplicate, again.position) == (1, True, first.position)
+        with pytest.raises(ConflictError, match="other records"):
+            publisher.publish(b"not the same", client_seq=1).result()
+        with pytest.raises(ConflictError):
+            publisher.flush()
+        assert publisher.next_client_seq == 3
+        assert values(log) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_a_session_goes_on_after_a_restart(tmp_path: Path, checkpoint: bool, size: int) -> None:
+    sent = [bytes([number]) * size for number in range(5)]
+    with opened(tmp_path) as log:
+        with log.publisher("events", client_id=7) as publisher:
+            for value in sent[:3]:
+                publisher.publish(value)
+        if checkpoint:
+            log.checkpoint()
+    with opened(tmp_path) as log, log.publisher("events", client_id=7) as publisher:
+        assert publisher.next_client_seq == 4
+        # Of the third it was not known whether it had arrived.
+        assert publisher.publish(sent[2], client_seq=3).result().is_duplicate
+        for value in sent[3:]:
+            publisher.publish(value)
+        publisher.flush()
+        assert values(log) == sent
+
+
+def test_a_newer_session_ends_the_older(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        old = log.publisher("events", client_id=7)
+        old.publish(b"a").result()
+        with log.publisher("events", client_id=7) as new:
+            assert new.next_client_seq == 2
+            with pytest.raises(FencedError, match="newer session"):
+                old.publish(b"late").result()
+            new.publish(b"b").result()
+        with pytest.raises(FencedError):
+            old.close()
+        assert values(log) == [b"a", b"b"]
+
+
+def test_what_is_too_old_to_tell_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.publisher("events", client_id=7) as publisher:
+        for number in range(300):
+            publisher.publish(b"%d" % number)
+        with pytest.raises(ConflictError, match="window"):
+            publisher.publish(b"0", client_seq=1).result()
+        with pytest.raises(ConflictError):
+            publisher.flush()
+        assert len(values(log)) == 300
+
+
+def test_a_refused_batch_leaves_its_number_free(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("full", cap_records=1, discard="reject")
+        with log.publisher("full", client_id=9) as publisher:
+            publisher.publish(b"fits").result()
+            with pytest.raises(FullError):
+                publisher.publish(b"does not").result()
+            with pytest.raises(FullError):
+                publisher.flush()
+            assert publisher.next_client_seq == 2
+            log.delete("full", before_seq=2)
+            assert publisher.publish(b"fits now").result().first_seq == 2
+            assert publisher.next_client_seq == 3
+
+
+def test_many_batches_of_one_delivery_take_a_number_each(tmp_path: Path) -> None:
+    with opened(tmp_path) as log, log.publisher("events", client_id=9) as publisher:
+        publisher.publish([bytes(9_000_000), bytes(9_000_000)]).result()
+        assert publisher.next_client_seq == 3
+
+
+def test_misuse_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        plain = log.publisher("events")
+        with pytest.raises(InvalidInputError, match="client_id"):
+            plain.publish(b"x", client_seq=1)
+        with pytest.raises(InvalidInputError, match="no session"):
+            _ = plain.next_client_seq
+        with pytest.raises(InvalidInputError):
+            log.publisher("events", client_id=0)
+        with pytest.raises(InvalidInputError, match="client seq 0"):
+            log.publisher("events", client_id=1).publish(b"x", client_seq=0)
