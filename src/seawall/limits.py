@@ -144,6 +144,9 @@ SNAPSHOTS_KEPT = 2
 #: Space held back in a data directory so that deletes, which are writes, still work on a full disk.
 BALLAST_SIZE = 1 * MIB
 
+#: Bytes of records that a topic of class ephemeral holds in memory if it has no cap of its own.
+EPHEMERAL_BYTES_MAX = 256 * MIB
+
 #: A file of the write-ahead log, preallocated whole. The bound is what a reader may have to hold as one epoch.
 WAL_FILE_SIZE = 64 * MIB
 WAL_FILE_SIZE_MIN = 64 * KIB

@@ -21,9 +21,10 @@ from seawall.kernels.epochs import WalRows
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage import segments, wal, wal_reader
+from seawall.storage.epoch_write import EpochWrite
 from seawall.storage.segments import ActiveSegment
 from seawall.storage.snapshots import Snapshot, SnapshotStore
-from seawall.storage.wal import EpochWrite, WalWriter
+from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
 

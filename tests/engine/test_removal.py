@@ -440,7 +440,7 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both.store.delete_records(TOPIC, before_seq=12)
     both.store.delete_records(TOPIC, before_seq=22, match=A)
     both.store.checkpoint()
-    home = both.store._removal._home(both.topic.topic_id)
+    home = both.store._logs[both.topic.topic_id].home
     for first, last in both.sealed():
         dead = {*range(first, last + 1)} - {*live_seqs(both.topic)}
         path = home.path(deletes_name(Seq(first)))

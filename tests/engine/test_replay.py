@@ -17,9 +17,10 @@ from seawall.storage.control import Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, SimpleControl, control_batch
 from seawall.storage.control_documents import TopicCreate
 from seawall.storage.directory import DataDirectory, open_directory
+from seawall.storage.epoch_write import EpochReceipt
 from seawall.storage.preface import DATA_START
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.wal import EpochReceipt, WalWriter
+from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
 from seawall.topics.config import TopicConfig

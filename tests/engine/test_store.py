@@ -231,7 +231,7 @@ def test_an_opening_without_space_vouches_for_nothing(monkeypatch: pytest.Monkey
     (seen,) = publish(store, "events", [b"seen and lost"])
     disk.crash(keep="none")
 
-    def reserve(self: LogWriter, length: int, timestamp_ns: int) -> None:
+    def reserve(self: LogWriter, length: int, timestamp_ns: int, *, small: bool = False) -> None:
         raise DiskFullError("no space")
 
     with monkeypatch.context() as patch:

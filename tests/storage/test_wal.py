@@ -22,9 +22,10 @@ from seawall.errors import (
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import Files
 from seawall.limits import WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
+from seawall.storage.epoch_write import EpochReceipt
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, parse_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal import EpochReceipt, WalWriter
+from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import SPARE_NAME, WalEnd
 from seawall.storage.wal_reader import Damage, WalBatch, read_wal, repair_tail
 from seawall.testing.disk import SimDisk

@@ -14,9 +14,10 @@ from seawall.limits import WAL_FILE_SIZE_MIN, WAL_READ_SIZE
 from seawall.storage import wal, wal_reader, wal_window
 from seawall.storage.control import Checkpoint
 from seawall.storage.control_batches import control_batch
+from seawall.storage.epoch_write import EpochReceipt
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, parse_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal import EpochReceipt, WalWriter
+from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd, open_wal_file, wal_path
 from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs, read_wal, repair_tail
 from seawall.testing.disk import SimDisk

@@ -13,7 +13,7 @@ from seawall.io.files import write_all
 from seawall.io.interfaces import File, ReadableBuffer
 from seawall.sequencer.frontier import Draft, Numbered
 from seawall.storage.control_batches import Control
-from seawall.storage.wal import EpochWrite
+from seawall.storage.epoch_write import EpochWrite
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AS_TOPIC, Codec

@@ -265,8 +265,11 @@ class Committer:
             if begins:
                 log.take_back()
             raise
+        if not log.is_kept:
+            # No checkpoint has to bring anything to its place, and memory is given back by the segment.
+            log.seal_rolled()
         ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
-        if begins and before is not None:
+        if begins and before is not None and log.is_kept:
             ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
         index, segment = filling.segment.index, filling.segment
         is_limited = self._removal.is_limited(topic)
@@ -282,8 +285,9 @@ class Committer:
             filling,
             ahead,
             is_limited=is_limited,
+            is_kept=log.is_kept,
             is_durable=topic.config.durability is Durability.FSYNC,
-            is_written=topic.config.durability is not Durability.MEMORY,
+            is_written=topic.config.durability in (Durability.DISK, Durability.FSYNC),
             # What a limited topic has to evict is asked before every commit.
             records_left=0 if is_limited else records - count,
             bytes_left=free - size,
@@ -313,7 +317,7 @@ class Committer:
             return
         filling, segment, draft = room.filling, room.filling.segment, append.draft()
         window = self._window if append.has_session else None
-        if len(append.block) < LARGE_BLOCK_SIZE:
+        if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
             if not _is_admitted(append, numbered):
                 return
@@ -324,8 +328,13 @@ class Committer:
             if not _is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
-            commit.add_place(segment.file, at, [header, append.block])
-            self._writer.stage_reference(header, segment.first_seq, at)
+            if room.is_kept:
+                commit.add_place(segment.file, at, [header, append.block])
+                self._writer.stage_reference(header, segment.first_seq, at)
+            else:
+                # Memory needs nobody to write it; readers see it when it is published.
+                segment.write_at(at, [header, append.block])
+                self._writer.stage_reference(header, Seq(0), 0)
         segment.index.append(
             base_seq=numbered.base_seq,
             at=at,
@@ -370,6 +379,7 @@ class _Room:
     #: To be logged before the first batch.
     ahead: list[SegmentRoll | FloorRaise]
     is_limited: bool
+    is_kept: bool
     is_durable: bool
     is_written: bool
     records_left: int

@@ -31,9 +31,10 @@ from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
 from seawall.storage.control import Reference
 from seawall.storage.control_batches import Control, control_batch
+from seawall.storage.epoch_write import EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress
 from seawall.storage.lanes import Lane
-from seawall.storage.wal import EpochWrite, WalWriter
+from seawall.storage.wal import WalWriter
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AckStatus
 
@@ -69,16 +70,17 @@ class LogWriter:
 
     # --- staging -------------------------------------------------------------------------------------------------
 
-    def reserve(self, length: int, now_ns: TimestampNs) -> None:
+    def reserve(self, length: int, now_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that `length` more bytes of batches fit the lane and the log (INV-LOG-ROOM).
 
-        `DiskFullError` if there is no space, `LimitError` if so much never fits; both leave everything as it was.
+        With `small` a new file of the log is the smallest there is. `DiskFullError` if there is no space,
+        `LimitError` if so much never fits; both leave everything as it was.
         """
         if self.has_room(length):
             return
         if self._staged:
             self.flush(durable=False)
-        self._wal.reserve(length, now_ns)
+        self._wal.reserve(length, now_ns, small=small)
 
     def has_room(self, length: int) -> bool:
         """Whether `length` more bytes of batches fit the lane and the present file of the log."""

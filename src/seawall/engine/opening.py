@@ -16,11 +16,11 @@ directories show, are not given again.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from seawall import limits
-from seawall.core.types import Position, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, replay, segment_entries
@@ -39,11 +39,15 @@ from seawall.storage.segment_recovery import recover_topic
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_reader import Damage, repair_tail
+from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 
 #: How far positions jump after an end that was not clean: more than can have been numbered between two syncs.
 POSITION_JUMP: Final = 1 << 32
+
+#: The same for offsets of version 1, of which a lost tail may have had any.
+OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
 
@@ -81,24 +85,11 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     catalog = replayed.catalog
     _keep_ids(files, directory, replayed)
-    # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
-    unclean = bool(replayed.damages) or (not replayed.end.clean and replayed.end.epoch > 0)
-    jump = _records_in(replayed.damages)
-    before = [_numbers_of(topic) for topic in catalog]
-    after = [
-        replace(at_ceiling(topic), next_seq=Seq(topic.ceiling + jump), ceiling=Seq(topic.ceiling + jump))
-        for topic in before
-    ]
-    reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH
-    lost = [
-        Loss(old.topic_id, old.next_seq, Seq(new.next_seq - 1), reason, 0)
-        for old, new in zip(before, after, strict=True)
-        if unclean and old.next_seq < new.next_seq
-    ]
+    resumed = _resume(replayed)
     frontier = CommitFrontier(
-        next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if unclean else 0)),
+        next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if resumed.is_unclean else 0)),
         last_timestamp_ns=TimestampNs(max([end.timestamp_ns, *(topic.last_timestamp_ns for topic in catalog)])),
-        topics=after if unclean else before,
+        topics=resumed.numbers,
         ceiling_step=settings.ceiling_step,
     )
     term = Term(catalog.term + 1)
@@ -112,14 +103,18 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         wal,
         catalog,
         writer,
-        {topic.topic_id: _recover_log(files, directory, topic, replayed, writer) for topic in catalog},
+        {
+            topic.topic_id: _recover_log(files, directory, topic, replayed, writer)
+            for topic in catalog
+            if _is_kept(topic)
+        },
         term,
-        lost=lost,
+        lost=resumed.lost,
         sessions=replayed.sessions,
         checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
     )
     try:
-        if unclean:
+        if resumed.is_unclean or resumed.lost:
             store.begin_term()
         if replayed.damages:
             with contextlib.suppress(DiskFullError):
@@ -128,6 +123,47 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         store.close()
         raise
     return store
+
+
+@dataclass(frozen=True, slots=True)
+class _Resumed:
+    """Where numbering goes on, and what the end before has cost."""
+
+    is_unclean: bool
+    numbers: list[TopicNumbers]
+    lost: list[Loss]
+
+
+def _resume(replayed: Replayed) -> _Resumed:
+    """INV-OPEN-NEW-NUMBERS."""
+    catalog = replayed.catalog
+    # What was in memory only is gone, however orderly the end was.
+    lost = [
+        Loss(topic.topic_id, topic.floor, topic.head_seq, GapReason.CRASH, topic.live_bytes)
+        for topic in catalog
+        if not _is_kept(topic) and topic.live_records
+    ]
+    before = [_numbers_of(topic) for topic in catalog]
+    # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
+    if not replayed.damages and (replayed.end.clean or not replayed.end.epoch):
+        return _Resumed(False, before, lost)
+    jump = _records_in(replayed.damages)
+    reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH
+    after = [
+        replace(
+            at_ceiling(topic),
+            next_seq=Seq(topic.ceiling + jump),
+            ceiling=Seq(topic.ceiling + jump),
+            next_offset=Offset(topic.next_offset + OFFSET_JUMP),
+        )
+        for topic in before
+    ]
+    lost += [
+        Loss(old.topic_id, old.next_seq, Seq(new.next_seq - 1), reason, 0)
+        for old, new in zip(before, after, strict=True)
+        if old.next_seq < new.next_seq
+    ]
+    return _Resumed(True, after, lost)
 
 
 def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
@@ -159,6 +195,10 @@ def _recover_log(
         known = segments.get(segment.first_seq)
         filling.append(Filling(segment, {} if known is None else dict(known.waiting)))
     return TopicLog(home, writer.locate, list(recovery.sealed), filling)
+
+
+def _is_kept(topic: TopicState) -> bool:
+    return topic.config.durability is not Durability.EPHEMERAL
 
 
 def _records_in(damages: list[Damage]) -> int:

@@ -42,7 +42,7 @@ from seawall.storage.control_deletes import DeleteRecords, TagMatch
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.delete_sidecar import DeletedSeqs, Ranges, load_deletes, write_deletes
 from seawall.storage.segment_names import deletes_name
-from seawall.storage.segments import SealedSegment, TopicHome
+from seawall.storage.segments import SealedSegment
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Discard
 from seawall.topics.state import TopicState
@@ -73,13 +73,11 @@ class Removal:
         logs: Mapping[TopicId, TopicLog],
         commit: Commit,
         sync: Callable[[], None],
-        home: Callable[[TopicId], TopicHome],
     ) -> None:
         self._catalog = catalog
         self._logs = logs
         self._commit = commit
         self._sync = sync
-        self._home = home
         self._sizes: dict[TopicId, StoredSizes] = {}
         self._tags: dict[TopicId, TagIndex] = {}
         #: The floor of a topic, and the time of the batch there: what its age is judged by.
@@ -209,14 +207,14 @@ class Removal:
         keep = topic.floor
         if config.cap_records:
             keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
-        if config.cap_bytes:
-            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.cap_bytes))
+        if config.bytes_max:
+            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.bytes_max))
         return self._eviction(topic, GapReason.CAP, keep)
 
     def is_limited(self, topic: TopicState) -> bool:
         """Whether a topic has caps or an age at which records go."""
         config = topic.config
-        return bool(config.ttl_ms or config.cap_records or config.cap_bytes)
+        return bool(config.ttl_ms or config.cap_records or config.bytes_max)
 
     def _is_overfull(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> bool:
         over = any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count))
@@ -295,7 +293,7 @@ class Removal:
         written = 0
         for topic in self._catalog:
             log = self._logs.get(topic.topic_id)
-            if log is None or (topic.floor == 1 and not len(topic.deleted)):
+            if log is None or not log.is_kept or (topic.floor == 1 and not len(topic.deleted)):
                 continue
             for segment in log.sealed:
                 written += self._store_deletes(topic, segment.name.first_seq, segment.name.last_seq)
@@ -306,7 +304,7 @@ class Removal:
         inside = DeletedSeqs(np.clip(dead.ranges, first, last + 1))
         if not len(inside):
             return False
-        home, stored = self._home(topic.topic_id), self._stored.setdefault(topic.topic_id, {})
+        home, stored = self._logs[topic.topic_id].home, self._stored.setdefault(topic.topic_id, {})
         path = home.path(deletes_name(first))
         if first not in stored:
             try:
@@ -357,7 +355,7 @@ def _caps(topic: TopicState, record_count: int, byte_count: int) -> list[tuple[s
     config = topic.config
     every = (
         ("cap_records", config.cap_records, topic.live_records, record_count),
-        ("cap_bytes", config.cap_bytes, topic.live_bytes, byte_count),
+        ("cap_bytes", config.bytes_max, topic.live_bytes, byte_count),
     )
     return [each for each in every if each[1]]
 

@@ -172,6 +172,16 @@ class _Replay:
         self.strays.clear()
 
     def _refer(self, part: Reference) -> None:
+        if part.segment_first_seq:
+            self._place(part)
+        row = _row_of(part.header)
+        self.sessions.decide_run(row)
+        topic = self.catalog.find(part.topic_id)
+        if topic is not None:
+            _remember_keys(topic, row)
+
+    def _place(self, part: Reference) -> None:
+        """What is in the segments by a reference; one to a batch that was kept in memory puts nothing there."""
         segments = self._segments(part.topic_id)
         stray = self.strays.pop(part.topic_id, None)
         moved = segments.pop(stray) if stray is not None and stray != part.segment_first_seq else ReplayedSegment()
@@ -179,11 +189,6 @@ class _Replay:
         self.broken.discard(part.topic_id)
         _move(moved, segment, part.file_position)
         add_entry(segment.index, part.header, part.file_position)
-        row = _row_of(part.header)
-        self.sessions.decide_run(row)
-        topic = self.catalog.find(part.topic_id)
-        if topic is not None:
-            _remember_keys(topic, row)
 
     def _segments(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
         return self.segments.setdefault(topic_id, {})

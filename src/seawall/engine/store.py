@@ -35,6 +35,7 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
+from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import Compound, Control, SimpleControl
@@ -46,7 +47,7 @@ from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
@@ -91,10 +92,7 @@ class Store:
         self._lost: Sequence[Loss] | None = lost
         self._failure: BaseException | None = None
         self._writer = writer
-        self._removal = Removal(
-            *(catalog, logs, self._commit_many, self.sync),
-            home=lambda topic_id: topic_home(machine.files, directory, topic_id),
-        )
+        self._removal = Removal(catalog, logs, self._commit_many, self.sync)
         self._removal.look_everywhere()
         self._committer = Committer(
             catalog,
@@ -236,6 +234,7 @@ class Store:
             filling = [
                 (topic_id, each.segment.first_seq, each.segment.index.entries)
                 for topic_id, log in self._logs.items()
+                if log.is_kept
                 for each in log.filling
             ]
             sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
@@ -349,14 +348,15 @@ class Store:
             if not uses_headroom or not self._directory.has_ballast:
                 raise
             self._directory.release_ballast()
-            self._writer.reserve(needed, now_ns)
+            self._writer.reserve(needed, now_ns, small=True)
 
     def _log_of(self, topic: TopicState) -> TopicLog:
         log = self._logs.get(topic.topic_id)
         if log is None:
-            home = topic_home(self._machine.files, self._directory, topic.topic_id)
-            log = TopicLog(home, self._writer.locate, [], [])
-            self._logs[topic.topic_id] = log
+            is_kept = topic.config.durability is not Durability.EPHEMERAL
+            files = self._machine.files if is_kept else MemoryFiles()
+            home = topic_home(files, self._directory, topic.topic_id)
+            log = self._logs[topic.topic_id] = TopicLog(home, self._writer.locate, [], [], is_kept=is_kept)
         return log
 
     def _let_go(self) -> None:

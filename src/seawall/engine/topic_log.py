@@ -89,13 +89,28 @@ class StoredBatch:
 class TopicLog:
     """The segments of one topic."""
 
-    def __init__(self, home: TopicHome, locate: Locate, sealed: list[SealedSegment], filling: list[Filling]) -> None:
+    def __init__(
+        self,
+        home: TopicHome,
+        locate: Locate,
+        sealed: list[SealedSegment],
+        filling: list[Filling],
+        *,
+        is_kept: bool = True,
+    ) -> None:
         self._home = home
+        #: Whether its segments are files that outlive the process.
+        self.is_kept = is_kept
         self._locate = locate
         self.sealed = sealed
         self.filling = filling
         #: Sealed segments whose files are open, the one used last at the end.
         self._open: dict[SealedSegment, None] = {}
+
+    @property
+    def home(self) -> TopicHome:
+        """Where its segments are."""
+        return self._home
 
     # --- writing -------------------------------------------------------------------------------------------------
 

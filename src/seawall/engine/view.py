@@ -38,7 +38,7 @@ from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import ReceivedBatch, received
 from seawall.engine.replay import Replayed, replay
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, topic_home
-from seawall.errors import CorruptionError, InvalidInputError, LockedError
+from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File, Files
 from seawall.storage.batch_index import BatchIndex
@@ -50,6 +50,7 @@ from seawall.storage.segment_names import active_name, sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal_files import open_wal_file, wal_addresses, wal_path
+from seawall.topics.config import Durability
 from seawall.topics.gaps import Gap
 from seawall.wire.codes import GapReason
 
@@ -240,6 +241,8 @@ class _Picture:
     def read(self, name: str, from_seq: Seq, size_max: int, records_max: int | None) -> list[ReadItem]:
         """Batches, and in order with them the gaps a reader has to know of."""
         topic = self.catalog.named(name)
+        if topic.config.durability is Durability.EPHEMERAL:
+            raise UnsupportedError(f"topic {name!r} is kept in the memory of the process that writes it alone")
         log = self.log(topic.topic_id)
         return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).carry_out()
 

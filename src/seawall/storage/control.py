@@ -75,7 +75,10 @@ class ControlCommand(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A large batch that lies at its place already; its header is the one stored there."""
+    """A large batch that lies at its place already; its header is the one stored there.
+
+    Segment 0 and position 0 stand for a batch that is kept nowhere but in memory: only its header is logged.
+    """
 
     COMMAND: ClassVar = ControlCommand.REFERENCE
     header: BatchHeader
@@ -87,7 +90,8 @@ class Reference:
         require_topic(header.topic_id)
         if header.is_control or not header.record_count:
             raise InvalidInputError(f"a reference is to an append with records, not to command {header.command}")
-        if not 1 <= self.segment_first_seq <= header.base_seq or self.file_position < DATA_START:
+        is_placed = 1 <= self.segment_first_seq <= header.base_seq and self.file_position >= DATA_START
+        if not is_placed and (self.segment_first_seq or self.file_position):
             raise InvalidInputError(
                 f"seq {header.base_seq} cannot lie at {self.file_position} of segment {self.segment_first_seq}"
             )

@@ -20,8 +20,9 @@ from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch
 from seawall.errors import LimitError, NotFoundError, WrongStateError
+from seawall.storage.lane_staging import LaneFlush
 from seawall.storage.lane_types import WRITABLE, LanePhase, LaneSettings, LaneTrace, Observer
-from seawall.storage.lanes import DEFAULT_SETTINGS, NO_TRACE, Lane, LaneFlush
+from seawall.storage.lanes import DEFAULT_SETTINGS, NO_TRACE, Lane
 
 
 class LaneGroup:

@@ -30,18 +30,12 @@ INV-LANE-TICKETS  tickets rise within a lane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
-
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.interfaces import ReadableBuffer
+from seawall.storage.lane_staging import LaneFlush, LaneRoom, LaneRun, Staging, runs_of
 from seawall.storage.lane_types import (
     WRITABLE,
     FlushOutcome,
@@ -69,66 +63,6 @@ class LaneOwner:
         self.worker = worker
 
 
-@dataclass(slots=True)
-class LaneRun:
-    """Batches with consecutive tickets that lie back to back: `memory[start:end]`."""
-
-    memory: memoryview
-    start: int
-    end: int
-    first_ticket: int
-    last_ticket: int
-
-
-class LaneRoom(NamedTuple):
-    """Free bytes of a lane: `array[start:]`, for whoever writes a batch in place."""
-
-    array: npt.NDArray[np.uint8]
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class LaneFlush:
-    """What is written under one epoch: runs by rising tickets. Nobody changes them before the flush is complete."""
-
-    epoch: LaneEpoch
-    runs: tuple[LaneRun, ...]
-
-    @property
-    def byte_count(self) -> int:
-        """Bytes of all batches."""
-        return sum(run.end - run.start for run in self.runs)
-
-    @property
-    def batch_count(self) -> int:
-        """How many batches there are."""
-        return sum(run.last_ticket - run.first_ticket + 1 for run in self.runs)
-
-    @property
-    def first_ticket(self) -> int | None:
-        """Ticket of the first batch, None if there is none."""
-        return self.runs[0].first_ticket if self.runs else None
-
-    @property
-    def last_ticket(self) -> int | None:
-        """Ticket of the last batch, None if there is none."""
-        return self.runs[-1].last_ticket if self.runs else None
-
-    def pieces(self) -> list[memoryview]:
-        """The bytes for one vectored write; what lies back to back in memory is one piece."""
-        pieces: list[memoryview] = []
-        previous: LaneRun | None = None
-        start = 0
-        for run in self.runs:
-            if previous is not None and previous.memory is run.memory and previous.end == run.start:
-                pieces[-1] = run.memory[start : run.end].toreadonly()
-            else:
-                start = run.start
-                pieces.append(run.memory[start : run.end].toreadonly())
-            previous = run
-        return pieces
-
-
 class Lane:
     """The staging of one worker. One caller at a time; `observer` is told of every flush that ends."""
 
@@ -152,14 +86,14 @@ class Lane:
         self._observer = observer
         self._owner: LaneOwner | None = None
         self._contention_count = 0
-        self._active = _Staging(settings.buffer_size)
+        self._active = Staging(settings.buffer_size)
         self._active_state = WRITABLE
-        self._flush_half = _Staging(settings.buffer_size)
+        self._flush_half = Staging(settings.buffer_size)
         self._flush_state = WRITABLE
         self._flush: LaneFlush | None = None
-        self._overflow: list[_Staging] = []
+        self._overflow: list[Staging] = []
         self._overflow_bytes = 0
-        self._sealed_overflow: list[_Staging] = []
+        self._sealed_overflow: list[Staging] = []
         self._must_drain = False
         self._is_draining = False
         self._last_epoch = LaneEpoch(0)
@@ -285,7 +219,7 @@ class Lane:
         epoch = self._active_state.epoch
         if self._active_state.phase is not LanePhase.SEALED or self._flush_state is not WRITABLE or epoch is None:
             raise self._refusal("begin a flush")
-        flush = LaneFlush(epoch, tuple(_runs_of((self._active, *self._sealed_overflow))))
+        flush = LaneFlush(epoch, tuple(runs_of((self._active, *self._sealed_overflow))))
         self._sealed_overflow = []
         self._active, self._flush_half = self._flush_half, self._active
         self._active_state, self._flush_state = WRITABLE, LaneState(LanePhase.FLUSHING, epoch)
@@ -301,7 +235,7 @@ class Lane:
             raise self._refusal(f"drain under epoch {epoch}")
         self._check_epoch(epoch)
         unfinished = self._flush.runs if self._flush is not None else ()
-        rest = _runs_of((self._active, *self._sealed_overflow, *self._overflow))
+        rest = runs_of((self._active, *self._sealed_overflow, *self._overflow))
         self._flush = LaneFlush(epoch, (*unfinished, *rest))
         self._last_epoch = epoch
         self._active_state = self._flush_state = LaneState(LanePhase.FLUSHING, epoch)
@@ -339,7 +273,7 @@ class Lane:
         if self._settings.policy is LanePolicy.BLOCK_WRITER:
             return LaneOutcome.REFUSED
         if not self._overflow or not self._overflow[-1].has_room(data.nbytes):
-            self._overflow.append(_Staging(limits.LANE_OVERFLOW_CHUNK_SIZE))
+            self._overflow.append(Staging(limits.LANE_OVERFLOW_CHUNK_SIZE))
         self._overflow[-1].take(data, first_ticket, last_ticket)
         self._overflow_bytes += data.nbytes
         self._must_drain = self._overflow_bytes > self._settings.overflow_size
@@ -398,64 +332,3 @@ class Lane:
                 error_code=error_code,
             )
         )
-
-
-class _Staging:
-    """A buffer that small batches are copied into, and the runs in it and beside it."""
-
-    __slots__ = ("_array", "_memory", "_referenced", "_used", "runs")
-
-    def __init__(self, size: int) -> None:
-        # From numpy, which takes zeroed pages as they are touched: a lane that is hardly used costs hardly anything.
-        self._array = np.zeros(size, np.uint8)
-        self._memory = self._array.data
-        self.reset()
-
-    def reset(self) -> None:
-        self._used = 0
-        self._referenced = 0
-        self.runs: list[LaneRun] = []
-
-    def has_room(self, length: int) -> bool:
-        if length < limits.LARGE_BATCH_SIZE:
-            return self._used + length <= self._memory.nbytes
-        # One reference always fits, however long: a batch larger than the lane must not wait for ever.
-        return self._referenced == 0 or self._referenced + length <= self._memory.nbytes
-
-    def take(self, data: memoryview, first_ticket: int, last_ticket: int) -> None:
-        length = data.nbytes
-        if length >= limits.LARGE_BATCH_SIZE:
-            self._referenced += length
-            self.runs.append(LaneRun(data, 0, length, first_ticket, last_ticket))
-            return
-        self._memory[self._used : self._used + length] = data
-        self._extend(length, first_ticket, last_ticket)
-
-    def room(self, length: int) -> LaneRoom | None:
-        return LaneRoom(self._array, self._used) if self._used + length <= self._memory.nbytes else None
-
-    def written_whole(self, length: int) -> memoryview:
-        self._used = length
-        return self._memory[:length]
-
-    def written(self) -> memoryview:
-        return self._memory[: self._used].toreadonly()
-
-    def take_written(self, length: int, ticket: int) -> None:
-        self._extend(length, ticket, ticket)
-
-    def _extend(self, length: int, first_ticket: int, last_ticket: int) -> None:
-        """Count in bytes that are in the memory already."""
-        start, end = self._used, self._used + length
-        self._used = end
-        last = self.runs[-1] if self.runs else None
-        if last is not None and last.memory is self._memory and last.last_ticket + 1 == first_ticket:
-            last.end = end
-            last.last_ticket = last_ticket
-        else:
-            self.runs.append(LaneRun(self._memory, start, end, first_ticket, last_ticket))
-
-
-def _runs_of(stagings: Iterable[_Staging]) -> Iterator[LaneRun]:
-    for staging in stagings:
-        yield from staging.runs

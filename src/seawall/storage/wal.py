@@ -34,7 +34,6 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from seawall.core.checks import check
@@ -43,64 +42,12 @@ from seawall.errors import DiskFullError, FatalError, InvalidInputError, Invaria
 from seawall.io.files import write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
+from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
 
 _DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-@dataclass(frozen=True, slots=True)
-class EpochReceipt:
-    """Where an epoch was put; it is written, not durable. Its batches lie back to back, `batches_at` to `end_at`."""
-
-    epoch: LaneEpoch
-    at: WalAddress
-    end_at: WalAddress
-
-    @property
-    def batches_at(self) -> WalAddress:
-        """Address of its first batch."""
-        return WalAddress(self.at + EPOCH_HEADER_SIZE)
-
-
-@dataclass(slots=True)
-class EpochWrite:
-    """An epoch on its way to the disk: `buffers` belong at position `file_at` of `file`."""
-
-    file: File
-    buffers: list[ReadableBuffer]
-    file_at: int
-    size: int
-    #: Whether everything before it is durable, so that making this write durable is enough.
-    follows_synced: bool
-    at: WalAddress
-    epoch: LaneEpoch
-    next_position: Position
-    timestamp_ns: TimestampNs
-    flags: int
-
-    @property
-    def batches_at(self) -> WalAddress:
-        """Address of its first batch."""
-        return WalAddress(self.at + EPOCH_HEADER_SIZE)
-
-    def carry_out(self, *, durable: bool) -> None:
-        """Write it, and with `durable` make it and everything before it durable."""
-        at_once = durable and self.follows_synced
-        try:
-            written = (self.file.write_durably if at_once else self.file.write)(self.buffers, self.file_at)
-            if written < self.size:
-                # Rare enough to copy the epoch: a signal, or more buffers than one call takes.
-                rest = memoryview(b"".join(self.buffers))[written:]
-                write_all(self.file, [rest], self.file_at + written, durable=at_once)
-        except OSError as error:
-            raise FatalError(
-                f"{self.file.path}: writing epoch {self.epoch} at address {self.at} failed ({error.strerror}); "
-                "what the file holds there is unknown: stop, start again and recover"
-            ) from error
-        if durable and not at_once:
-            self.file.sync()
 
 
 class WalWriter:
@@ -245,13 +192,19 @@ class WalWriter:
         current = self._current
         return current is not None and self._at + 2 * EPOCH_HEADER_SIZE + length <= current.limit_at
 
-    def reserve(self, length: int, timestamp_ns: TimestampNs) -> None:
+    def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
 
-        Whoever numbers batches asks first: a number must not be given to what then finds no room.
+        Whoever numbers batches asks first: a number must not be given to what then finds no room. With `small` a new
+        file is the smallest there is: for what must be logged though the disk is full.
         """
         self._require_usable()
-        self._file_for(length, timestamp_ns)
+        usual = self._file_size
+        self._file_size = WAL_FILE_SIZE_MIN if small else usual
+        try:
+            self._file_for(length, timestamp_ns)
+        finally:
+            self._file_size = usual
 
     def sync(self) -> WalAddress:
         """Make everything appended durable; the address up to which that holds now. A `SyncError` is for ever."""

@@ -12,8 +12,8 @@ would delete everything, and nobody means that.
 
 INV-TOPIC-CONFIG-VALID: a `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range
 that is marked "clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`.
-`type` and `order` are fixed when the topic is made (`ConflictError`): queues have leases and ordered clients have
-windows that no later change could make up.
+`type`, `order`, and whether it is `ephemeral`, are fixed when the topic is made (`ConflictError`): queues have leases,
+ordered clients have windows and files have records that no later change could make up.
 """
 
 from __future__ import annotations
@@ -199,10 +199,17 @@ class TopicConfig:
         except ConfigError as error:
             raise CorruptionError(f"stored configuration: {error}") from error
 
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of records it may hold, 0 for no limit: what is in memory only has one in any case."""
+        return self.cap_bytes or (limits.EPHEMERAL_BYTES_MAX if self.durability is Durability.EPHEMERAL else 0)
+
     def patched(self, document: JsonObject) -> TopicConfig:
         """This configuration with the settings of a document changed."""
         changed = _changed(self, document)
-        for key, before, after in (("type", self.kind, changed.kind), ("order", self.order, changed.order)):
+        in_memory = [each.durability is Durability.EPHEMERAL for each in (self, changed)]
+        fixed = (("type", self.kind, changed.kind), ("order", self.order, changed.order), ("ephemeral", *in_memory))
+        for key, before, after in fixed:
             if before != after:
                 raise ConflictError(
                     f"{key} of a topic is fixed: it cannot change from {before} to {after}; create another topic, or "

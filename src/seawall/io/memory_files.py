@@ -1,0 +1,165 @@
+"""Files that are nothing but memory: for what must not outlive the process.
+
+The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
+directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
+
+One owner at a time for changes; a file that was unlinked is gone when its last handle is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from seawall.errors import InvalidInputError
+from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
+
+__all__ = ["MemoryFile", "MemoryFiles"]
+
+
+class _Content:
+    """The bytes of one file, and who has its lock."""
+
+    __slots__ = ("data", "locked_by")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.locked_by: MemoryFile | None = None
+
+
+class MemoryFile:
+    """One open file in memory. Made by `MemoryFiles.open`."""
+
+    __slots__ = ("_content", "_path")
+
+    def __init__(self, content: _Content, path: str) -> None:
+        self._content = content
+        self._path = path
+
+    @property
+    def path(self) -> str:
+        """Path it was opened by; used in messages only."""
+        return self._path
+
+    def fileno(self) -> int:
+        """There is no descriptor, which every call with one answers with EBADF."""
+        return -1
+
+    def size(self) -> int:
+        """Length in bytes now."""
+        return len(self._content.data)
+
+    def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
+        """Fill the buffers from position `at`; return the bytes read, fewer only at the end of the file."""
+        total = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            piece = self.read(view.nbytes, at + total)
+            view[: len(piece)] = piece
+            total += len(piece)
+        return total
+
+    def read(self, length: int, at: int) -> bytes:
+        """Up to `length` bytes from position `at`, fewer only at the end of the file."""
+        return bytes(self._content.data[at : at + length])
+
+    def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
+        data = self._content.data
+        total = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            end = at + total + view.nbytes
+            self.allocate(end)
+            data[at + total : end] = view
+            total += view.nbytes
+        return total
+
+    def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write: as durable as it gets."""
+        return self.write(buffers, at)
+
+    def sync(self) -> None:
+        """Nothing to do."""
+
+    def allocate(self, length: int) -> None:
+        """Grow the file with zeros to `length` bytes if it is shorter."""
+        data = self._content.data
+        if len(data) < length:
+            data.extend(bytes(length - len(data)))
+
+    def truncate(self, length: int) -> None:
+        """Cut or extend the file to `length` bytes."""
+        del self._content.data[length:]
+        self.allocate(length)
+
+    def try_lock(self) -> bool:
+        """Take the exclusive lock of this file; false if another handle has it."""
+        if self._content.locked_by is None:
+            self._content.locked_by = self
+        return self._content.locked_by is self
+
+    def close(self) -> None:
+        """Give the handle back; closing twice is fine."""
+        if self._content.locked_by is self:
+            self._content.locked_by = None
+
+
+class MemoryFiles:
+    """Names and files of one process's memory."""
+
+    __slots__ = ("_files",)
+
+    def __init__(self) -> None:
+        self._files: dict[str, _Content] = {}
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> MemoryFile:
+        """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
+        if read_only and (create or exclusive):
+            raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
+        if exclusive and path in self._files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if (create or exclusive) and path not in self._files:
+            self._files[path] = _Content()
+        return MemoryFile(self._content(path), path)
+
+    def exists(self, path: str) -> bool:
+        """Whether a file has this name, or a directory with something in it."""
+        return path in self._files or any(name.startswith(f"{path}/") for name in self._files)
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted."""
+        inside = (name.removeprefix(f"{directory}/") for name in self._files if name.startswith(f"{directory}/"))
+        return sorted({name.split("/", 1)[0] for name in inside})
+
+    def make_directory(self, path: str) -> None:
+        """Nothing to do: a directory is there with its first file."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing what had it."""
+        self._files[new] = self._content(old)
+        del self._files[old]
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        self._content(path)
+        del self._files[path]
+
+    def sync_directory(self, path: str) -> None:
+        """Nothing to do."""
+
+    def copy_range(self, source: File, source_at: int, target: File, target_at: int, length: int) -> int:
+        """Copy bytes between files; return the bytes copied."""
+        return target.write([source.read(length, source_at)], target_at)
+
+    def free_bytes(self, path: str) -> int:
+        """Memory is not counted: as much as a number can say, less what the files below `path` take."""
+        below = (content for name, content in self._files.items() if name.startswith(path))
+        return (1 << 63) - 1 - sum(len(content.data) for content in below)
+
+    def _content(self, path: str) -> _Content:
+        content = self._files.get(path)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return content

@@ -1,0 +1,167 @@
+"""What each durability class keeps: through a clean end, a kill of the process, a crash of the machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from seawall import limits
+from seawall.core.types import Seq, TopicId
+from seawall.engine.appends import Append
+from seawall.engine.opening import OFFSET_JUMP, open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import ConflictError
+from seawall.testing import SimClock, SimDisk
+from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.wire.codes import GapReason
+from seawall.wire.records import Record, decode_block, encode_block
+
+SMALL = StoreSettings(
+    wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=64, ballast_size=4096, checkpoint_size=1 << 62
+)
+ORDERLY, KILLED, CRASHED = "close", "kill", "crash"
+
+
+def opened(disk: SimDisk) -> Store:
+    return open_store(Machine(disk, SimClock(wall_ns=10**18), lambda count: bytes(range(count)), pid=7), "/data", SMALL)
+
+
+def publish(store: Store, name: str, *values: bytes) -> int:
+    block = encode_block([Record(1, value) for value in values])
+    return store.append([Append(store.topic_id(name), block, len(values))])[0].base_seq
+
+
+def contents(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:
+    records: dict[int, bytes] = {}
+    gaps: list[Gap] = []
+    for item in store.read(name, Seq(1), size_max=1 << 24):
+        if isinstance(item, StoredBatch):
+            for seq, record in enumerate(decode_block(item.block, item.record_count), item.base_seq):
+                records[seq] = record.value
+        else:
+            gaps.append(item)
+    return records, gaps
+
+
+def end(disk: SimDisk, store: Store, how: str) -> None:
+    if how == ORDERLY:
+        store.close()
+    elif how == KILLED:
+        disk.kill()
+    else:
+        disk.crash(keep="none")
+
+
+@pytest.mark.parametrize("size", [10, 70_000])
+@pytest.mark.parametrize(
+    ("durability", "how", "survives"),
+    [
+        (Durability.FSYNC, ORDERLY, True),
+        (Durability.FSYNC, KILLED, True),
+        (Durability.FSYNC, CRASHED, True),
+        (Durability.DISK, ORDERLY, True),
+        (Durability.DISK, KILLED, True),
+        (Durability.DISK, CRASHED, False),
+        (Durability.MEMORY, ORDERLY, True),
+        (Durability.MEMORY, KILLED, False),
+        (Durability.MEMORY, CRASHED, False),
+        (Durability.EPHEMERAL, ORDERLY, False),
+        (Durability.EPHEMERAL, KILLED, False),
+        (Durability.EPHEMERAL, CRASHED, False),
+    ],
+)
+def test_what_an_end_leaves(durability: Durability, how: str, survives: bool, size: int) -> None:
+    disk = SimDisk(seed=1)
+    store = opened(disk)
+    store.create_topic("events", TopicConfig(durability=durability))
+    assert publish(store, "events", bytes(size), b"second") == 1
+    assert contents(store, "events")[0] == {1: bytes(size), 2: b"second"}
+    end(disk, store, how)
+    store = opened(disk)
+    records, gaps = contents(store, "events")
+    assert records == ({1: bytes(size), 2: b"second"} if survives else {})
+    if not survives:
+        assert gaps[0].first_seq == 1
+        assert {gap.reason for gap in gaps} == {GapReason.CRASH}
+    # No number is given twice, and what is lost is told once and for all.
+    assert publish(store, "events", b"after") > 2
+    store.close()
+    store = opened(disk)
+    again, _ = contents(store, "events")
+    assert again.get(1) == records.get(1)
+    store.catalog.named("events").check_invariants()
+    store.close()
+
+
+def test_memory_is_written_with_whatever_is_written_next() -> None:
+    disk = SimDisk(seed=1)
+    store = opened(disk)
+    store.create_topic("weak", TopicConfig(durability=Durability.MEMORY))
+    store.create_topic("strong", TopicConfig())
+    before = store._wal.at
+    publish(store, "weak", b"staged")
+    assert store._wal.at == before
+    assert contents(store, "weak")[0] == {1: b"staged"}
+    publish(store, "strong", b"durable")
+    disk.crash(keep="none")
+    store = opened(disk)
+    assert contents(store, "weak")[0] == {1: b"staged"}
+    store.close()
+
+
+def test_a_full_lane_is_written_and_not_synced() -> None:
+    disk = SimDisk(seed=1)
+    store = opened(disk)
+    store.create_topic("weak", TopicConfig(durability=Durability.MEMORY))
+    count = 0
+    before = store._wal.at
+    while store._wal.at == before:
+        publish(store, "weak", bytes(60_000))
+        count += 1
+    assert len(contents(store, "weak")[0]) == count
+    store.sync()
+    assert store._wal.synced_through == store._wal.at
+    store.checkpoint()
+    assert len(contents(store, "weak")[0]) == count
+    store.close()
+
+
+def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
+    disk = SimDisk(seed=1)
+    store = opened(disk)
+    store.create_topic("ram", TopicConfig(durability=Durability.EPHEMERAL, cap_bytes=50_000, segment_max_bytes=10_000))
+    for number in range(30):
+        publish(store, "ram", bytes([number]) * 4_000)
+        if number % 7 == 0:
+            store.checkpoint()
+    records, gaps = contents(store, "ram")
+    assert sorted(records) == list(range(19, 31))
+    assert gaps == [Gap(Seq(1), Seq(18), GapReason.CAP)]
+    held = store._logs[TopicId(1)].home.files.free_bytes("")
+    assert (1 << 63) - held < 300_000
+    assert store.delete_records("ram", before_seq=29) == 10
+    assert sorted(contents(store, "ram")[0]) == [29, 30]
+    assert disk.list("/data/topics/00000001") == []
+    store.delete_topic("ram")
+    store.close()
+
+
+def test_a_topic_without_a_cap_has_one_in_memory() -> None:
+    assert TopicConfig(durability=Durability.EPHEMERAL).bytes_max == limits.EPHEMERAL_BYTES_MAX
+    assert TopicConfig().bytes_max == 0
+    with pytest.raises(ConflictError, match="ephemeral"):
+        TopicConfig().patched({"durability": "ephemeral"})
+
+
+def test_offsets_do_not_come_again_after_a_crash() -> None:
+    disk = SimDisk(seed=1)
+    store = opened(disk)
+    store.create_topic("events", TopicConfig(durability=Durability.DISK))
+    lost = store.append([Append(TopicId(1), encode_block([Record(1, bytes(500))]), 1)])[0]
+    disk.crash(keep="none")
+    store = opened(disk)
+    after = store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])[0]
+    assert after.base_offset == OFFSET_JUMP > lost.base_offset + 505
+    store.close()
