@@ -18,21 +18,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seawall.config import Config
     from seawall.engine.aio import AsyncLog
     from seawall.engine.embedded import EmbeddedLog
 
 __version__ = "0.1.0"
 
 
-def open(path: str | Path) -> EmbeddedLog:
-    """Open a data directory as an embedded log; it is made if it is not there."""
+def open(path: str | Path, *, create: bool = True, **settings: object) -> EmbeddedLog:
+    """Open a data directory as an embedded log; it is made if it is not there, unless `create` is false.
+
+    `settings` are those of `seawall config show`, with an underscore for the dot: `storage_checkpoint_size=…`.
+    """
     from seawall.engine.embedded import open_log
 
-    return open_log(path)
+    return open_log(path, config=_config(settings), create=create)
 
 
-def open_async(path: str | Path) -> AsyncLog:
+def open_async(path: str | Path, **settings: object) -> AsyncLog:
     """A data directory as an embedded log for asyncio: `async with seawall.open_async("data/") as log`."""
     from seawall.engine.aio import AsyncLog
 
-    return AsyncLog(path)
+    return AsyncLog(path, config=_config(settings))
+
+
+def _config(settings: dict[str, object]) -> Config:
+    from seawall.config import load
+
+    return load(flags={key.replace("_", ".", 1): value for key, value in settings.items()}).config

@@ -205,6 +205,29 @@ class DiskConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class StorageConfig(Section):
+    """Files of a data directory."""
+
+    wal_file_size: int = field(
+        default=limits.WAL_FILE_SIZE,
+        metadata=_about(
+            integer(limits.WAL_FILE_SIZE_MIN, limits.WAL_FILE_SIZE_MAX), "bytes of one file of the write-ahead log"
+        ),
+    )
+    checkpoint_size: int = field(
+        default=2 * limits.WAL_FILE_SIZE,
+        metadata=_about(
+            integer(limits.WAL_FILE_SIZE_MIN, 1 << 40),
+            "bytes of log after which batches are brought to their places, which bounds how long recovery takes",
+        ),
+    )
+    ballast_size: int = field(
+        default=limits.BALLAST_SIZE,
+        metadata=_about(integer(0, 1 << 40), "bytes kept in reserve, so that deletes work on a full disk"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyConfig(Section):
     """Processors and memory nodes."""
 
@@ -228,6 +251,7 @@ class Config:
 
     kernels: KernelsConfig = field(default_factory=KernelsConfig)
     disk: DiskConfig = field(default_factory=DiskConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
 

@@ -9,14 +9,17 @@ from seawall.cli.config import config
 from seawall.config import SETTINGS, load
 
 TEXT = """\
-kernels.cache_dir  ""     default
-disk.backend       uring  environment SEAWALL_DISK_BACKEND
-disk.ring_entries  256    default
-disk.direct_sync   auto   default
-topology.pin       true   flag --set
-bench.directory    .      default
-bench.seconds      0.25   flag --set
-bench.rounds       5      default
+kernels.cache_dir        ""         default
+disk.backend             uring      environment SEAWALL_DISK_BACKEND
+disk.ring_entries        256        default
+disk.direct_sync         auto       default
+storage.wal_file_size    67108864   default
+storage.checkpoint_size  134217728  default
+storage.ballast_size     1048576    default
+topology.pin             true       flag --set
+bench.directory          .          default
+bench.seconds            0.25       flag --set
+bench.rounds             5          default
 """
 
 

@@ -379,3 +379,27 @@ def test_records_are_deleted_by_seq_and_by_tag(tmp_path: Path) -> None:
         assert (log.describe("events").record_count, log.describe("events").floor) == (1, 2)
         assert log.delete("events", before_seq=99) == 1
         assert log.describe("events").byte_count == 0
+
+
+def test_settings_of_an_opening(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no data directory"):
+        seawall.open(tmp_path / "data", create=False)
+    with seawall.open(tmp_path / "data", storage_wal_file_size=128 * KIB, disk_direct_sync="off") as log:
+        log.create_topic("events")
+        assert log.publish("events", "x").seqs == range(1, 2)
+    (wal_file,) = (tmp_path / "data" / "wal").iterdir()
+    assert wal_file.stat().st_size == 128 * KIB
+    with seawall.open(tmp_path / "data", create=False) as log:
+        assert values(log) == [b"x"]
+    with pytest.raises(ConfigError, match="did you mean"):
+        seawall.open(tmp_path / "data", storage_wal_size=1)
+
+
+def test_who_only_reads_leaves_no_trace_in_the_log(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SMALL) as log:
+        log.create_topic("events")
+        log.publish("events", "x")
+    files = {path: path.read_bytes() for path in (tmp_path / "data" / "wal").iterdir()}
+    with open_log(tmp_path / "data", SMALL) as log:
+        assert values(log) == [b"x"]
+    assert files == {path: path.read_bytes() for path in (tmp_path / "data" / "wal").iterdir()}

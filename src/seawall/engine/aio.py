@@ -63,7 +63,7 @@ class AsyncLog:
         return self
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
-        log = open_log(self._path, self._settings)
+        log = open_log(self._path, self._settings, config=self._config)
         try:
             return log, open_configured_ring(self._config, str(self._path))
         except BaseException:

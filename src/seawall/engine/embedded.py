@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
+from seawall.config import Config
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
@@ -35,13 +36,14 @@ from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import InvalidInputError, LimitError, NotFoundError, UnsupportedError
 from seawall.io.clocks import OsClock
-from seawall.io.direct_sync import direct_sync_wins
+from seawall.io.direct_sync import configured_direct_sync
 from seawall.io.files import OsFiles
 from seawall.io.process import on_fork, process_id, random_bytes
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.directory import FORMAT_NAME
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
@@ -400,12 +402,18 @@ def _keyed(key: str | bytes, delivery: Delivery) -> Identity:
     return Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
 
 
-def open_log(path: str | Path, settings: StoreSettings | None = None) -> EmbeddedLog:
-    """Open a data directory as a log; it is made if it is not there."""
+def open_log(
+    path: str | Path, settings: StoreSettings | None = None, *, config: Config | None = None, create: bool = True
+) -> EmbeddedLog:
+    """Open a data directory as a log; it is made if it is not there, unless `create` is false."""
+    directory, config = str(path), config or Config()
     files = OsFiles()
-    files.make_directory(str(path))
-    machine = Machine(OsFiles(direct_sync=direct_sync_wins(str(path))), OsClock(), random_bytes, process_id())
-    return EmbeddedLog(open_store(machine, str(path), settings or StoreSettings()))
+    if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
+        raise NotFoundError(f"{directory} is no data directory; create a topic in it first, or check the path")
+    files.make_directory(directory)
+    direct_sync = configured_direct_sync(config, directory)
+    machine = Machine(OsFiles(direct_sync=direct_sync), OsClock(), random_bytes, process_id())
+    return EmbeddedLog(open_store(machine, directory, settings or StoreSettings.of(config)))
 
 
 def _info(topic: TopicState) -> TopicInfo:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from seawall import limits
+from seawall.config import Config
 from seawall.io.interfaces import Clock, Files
 from seawall.storage.lane_types import Observer
 
@@ -31,3 +33,13 @@ class StoreSettings:
     checkpoint_size: int = 2 * limits.WAL_FILE_SIZE
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """As a configuration has it."""
+        storage = config.storage
+        return cls(
+            wal_file_size=storage.wal_file_size,
+            ballast_size=storage.ballast_size,
+            checkpoint_size=storage.checkpoint_size,
+        )

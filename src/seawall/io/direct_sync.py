@@ -13,10 +13,11 @@ import tempfile
 from functools import cache
 from time import perf_counter_ns
 
+from seawall.config import Config, Toggle
 from seawall.io.files import OsFile, reserve_space, write_all
 from seawall.limits import PAGE_SIZE
 
-__all__ = ["direct_sync_wins"]
+__all__ = ["configured_direct_sync", "direct_sync_wins"]
 
 #: Writes each way: the median of so many is steady enough to tell a factor, and takes a few milliseconds.
 _WRITES = 16
@@ -25,6 +26,12 @@ _WRITES = 16
 def direct_sync_wins(directory: str) -> bool:
     """Measure it on the device of `directory`, once per process; false where the system has no RWF_DSYNC."""
     return hasattr(os, "RWF_DSYNC") and _measure(os.stat(directory).st_dev, directory)
+
+
+def configured_direct_sync(config: Config, directory: str) -> bool:
+    """What the configuration says, or where it leaves that open, what pays on the device of `directory`."""
+    choice = config.disk.direct_sync
+    return direct_sync_wins(directory) if choice is Toggle.AUTO else choice is Toggle.ON
 
 
 @cache

@@ -30,9 +30,9 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.config import Config, DiskBackend, Toggle
+from seawall.config import Config, DiskBackend
 from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
-from seawall.io.direct_sync import direct_sync_wins
+from seawall.io.direct_sync import configured_direct_sync
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.topology import discover, pin_thread
 from seawall.kernels import disk_ring
@@ -328,7 +328,7 @@ def open_disk_ring(
 def open_configured_ring(config: Config, directory: str) -> DiskRing:
     """The ring that the configuration asks for, for files below `directory`."""
     disk = config.disk
-    direct_sync = direct_sync_wins(directory) if disk.direct_sync is Toggle.AUTO else disk.direct_sync is Toggle.ON
+    direct_sync = configured_direct_sync(config, directory)
     # The first CPU of a plan is the caller's; with fewer CPUs than roles a plan pins nothing.
     cpus = discover().plan(2)[1] if config.topology.pin else ()
     return open_disk_ring(disk.backend, disk.ring_entries, direct_sync=direct_sync, cpus=cpus)

@@ -1,0 +1,70 @@
+"""Files in memory: what code written against the seam expects of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from seawall.errors import InvalidInputError
+from seawall.io.files import replace_file, write_all
+from seawall.io.interfaces import Files
+from seawall.io.memory_files import MemoryFiles
+
+
+def test_bytes_are_where_they_were_written() -> None:
+    files: Files = MemoryFiles()
+    file = files.open("/a/b", create=True)
+    assert write_all(file, [b"abc", memoryview(b"def")], 4, durable=True) == 6
+    assert file.read(100, 0) == bytes(4) + b"abcdef"
+    assert file.read(2, 5) == b"bc"
+    assert file.read(2, 50) == b""
+    first, second = bytearray(3), bytearray(9)
+    assert file.read_into([first, second], 4) == 6
+    assert bytes(first) + bytes(second[:3]) == b"abcdef"
+    file.truncate(5)
+    file.allocate(7)
+    file.allocate(2)
+    file.sync()
+    assert (file.size(), file.read(9, 0)) == (7, bytes(4) + b"a" + bytes(2))
+    assert (file.path, file.fileno()) == ("/a/b", -1)
+    file.close()
+    assert files.open("/a/b", read_only=True).read(5, 0) == bytes(4) + b"a"
+
+
+def test_names() -> None:
+    files: Files = MemoryFiles()
+    files.make_directory("/a")
+    assert not files.exists("/a")
+    files.open("/a/x", exclusive=True)
+    with pytest.raises(FileExistsError):
+        files.open("/a/x", exclusive=True)
+    with pytest.raises(FileNotFoundError):
+        files.open("/a/y")
+    with pytest.raises(InvalidInputError, match="read-only"):
+        files.open("/a/y", create=True, read_only=True)
+    files.open("/a/sub/z", create=True)
+    assert files.list("/a") == ["sub", "x"]
+    files.rename("/a/x", "/a/y")
+    files.sync_directory("/a")
+    assert (files.exists("/a/x"), files.exists("/a/y"), files.exists("/a")) == (False, True, True)
+    held = files.open("/a/y")
+    held.write([b"kept by its handle"], 0)
+    files.unlink("/a/y")
+    with pytest.raises(FileNotFoundError):
+        files.unlink("/a/y")
+    assert held.read(4, 0) == b"kept"
+    replace_file(files, "/a/r", b"whole")
+    assert files.list("/a") == ["r", "sub"]
+
+
+def test_locks_copies_and_room() -> None:
+    files: Files = MemoryFiles()
+    one, other = files.open("/f", create=True), files.open("/f")
+    assert one.try_lock()
+    assert not other.try_lock()
+    one.close()
+    assert other.try_lock()
+    one.write([b"0123456789"], 0)
+    target = files.open("/t", create=True)
+    assert files.copy_range(one, 2, target, 1, 5) == 5
+    assert target.read(9, 0) == b"\x0023456"
+    assert files.free_bytes("/t") - files.free_bytes("/") == 10
