@@ -79,7 +79,11 @@ def test_the_defaults() -> None:
     assert loaded.config == Config()
     assert dict(loaded.origins) == dict.fromkeys(KEYS, "default")
     assert loaded.config.disk == DiskConfig(DiskBackend.AUTO, limits.DISK_RING_ENTRIES, Toggle.AUTO)
-    assert [loaded.config.value(key) for key in KEYS] == ["", "auto", 256, "auto", False, ".", 2.0, 5]
+    assert [loaded.config.value(key) for key in KEYS] == [
+        *("", "auto", 256, "auto"),
+        *(64 << 20, 128 << 20, 1 << 20),
+        *(False, ".", 2.0, 5),
+    ]
 
 
 def test_every_setting_is_declared_once_with_a_help_text() -> None:
