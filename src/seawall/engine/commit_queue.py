@@ -37,6 +37,9 @@ from seawall.io.interfaces import ReadableBuffer
 from seawall.limits import BATCH_RECORDS_MAX
 from seawall.wire.codes import AckLevel, AckStatus
 
+#: As a plain number: comparing with a member of an enumeration is slow.
+_ORDERED: Final = int(AckLevel.ORDERED)
+
 #: A thread that waits for another's commit looks after this long whether it is stuck behind an idle driver.
 _HELP_AFTER_S: Final = 0.05
 
@@ -75,7 +78,7 @@ class Group:
     """Deliveries that are committed together."""
 
     appends: list[Append]
-    shares: list[Share]
+    shares: Sequence[Share]
     commit: Commit | None = None
 
 
@@ -105,7 +108,8 @@ class CommitQueue:
             else:
                 self._queue.append(delivery)
         if is_alone:
-            self._commit(make_group((delivery,)))
+            appends = _appends_of(delivery)
+            self._commit(Group(appends, (Share(delivery, 0, len(appends) - 1, 0),)))
         else:
             self.wait(delivery, None)
 
@@ -202,9 +206,9 @@ class CommitQueue:
             self._give_up(group, error)
             raise
         group.commit = commit
-        ordered = [share for share in group.shares if share.delivery.ack == AckLevel.ORDERED]
-        if ordered:
-            self._settle(group, ordered)
+        for share in group.shares:
+            if share.delivery.ack == _ORDERED:
+                self._settle(group, [share])
         return commit
 
     def finish(self, group: Group) -> None:
@@ -347,10 +351,8 @@ class _Merge:
 
 def make_group(deliveries: Sequence[Delivery]) -> Group:
     """The appends that store some deliveries; small ones of one topic without identity become one batch."""
-    if len(deliveries) == 1:
-        appends = _appends_of(deliveries[0])
-        return Group(appends, [Share(deliveries[0], 0, len(appends) - 1, 0)])
-    group = Group([], [])
+    appends: list[Append] = []
+    shares: list[Share] = []
     merges: list[_Merge] = []
     growing: dict[TopicId, _Merge] = {}
     for delivery in deliveries:
@@ -359,14 +361,14 @@ def make_group(deliveries: Sequence[Delivery]) -> Group:
         is_plain = delivery.identity is None and length < LARGE_BLOCK_SIZE and len(delivery.blocks) == 1
         merge = growing.get(delivery.topic_id)
         if is_plain and merge is not None and merge.takes(length, block.record_count):
-            group.shares.append(Share(delivery, merge.index, merge.index, merge.count))
+            shares.append(Share(delivery, merge.index, merge.index, merge.count))
             merge.pieces.append(block.block)
             merge.size += length
             merge.count += block.record_count
             continue
-        first = len(group.appends)
-        group.appends.extend(_appends_of(delivery))
-        group.shares.append(Share(delivery, first, len(group.appends) - 1, 0))
+        first = len(appends)
+        appends.extend(_appends_of(delivery))
+        shares.append(Share(delivery, first, len(appends) - 1, 0))
         if is_plain:
             merge = _Merge(first, [block.block], length, block.record_count)
             merges.append(merge)
@@ -375,10 +377,10 @@ def make_group(deliveries: Sequence[Delivery]) -> Group:
             # What follows must not get into a batch before this one.
             growing.pop(delivery.topic_id, None)
     for merge in merges:
-        append = group.appends[merge.index]
+        append = appends[merge.index]
         append.block = b"".join(merge.pieces)
         append.record_count = merge.count
-    return group
+    return Group(appends, shares)
 
 
 def _appends_of(delivery: Delivery) -> list[Append]:

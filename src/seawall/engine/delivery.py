@@ -73,12 +73,12 @@ class Delivery:
         self.topic_id = topic_id
         self.blocks = blocks
         self.ack = 2
-        self.record_count = blocks[0].record_count
         #: Bytes it takes in the log.
-        self.logged_size = logged_size(len(blocks[0].block))
-        for block in blocks[1:]:
-            self.record_count += block.record_count
-            self.logged_size += logged_size(len(block.block))
+        self.logged_size = 0
+        self.record_count = 0
+        for block, record_count in blocks:
+            self.record_count += record_count
+            self.logged_size += logged_size(len(block))
 
     def __repr__(self) -> str:
         state = "under way"

@@ -154,7 +154,7 @@ class EmbeddedLog:
             with self._changing() as store:
                 epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
             session = Session(ClientId(client_id), epoch, next_seq)
-        return Publisher(self, topic, AckLevel(ack), max_in_flight, when_full, session)
+        return Publisher(self, topic, int(AckLevel(ack)), max_in_flight, when_full, session)
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
@@ -173,7 +173,7 @@ class EmbeddedLog:
         """Queue a delivery and return; its driver commits it, by default a thread of the log's own."""
         delivery.driver = driver or self._pump.wake
         self.queue.offer(delivery)
-        if delivery.ack == AckLevel.FAILURES:
+        if not delivery.ack:
             self.queue.settle_now(delivery)
 
     def delete(

@@ -29,7 +29,6 @@ from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.records import Publishable
 from seawall.errors import DiskFullError, FullError, InvalidInputError
 from seawall.limits import MIB
-from seawall.wire.codes import AckLevel
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import EmbeddedLog
@@ -69,7 +68,7 @@ class Publisher:
         self,
         log: EmbeddedLog,
         topic: str,
-        ack: AckLevel,
+        ack: int,
         max_in_flight: int,
         when_full: WhenFull,
         session: Session | None = None,
