@@ -7,8 +7,8 @@ reads and by helpers, since neither reading nor kernels need the interpreter.
 Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
 cache is verified, and its values copied to where Arrow wants them (`kernels/gather.py`). What lies in a file is mapped
 (`io/mapped.py`), so each byte is moved once, out of the page cache to its place; where that cannot be, or is too little
-to be worth it, a piece is read first. The places are memory that is used again once given back. A plan with anything else in it is carried out as for any reader and decoded by
-`wire/arrow.py`; both ways give the same table.
+to be worth it, a piece is read first. The places are memory that is used again once it is given back. A plan with
+anything else in it is carried out as for any reader and decoded by `wire/arrow.py`; both ways give the same table.
 
 A plan is released when it was carried out, and also when it is not, because of an error before it.
 """

@@ -22,8 +22,9 @@ which positions it used, so nothing can be appended safely: `CorruptionError`, a
 Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
 window; every other one is looked at by itself. What comes out is the same either way.
 
-Memory: no more than the page cache has where files are mapped; else a window that fits the cache of a core, or one epoch
-where that is larger, which the size of its file bounds. And a row for each of 16,384 batches, or of one epoch. This module must not know what the batches mean.
+Memory: no more than the page cache has where files are mapped; else a window that fits the cache of a core, or one
+epoch where that is larger, which the size of its file bounds. And a row for each of 16,384 batches, or of one epoch.
+This module must not know what the batches mean.
 """
 
 from __future__ import annotations
