@@ -36,7 +36,7 @@ LONG_STREAM = 8_192
 MEDIUM_STREAM = 1_024
 SHORT_STREAM = 128
 
-#: Bytes between what is read and what is asked for ahead of it. Three streams, that begin anew every few KiB, are more
+#: Bytes, at least, between what is read and what is asked for ahead of it. Three streams, that begin anew every few KiB, are more
 #: than the hardware prefetchers follow: blocks of 1 to 16 KiB from memory go at 11 GB/s instead of 5, and none slower.
 READ_AHEAD = 8_192
 
@@ -152,7 +152,7 @@ def _three_streams(buffer: Bytes, at: int, length: int, register: np.uint64, zer
     first = register
     for line in range(0, length, LINE_SIZE):
         # As many lines are asked for as are used meanwhile.
-        ahead = at + READ_AHEAD + 3 * line
+        ahead = at + max(READ_AHEAD, 3 * length) + 3 * line
         prefetch(buffer, ahead)
         prefetch(buffer, ahead + LINE_SIZE)
         prefetch(buffer, ahead + 2 * LINE_SIZE)
