@@ -156,6 +156,9 @@ WAL_FILE_SIZE_MAX = 1 * GIB
 #: few enough that they are still in the core's own cache when they are verified (2 MiB: a third slower).
 WAL_READ_SIZE = 512 * KIB
 
+#: Bytes of a mapped file of the log that are brought into memory at once, and announced to the disk ahead of that.
+WAL_MAPPED_SIZE = 8 * MIB
+
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 
 #: A batch of this size is written at its place and not copied into a lane: copying wins below, one write above.
@@ -195,6 +198,9 @@ READ_GAP_SIZE_MAX = 4 * KIB
 
 #: Bytes that are read and verified in one step: little enough to be in the processor's cache when they are used next.
 READ_PIECE_SIZE = 512 * KIB
+
+#: Bytes of a file that are worth being mapped instead of read, where they are copied once more in any case.
+READ_MAPPED_SIZE_MIN = 256 * KIB
 
 #: Memory of reads that is used again: the least and the largest stretch that is kept, and how much in all.
 READ_BUFFER_SIZE_MIN = 1 * MIB

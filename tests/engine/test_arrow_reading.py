@@ -17,6 +17,7 @@ from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.records import Message, ReceivedBatch, to_arrow
 from seawall.engine.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
+from seawall.io.mapped import MappedPart
 from seawall.limits import KIB
 from seawall.topics.config import TopicConfig
 from seawall.wire.arrow import KNOWN_COLUMNS
@@ -199,3 +200,33 @@ def test_a_table_keeps_its_memory(log: EmbeddedLog) -> None:
     for _ in range(3):
         log.read_arrow("events", columns=("value",))
     assert [np.frombuffer(value.as_py(), np.uint8)[-1] for value in column] == list(range(250))
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_mapped_and_read_give_the_same(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, fetched: bool) -> None:
+    monkeypatch.setattr(arrow_reading, "READ_MAPPED_SIZE_MIN", 1)
+    if not fetched:
+        monkeypatch.setattr(MappedPart, "fetch", lambda *_: False)
+    fill(log, 40)
+    log.publish("events", [bytes([number]) * 300_000 for number in range(9)])
+    log.checkpoint()
+    (topic_log,) = log._store._logs.values()
+    segment = topic_log.sealed[1]
+    with open(segment.path, "r+b") as file:
+        file.seek(int(segment.index.entries["at"][1]) + 100)
+        file.write(b"????")
+    table = same(log)
+    assert table.num_rows == 40 * 9 + 9 - 9
+    assert pins(log) == 0
+
+
+def test_a_segment_that_has_lost_its_end_has_fewer_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_reading, "READ_MAPPED_SIZE_MIN", 1)
+    fill(log, 40)
+    log.checkpoint()
+    (topic_log,) = log._store._logs.values()
+    segment = topic_log.sealed[0]
+    last = segment.index.entries[-1]
+    with open(segment.path, "r+b") as file:
+        file.truncate(int(last["at"]) + 50)
+    assert same(log).num_rows == 40 * 9 - int(last["count"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from seawall.engine.read_buffers import ReadBuffers
+from seawall.kernels.memory import LINE_SIZE
 from seawall.limits import MIB, READ_BUFFER_SIZE_MAX, READ_MEMORY_KEPT
 
 
@@ -51,3 +52,9 @@ def test_what_is_kept_is_bounded() -> None:
     held = [buffers.take(8 * MIB) for _ in range(READ_MEMORY_KEPT // (8 * MIB) + 3)]
     held.clear()
     assert buffers.free_size == READ_MEMORY_KEPT
+
+
+def test_memory_begins_with_a_line() -> None:
+    buffers = ReadBuffers()
+    taken = [buffers.take(length) for length in (MIB, 3 * MIB, READ_BUFFER_SIZE_MAX)]
+    assert [array.ctypes.data % LINE_SIZE for array in taken] == [0, 0, 0]

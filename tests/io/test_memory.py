@@ -112,7 +112,7 @@ def test_what_cannot_be_mapped_is_read(tmp_path, monkeypatch):
     empty.close()
     path.write_bytes(b"real")
     file = OsFiles().open(str(path), read_only=True)
-    library = memory_module._c_library()
+    library = memory_module.c_library()
     refused = library.mmap
     try:
         monkeypatch.setattr(library, "mmap", lambda *_arguments: 2**64 - 1)

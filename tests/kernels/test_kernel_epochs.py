@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
@@ -344,3 +345,14 @@ def test_the_search_equals_its_twin(parts: list[bytes]) -> None:
     if found >= 0:
         assert data[found : found + 64] == epoch_header()
         find_both(data, start=found + 1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 4_095, 4_096, 4_097, 9_000])
+def test_zeros_are_told_from_anything_else(size: int) -> None:
+    for start, place in itertools.product((1, 4), (None, -1, 0, size // 2, size - 1, size)):
+        buffer = np.zeros(start + size + 1, np.uint8)
+        if place is not None:
+            buffer[start + place] = 0x10
+        expected = int(place not in range(size))
+        assert epochs.is_zero(buffer, start, start + size) == expected
+        assert twin.is_zero(buffer, start, start + size) == expected

@@ -44,6 +44,7 @@ STORES = {
 }
 COPY = compiled(memory.copy_bytes, void(bytes_out, int64, bytes_in, int64, int64))
 STREAM = compiled(memory.stream_line, void(bytes_out, int64, bytes_in, int64))
+PREFETCH = compiled(memory.prefetch, void(bytes_in, int64))
 ADDRESS = compiled(memory.address_of, int64(bytes_in, int64))
 FLUSH = compiled(atomics.flush_line, void(bytes_in, int64))
 SIGNED_LOAD = compiled(atomics.load_acquire, int64(jit.int64_out, int64))
@@ -251,3 +252,11 @@ def test_a_line_is_copied_past_the_caches() -> None:
         copy(room, start + memory.LINE_SIZE, source, 7)
         assert room[start + memory.LINE_SIZE : start + 2 * memory.LINE_SIZE].tolist() == list(range(7, 71))
         assert np.count_nonzero(room) == memory.LINE_SIZE
+
+
+def test_a_line_may_be_asked_for_anywhere() -> None:
+    array = np.frombuffer(b"unchanged", np.uint8)
+    for at in (0, 8, 9, -(2**40), 2**40):
+        PREFETCH(array, at)
+        memory._expect(array, at)
+    assert array.tobytes() == b"unchanged"

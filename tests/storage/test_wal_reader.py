@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from seawall.errors import ChecksumError, CorruptionError, UnsupportedError
+from seawall.io.files import OsFiles
+from seawall.io.mapped import MappedPart, map_part
 from seawall.limits import WAL_FILE_SIZE_MIN, WAL_READ_SIZE
 from seawall.storage import wal, wal_reader, wal_window
 from seawall.storage.control import Checkpoint
@@ -19,7 +24,7 @@ from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, parse_epoch_h
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd, open_wal_file, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs, read_wal, repair_tail
+from seawall.storage.wal_reader import Damage, WalBatch, WalItem, WalRun, read_runs, read_wal, repair_tail
 from seawall.testing.disk import SimDisk
 from seawall.wire.batches import batch_header, encode_batch, stamp
 from seawall.wire.codes import BatchFlags
@@ -112,7 +117,7 @@ class Reading:
 def read(disk: SimDisk, from_at: int = 0, *, twice: bool = True) -> Reading:
     """One reading, in order: positions and addresses rise, and nothing overlaps."""
     items = list(read_wal(disk, DIRECTORY, OWNER, from_at))
-    assert not twice or items == list(read_wal(disk, DIRECTORY, OWNER, from_at))
+    assert not twice or items == list(read_wal(disk, DIRECTORY, OWNER, from_at)) == read_real(disk, from_at)
     end = items.pop()
     assert isinstance(end, WalEnd)
     assert end.synced_through <= end.at
@@ -132,6 +137,18 @@ def read(disk: SimDisk, from_at: int = 0, *, twice: bool = True) -> Reading:
             at = item.to_at
     assert at <= end.at
     return Reading(batches, damages, end)
+
+
+def read_real(disk: SimDisk, from_at: int) -> list[WalItem]:
+    """The same log on a real disk, where its files are mapped."""
+    with TemporaryDirectory() as directory:
+        for name in disk.list(DIRECTORY):
+            file = disk.open(f"{DIRECTORY}/{name}", read_only=True)
+            (Path(directory) / name).write_bytes(file.read(file.size(), 0))
+        return [
+            replace(item, reason=item.reason.replace(directory, DIRECTORY)) if isinstance(item, Damage) else item
+            for item in read_wal(OsFiles(), directory, OWNER, from_at)
+        ]
 
 
 def reopen(disk: SimDisk, file_size: int = SIZE) -> Log:
@@ -253,6 +270,43 @@ def test_a_file_that_shrinks_while_it_is_read_is_damage() -> None:
         wal_window.WalWindow(file).read(0, 200)
 
 
+def test_pages_that_cannot_be_had_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log()
+    for _ in range(40):
+        log.append(200, 3_000)
+    log.flip(log.receipts[20].end_at - 100)
+    expected = list(read_wal(log.disk, DIRECTORY, OWNER, 0))
+    fetch = MappedPart.fetch
+    monkeypatch.setattr(wal_window, "WAL_MAPPED_SIZE", 5_000)
+    for fetched in (0, 1, 9, 10_000):
+        left = iter(range(fetched))
+        monkeypatch.setattr(
+            MappedPart,
+            "fetch",
+            lambda part, start, end, left=left: next(left, None) is not None and fetch(part, start, end),
+        )
+        assert read_real(log.disk, 0) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="nothing is mapped elsewhere")
+def test_a_mapped_file_that_shrinks_while_it_is_read_is_damage(tmp_path: Path) -> None:
+    log = new_log()
+    log.append(9_000)
+    content = log.disk.open(wal_path(DIRECTORY, 0)).read(SIZE, 0)
+    Path(wal_path(str(tmp_path), 0)).write_bytes(content)
+    file = open_wal_file(OsFiles(), str(tmp_path), 0, OWNER, read_only=False)
+    mapped = map_part(file.file, 0, file.size)
+    assert mapped is not None
+    window = wal_window.WalWindow(file, mapped=mapped)
+    assert bytes(window.read(50, 100)) == content[DATA_START + 50 : DATA_START + 150]
+    # Backwards too: the window shows nothing that was not fetched.
+    assert bytes(window.read(0, 100)) == content[DATA_START : DATA_START + 100]
+    file.file.truncate(DATA_START + 100)
+    with pytest.raises(CorruptionError, match="the file ends after 90 of them"):
+        wal_window.WalWindow(file, mapped=mapped).read(10, 9_000)
+    file.file.close()
+
+
 def test_one_read_serves_many_epochs() -> None:
     log = new_log()
     for _ in range(100):
@@ -314,7 +368,7 @@ def check_old_tail_never_returns() -> None:
 
 def test_an_old_tail_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     check_old_tail_never_returns()
-    monkeypatch.setattr(wal_reader, "_is_zero", lambda _: True)
+    monkeypatch.setattr(wal_reader, "is_zero", lambda *_: 1)
     with pytest.raises(AssertionError):
         check_old_tail_never_returns()
 

@@ -5,10 +5,10 @@ are made one after the other, under the store's lock; a few of them are carried 
 reads and by helpers, since neither reading nor kernels need the interpreter.
 
 Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
-cache is read, verified, and its values copied to where Arrow wants them (`kernels/gather.py`). So each byte is moved
-twice in all, once out of the page cache and once to its place, and the memory for the latter comes from Arrow's pool,
-which uses again what was given back. A plan with anything else in it is carried out as for any reader and decoded by
-`wire/arrow.py`; both ways give the same table.
+cache is verified, and its values copied to where Arrow wants them (`kernels/gather.py`). What lies in a file is mapped
+(`io/mapped.py`), so each byte is moved once, out of the page cache to its place; where that cannot be, or is too little
+to be worth it, a piece is read first. The places are memory that is used again once it is given back. A plan with
+anything else in it is carried out as for any reader and decoded by `wire/arrow.py`; both ways give the same table.
 
 A plan is released when it was carried out, and also when it is not, because of an error before it.
 """
@@ -24,14 +24,23 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from seawall.core.types import Seq
+from seawall.engine.planning import Run
 from seawall.engine.read_buffers import READ_BUFFERS, Bytes
-from seawall.engine.reading import ReadPlan, bring, pieces
+from seawall.engine.reading import ReadPlan, bring, pieces, sound
 from seawall.engine.records import received, to_arrow
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError
+from seawall.io.mapped import map_part
 from seawall.io.topology import discover
 from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED, GATHER_ROWS, GATHER_SIZE, GATHER_STATE, gather_values
-from seawall.limits import ARROW_THREADS_MAX, BATCH_HEADER_SIZE, MIB, READ_PIECE_SIZE, RECORD_HEADER_SIZE
+from seawall.limits import (
+    ARROW_THREADS_MAX,
+    BATCH_HEADER_SIZE,
+    MIB,
+    READ_MAPPED_SIZE_MIN,
+    READ_PIECE_SIZE,
+    RECORD_HEADER_SIZE,
+)
 from seawall.storage.batch_index import Entries
 from seawall.wire.arrow import check_columns, empty_table, plain_table
 
@@ -154,17 +163,32 @@ class _Columns:
 def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | None:
     """All of a plan by the short way; None if something in it is not plain."""
     filled = _Columns(plan)
-    scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
     for run in plan.runs:
-        logged: Bytes = np.frombuffer(run.data, np.uint8)
-        for piece in pieces(run):
-            if piece.size > scratch.size:
-                scratch = READ_BUFFERS.take(piece.size)
-            buffer, at = (logged, run.at) if run.source is None else (scratch, piece.at)
-            code = filled.add(buffer, at, bring(run, piece, buffer, at))
+        for buffer, at, entries in _brought(run):
+            code = filled.add(buffer, at, entries)
             if code == GATHER_MALFORMED:
-                seq = int(run.entries[piece.first]["base_seq"])
+                seq = int(entries[0]["base_seq"])
                 raise CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
             if code != GATHER_DONE:
                 return None
     return filled.table(columns)
+
+
+def _brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:
+    """A run piece by piece: a buffer, which holds until the next one, its file position, the sound batches there."""
+    if run.source is None:
+        logged: Bytes = np.frombuffer(run.data, np.uint8)
+        for piece in pieces(run):
+            yield logged, run.at, bring(run, piece, logged, run.at)
+        return
+    mapped = map_part(run.source.file, run.at, run.size) if run.size >= READ_MAPPED_SIZE_MIN else None
+    if mapped is not None and mapped.fetch(run.at - mapped.at, run.at - mapped.at + run.size):
+        seen = mapped.bytes
+        for piece in pieces(run):
+            yield seen, mapped.at, sound(run, piece, seen, seen.size, mapped.at)
+        return
+    scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
+    for piece in pieces(run):
+        if piece.size > scratch.size:
+            scratch = READ_BUFFERS.take(piece.size)
+        yield scratch, piece.at, bring(run, piece, scratch, piece.at)

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from seawall.kernels.memory import LINE_SIZE
 from seawall.limits import READ_BUFFER_SIZE_MAX, READ_BUFFER_SIZE_MIN, READ_MEMORY_KEPT
 
 Bytes = npt.NDArray[np.uint8]
@@ -42,7 +43,7 @@ class ReadBuffers:
         try:
             memory = self._free[size].pop()
         except IndexError:
-            memory = np.empty(size, np.uint8)
+            memory = _on_a_line(size)
         # Through a memoryview: an array of an array would refer to the memory past the one that is watched.
         array: Bytes = np.frombuffer(memory.data, np.uint8, length)
         weakref.finalize(array, self._give_back, memory).atexit = False
@@ -57,6 +58,13 @@ class ReadBuffers:
         # Two threads may both find room for the last one: the bound is kept to within a stretch or two.
         if self.free_size + memory.nbytes <= READ_MEMORY_KEPT:
             self._free[memory.nbytes].append(memory)
+
+
+def _on_a_line(size: int) -> Bytes:
+    """Fresh memory that begins with a line of the cache, where whole lines are written fastest."""
+    memory: Bytes = np.empty(size + LINE_SIZE, np.uint8)
+    start = -memory.ctypes.data % LINE_SIZE
+    return memory[start : start + size]
 
 
 #: Those of this process.

@@ -203,11 +203,16 @@ def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
 
     What came out of the log is there already: the buffer is all of it.
     """
-    entries = run.entries[piece.first : piece.last]
     filled = len(run.data)
     if run.source is not None:
         start = piece.at - at
         filled = start + run.source.file.read_into([buffer.data[start : start + piece.size]], piece.at)
+    return sound(run, piece, buffer, filled, at)
+
+
+def sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entries:
+    """The entries of those batches of a piece that are sound, in a buffer filled so far from a file position on."""
+    entries = run.entries[piece.first : piece.last]
     verdicts: Bytes = np.empty(len(entries), np.uint8)
     bad = verify_entries(buffer, filled, at, entries, run.topic_id, verdicts)
     return entries if not bad else entries[verdicts == 0]

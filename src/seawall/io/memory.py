@@ -33,7 +33,7 @@ from seawall.io.interfaces import File
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["OsMapping", "OsSharedMemory", "map_read_only"]
+__all__ = ["OsMapping", "OsSharedMemory", "c_library", "map_pages", "map_read_only"]
 
 #: Number of the mbind system call; glibc has no wrapper for it.
 _MBIND_NUMBERS: Final = {"x86_64": 237, "aarch64": 235}
@@ -55,14 +55,21 @@ def map_read_only(file: File) -> memoryview:
 
     import numpy as np
 
-    library = _c_library()
-    address = library.mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
-    if address == ctypes.c_void_p(-1).value:
+    address = map_pages(file.fileno(), 0, length)
+    if address is None:
         # As many mappings as the system allows one process: reading costs memory and works.
         return memoryview(read_exactly(file, length, 0))
     mapped = (ctypes.c_uint8 * length).from_address(address)
-    weakref.finalize(mapped, library.munmap, address, length).atexit = False
+    weakref.finalize(mapped, c_library().munmap, address, length).atexit = False
     return np.ctypeslib.as_array(mapped).data.toreadonly()
+
+
+def map_pages(descriptor: int, at: int, length: int) -> int | None:
+    """Map a stretch of a file, from the beginning of a page on, read-only; its address, None if the system refuses."""
+    import ctypes
+
+    address: int = c_library().mmap(None, length, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, at)
+    return None if address == ctypes.c_void_p(-1).value else address
 
 
 class OsMapping:
@@ -137,8 +144,8 @@ class OsSharedMemory:
 
 
 @cache
-def _c_library() -> ctypes.CDLL:
-    """The C library with the two calls of a mapping declared: a pointer does not fit what is returned by default."""
+def c_library() -> ctypes.CDLL:
+    """The C library with the calls of a mapping declared: a pointer does not fit what is passed by default."""
     import ctypes
 
     library = ctypes.CDLL(None)
@@ -148,6 +155,7 @@ def _c_library() -> ctypes.CDLL:
         *(ctypes.c_int, ctypes.c_int, ctypes.c_longlong),
     )
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
 
 

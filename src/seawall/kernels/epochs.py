@@ -92,6 +92,8 @@ _AS_TOPIC = 0xFF
 _OPAQUE = 2
 _KEYED = 4
 _CLEAN = 1
+#: Bytes that are looked at together where zeros are expected.
+_ZEROS_STEP = 4_096
 #: Positions and lengths of a plain scan end here, so that adding to one cannot overflow; the reader takes the others.
 _NUMBER_MAX = 1 << 62
 
@@ -285,3 +287,21 @@ def find_epoch(buffer: Bytes, start: int, end: int, salt: np.uint64) -> int:
             return at
         at += 1
     return -1
+
+
+@kernel(int64(bytes_in, int64, int64))
+def is_zero(buffer: Bytes, start: int, end: int) -> int:
+    """Whether nothing but zeros stands from `start` up to `end`."""
+    at = start
+    while end - at >= _ZEROS_STEP:
+        found = np.uint64(0)
+        for word in range(at, at + _ZEROS_STEP, 8):
+            found |= load_u64(buffer, word)
+        if found != np.uint64(0):
+            return 0
+        at += _ZEROS_STEP
+    while at < end:
+        if buffer[at] != 0:
+            return 0
+        at += 1
+    return 1

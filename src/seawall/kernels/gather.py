@@ -32,7 +32,17 @@ from seawall.kernels.jit import (
     uint64_out,
     void,
 )
-from seawall.kernels.memory import LINE_SIZE, Bytes, address_of, as_int64, copy_bytes, load_u16, load_u32, stream_line
+from seawall.kernels.memory import (
+    LINE_SIZE,
+    Bytes,
+    address_of,
+    as_int64,
+    copy_bytes,
+    load_u16,
+    load_u32,
+    prefetch,
+    stream_line,
+)
 from seawall.kernels.segments import INDEX_ENTRY, Entries
 
 Integers = npt.NDArray[np.int64]
@@ -51,6 +61,8 @@ GATHER_STATE = 3
 
 #: Values of so many bytes are worth the way past the caches: with 1 KiB it writes 1.6 times as fast as a plain copy.
 _STREAMED_LENGTH = 512
+#: And so far ahead the source is asked for meanwhile, since a large batch is no longer near when it was verified.
+_READ_AHEAD = 2_048
 
 _HEADER = 96
 _RECORD_HEADER = 5
@@ -68,6 +80,7 @@ def _copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, leng
         done = -address_of(target, target_at) & (LINE_SIZE - 1)
         copy_bytes(target, target_at, source, source_at, done)
         while length - done >= LINE_SIZE:
+            prefetch(source, source_at + done + _READ_AHEAD)
             stream_line(target, target_at + done, source, source_at + done)
             done += LINE_SIZE
     copy_bytes(target, target_at + done, source, source_at + done, length - done)

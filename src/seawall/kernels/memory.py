@@ -163,6 +163,27 @@ def stream_line(typing_context: Any, target: Any, target_at: Any, source: Any, s
     return types.void(target, types.int64, source, types.int64), generate
 
 
+def _expect(array: Bytes, at: int) -> None:
+    """Nothing but speed depends on it."""
+
+
+@primitive(_expect)
+def prefetch(typing_context: Any, array: Any, at: Any) -> Any:
+    """Ask for the line of byte `at`, which may lie outside the array: nothing is read, and no fault comes of it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zero = ir.Constant(ir.IntType(64), 0)
+        pointer = byte_pointer(context, builder, signature.args[0], arguments[0], arguments[1], zero)
+        number = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer.type, number, number, number])
+        ask = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0i8")
+        # To read, kept as near as possible, data.
+        builder.call(ask, [pointer, *(ir.Constant(number, each) for each in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), generate
+
+
 @primitive(_address)
 def address_of(typing_context: Any, array: Any, at: Any) -> Any:
     """Memory address of byte `at`, for system calls made from kernels."""

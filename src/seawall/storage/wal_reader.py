@@ -22,8 +22,9 @@ which positions it used, so nothing can be appended safely: `CorruptionError`, a
 Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
 window; every other one is looked at by itself. What comes out is the same either way.
 
-Memory: a window that fits the cache of a core, or one epoch where that is larger, which the size of its file bounds;
-and a row for each of 16,384 batches, or of one epoch. This module must not know what the batches mean.
+Memory: no more than the page cache has where files are mapped; else a window that fits the cache of a core, or one
+epoch where that is larger, which the size of its file bounds. And a row for each of 16,384 batches, or of one epoch.
+This module must not know what the batches mean.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import ChecksumError, CorruptionError
 from seawall.io.files import read_exactly, write_all
 from seawall.io.interfaces import Files
+from seawall.io.mapped import map_part
 from seawall.kernels import epochs as kernels
-from seawall.kernels.epochs import WAL_ROW, WalRows, scan_epochs, verify_epoch
+from seawall.kernels.epochs import WAL_ROW, WalRows, is_zero, scan_epochs, verify_epoch
 from seawall.kernels.memory import Bytes
 from seawall.limits import BATCH_HEADER_SIZE, WAL_READ_SIZE
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress
@@ -142,7 +144,7 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
                 write_all(log.file, [data], log.file_position(at))
                 at = WalAddress(at + len(data))
             while data := window.read(at, WAL_READ_SIZE):
-                if not _is_zero(data):
+                if not is_zero(np.frombuffer(data, np.uint8), 0, len(data)):
                     write_all(log.file, [bytes(len(data))], log.file_position(at))
                 at = WalAddress(at + len(data))
             # Also where nothing was torn: a killed process may have left pages that only the cache holds.
@@ -172,7 +174,7 @@ class _Walk:
         self._is_searched = False
         #: From here to the end of the last file there are zeros, as far as that is known.
         self._zero_from = WalAddress(_NOWHERE)
-        self._buffer: Bytes = np.zeros(0, np.uint8)
+        self._memory: Bytes = np.zeros(0, np.uint8)
         self._rows: WalRows = np.zeros(_ROWS, WAL_ROW)
         self._walk = np.zeros(kernels.WALK_SIZE, np.int64)
 
@@ -208,7 +210,7 @@ class _Walk:
             self._is_strict = False
             yield from self._damage(first_at, following, str(error))
             return following
-        window = WalWindow(log, following, self._buffer)
+        window = WalWindow(log, following, self._memory, map_part(log.file, 0, log.size))
         try:
             at = yield from self._read_epochs(window)
             if following is None:
@@ -219,7 +221,7 @@ class _Walk:
                 yield from self._damage(at, following, f"{log.file.path}: nothing valid up to the next file")
             return following
         finally:
-            self._buffer = window.buffer
+            self._memory = window.memory
             log.file.close()
 
     def _read_epochs(self, window: WalWindow) -> Generator[WalPart, None, WalAddress]:
@@ -358,10 +360,12 @@ class _Walk:
     def _is_zero_from(self, window: WalWindow, at: WalAddress) -> bool:
         """Whether nothing was ever written from an address to the end of the file; what was found out is kept."""
         first_at = at
-        while at < self._zero_from and (data := window.read(at, WAL_READ_SIZE)):
-            if not _is_zero(data):
+        limit_at = min(window.limit_at, self._zero_from)
+        while at < limit_at:
+            start, end = window.load(at, 1)
+            if not is_zero(window.buffer, start, end):
                 return False
-            at = WalAddress(at + len(data))
+            at = WalAddress(at + end - start)
         self._zero_from = min(self._zero_from, first_at)
         return True
 
@@ -374,7 +378,3 @@ class _Walk:
             synced_through=min(at, self._synced_through),
             timestamp_ns=self._timestamp_ns,
         )
-
-
-def _is_zero(data: memoryview) -> bool:
-    return not np.frombuffer(data, np.uint8).any()

@@ -1,4 +1,7 @@
-"""A window on one file of the write-ahead log: its addresses, read in large pieces into one buffer.
+"""A window on one file of the write-ahead log: its addresses, seen through its pages or read into one buffer.
+
+Where a file can be mapped (`io/mapped.py`) the window moves over it and no byte is copied: copying is most of what
+reading a log costs. Where it cannot, or where its pages are not to be had, they are read in pieces that fit the cache.
 
 INV-WINDOW-REUSED: what `read` and `load` give holds until the next call of either. Nothing outside the file is shown,
 and nothing at or behind the next file. This module must not know which epochs are part of the log.
@@ -12,9 +15,10 @@ from typing import Final
 import numpy as np
 
 from seawall.errors import CorruptionError
+from seawall.io.mapped import MappedPart
 from seawall.kernels.epochs import find_epoch
 from seawall.kernels.memory import Bytes
-from seawall.limits import WAL_READ_SIZE
+from seawall.limits import WAL_MAPPED_SIZE, WAL_READ_SIZE
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
 from seawall.storage.wal_files import WalFile
 
@@ -24,24 +28,39 @@ _EMPTY: Final[Bytes] = np.zeros(0, np.uint8)
 class WalWindow:
     """Addresses of one file, up to its end or the next file."""
 
-    __slots__ = ("_at", "_filled", "_view", "buffer", "following", "limit_at", "log")
+    __slots__ = ("_at", "_filled", "_mapped", "_shown", "_view", "buffer", "following", "limit_at", "log", "memory")
 
-    def __init__(self, log: WalFile, following: WalAddress | None = None, buffer: Bytes = _EMPTY) -> None:
-        """`buffer` is the one of a window that is not used any more: new memory costs more than reading into it."""
+    def __init__(
+        self,
+        log: WalFile,
+        following: WalAddress | None = None,
+        memory: Bytes = _EMPTY,
+        mapped: MappedPart | None = None,
+    ) -> None:
+        """`memory` is that of a window not used any more: new memory costs more than reading into it.
+
+        `mapped` is all of the file, if that is possible.
+        """
         self.log = log
         self.following = following
         self.limit_at = log.limit_at if following is None else min(log.limit_at, following)
-        self.buffer = buffer
+        #: What is read into.
+        self.memory = memory
+        self._mapped = mapped
+        #: What is looked at, memory or mapped: its first byte is that of address `_at`, which a mapped file has not,
+        #: and it holds what it should from `_shown` up to `_filled`.
+        self.buffer = memory if mapped is None else mapped.bytes
         self._view = self.buffer.data
-        self._at = log.first_at
+        self._at = int(log.first_at) if mapped is None else -log.file_position(WalAddress(0))
+        self._shown = 0
         self._filled = 0
 
     def load(self, at: WalAddress, length: int) -> tuple[int, int]:
         """Have `length` bytes from an address, all below the limit, in the buffer: where they begin, and its end."""
         start = at - self._at
-        if start < 0 or start + length > self._filled:
+        if start < self._shown or start + length > self._filled:
             self._fill(at, length)
-            start = 0
+            start = at - self._at
         return start, self._filled
 
     def read(self, at: WalAddress, length: int) -> memoryview:
@@ -78,10 +97,30 @@ class WalWindow:
         return None
 
     def _fill(self, at: WalAddress, length: int) -> None:
+        if self._mapped is not None:
+            if self._show(self._mapped, at, length):
+                return
+            self._mapped = None
+            self.buffer = self.memory
+            self._view = self.buffer.data
+            self._at, self._shown, self._filled = at, 0, 0
+        self._read(at, length)
+
+    def _show(self, mapped: MappedPart, at: WalAddress, length: int) -> bool:
+        """Move the window to an address of the mapped file, and let the disk begin with what comes behind it."""
+        start = at - self._at
+        end = start + min(max(length, WAL_MAPPED_SIZE), self.limit_at - at)
+        if not mapped.fetch(start, end):
+            return False
+        mapped.announce(end, end + WAL_MAPPED_SIZE)
+        self._shown, self._filled = start, end
+        return True
+
+    def _read(self, at: WalAddress, length: int) -> None:
         wanted = min(max(length, WAL_READ_SIZE), self.limit_at - at)
         kept = self.buffer[max(0, at - self._at) : self._filled] if at >= self._at else _EMPTY
         if wanted > self.buffer.size:
-            self.buffer = np.empty(wanted, np.uint8)
+            self.memory = self.buffer = np.empty(wanted, np.uint8)
             self._view = self.buffer.data
         # What the window has already is moved to its front: no byte is read twice.
         self.buffer[: kept.size] = kept

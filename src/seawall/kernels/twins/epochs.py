@@ -130,3 +130,8 @@ def find_epoch(buffer: Bytes, start: int, end: int, salt: int) -> int:
 def _crc(data: bytes) -> int:
     message = np.frombuffer(data, np.uint8)
     return crc32c(message, 0, message.size, 0)
+
+
+def is_zero(buffer: Bytes, start: int, end: int) -> int:
+    """Whether nothing but zeros stands from `start` up to `end`."""
+    return int(not any(buffer[start:end].tobytes()))
