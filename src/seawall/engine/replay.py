@@ -30,7 +30,7 @@ from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.limits import BATCH_HEADER_SIZE
-from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
+from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries, entries_of
 from seawall.storage.control import ClientRow, Reference, SegmentRoll
 from seawall.storage.control_batches import parts_of, read_control
 from seawall.storage.control_documents import TopicDelete
@@ -143,7 +143,7 @@ class _Replay:
             _remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
             before = len(segment.index)
-            segment.index.extend(_entries(appended, segment.index.end))
+            segment.index.extend(entries_of(appended, segment.index.end))
             segment.waiting.update(enumerate(appended["at"].tolist(), before))
 
     def control(self, found: WalBatch) -> None:
@@ -216,17 +216,6 @@ def _remember_keys(topic: TopicState, rows: WalRows) -> None:
         topic.keys.remember(key_of(ClientId(int(row["client_id"])), ClientSeq(int(row["client_seq"]))), append)
     if keyed.size:
         topic.keys.expire(append.at_ms, topic.config.idempotency_window_ms)
-
-
-def _entries(rows: WalRows, at: int) -> Entries:
-    """The index entries of batches that lie back to back from a file position on."""
-    entries: Entries = np.empty(len(rows), INDEX_ENTRY)
-    for name in ("base_seq", "timestamp_ns", "base_offset", "position", "count"):
-        entries[name] = rows[name]
-    entries["length"] = rows["size"]
-    ends = np.cumsum(rows["size"], dtype=np.uint64) + np.uint64(at)
-    entries["at"] = ends - rows["size"]
-    return entries
 
 
 def _row_of(header: BatchHeader) -> WalRows:
