@@ -16,7 +16,7 @@ from seawall.engine.embedded import EmbeddedLog, Item, open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.view import ReadOnlyLog, open_view
-from seawall.errors import CorruptionError, InvalidInputError, LockedError, NotFoundError
+from seawall.errors import CorruptionError, InvalidInputError, LockedError, NotFoundError, UnsupportedError
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File
 from seawall.topics.gaps import Gap
@@ -70,6 +70,30 @@ def test_it_sees_what_a_running_writer_has_published(writer: EmbeddedLog, data: 
         assert view.committed("reader", "events") == 3
         assert view.committed("nobody", "events") is None
     assert tree(data) == before
+
+
+def test_deleted_records_are_gone_and_so_may_their_files_be(writer: EmbeddedLog, data: Path) -> None:
+    for number in range(12):
+        writer.publish("events", [b"%d" % number] * 2)
+    writer.delete("events", before_seq=14)
+    with open_view(data) as view:
+        assert everything(view) == [b"6"] + [b"%d" % number for number in range(7, 12) for _ in range(2)]
+    writer.checkpoint()
+    writer.delete("events", before_seq=21)
+    writer.publish("events", [b"last"])
+    with open_view(data) as view:
+        assert everything(view) == [b"10", b"10", b"11", b"11", b"last"]
+        assert view.read("events")[0].first_seq == 21
+
+
+def test_what_is_in_memory_alone_is_not_for_others(writer: EmbeddedLog, data: Path) -> None:
+    writer.create_topic("ram", durability="ephemeral")
+    writer.publish("ram", b"x")
+    writer.sync()
+    with open_view(data) as view:
+        assert view.describe("ram").next_seq == 2
+        with pytest.raises(UnsupportedError, match="memory of the process"):
+            view.read("ram")
 
 
 def test_it_stays_as_it_is_until_it_is_refreshed(writer: EmbeddedLog, data: Path) -> None:

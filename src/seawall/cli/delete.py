@@ -7,21 +7,10 @@ says so. It asks first, unless `--yes` is given.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, cast
 
 import click
 
 from seawall.cli.data_directory import data_option, json_option, open_data, print_json
-
-
-class DeletesRecords(Protocol):
-    """What the command asks of a log."""
-
-    def delete(
-        self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
-    ) -> int:
-        """Delete records; how many went."""
-        ...
 
 
 @click.command()
@@ -57,8 +46,7 @@ def delete(
         if not yes:
             which = _which(before_seq, tag, tag_prefix)
             click.confirm(f"Delete the records of {topic} {which} for ever?", abort=True, err=True)
-        deletes = cast("DeletesRecords", log)
-        count = deletes.delete(topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
+        count = log.delete(topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
     if as_json:
         print_json({"topic": topic, "deleted": count})
     else:

@@ -36,7 +36,8 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.embedded import READ_SIZE, Item, Start, TopicInfo, seq_after
 from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import ReceivedBatch, received
-from seawall.engine.replay import Replayed, replay
+from seawall.engine.removal import still_needed
+from seawall.engine.replay import Replayed, ReplayedSegment, replay
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.files import OsFiles
@@ -289,7 +290,7 @@ class _Picture:
         sealed = {name.first_seq: SealedSegment(home, name) for name in names.sealed}
         log = TopicLog(home, self._locate, [sealed[first_seq] for first_seq in sorted(sealed)], [])
         try:
-            for first_seq, segment in self.replayed.segments.get(topic_id, {}).items():
+            for first_seq, segment in self._unsealed(topic_id).items():
                 if first_seq in sealed or not len(segment.index):
                     continue
                 # Behind damage in the log a segment has no file yet. Nothing is read from it then: all of it waits.
@@ -303,6 +304,11 @@ class _Picture:
             log.close()
             raise
         return log
+
+    def _unsealed(self, topic_id: TopicId) -> dict[Seq, ReplayedSegment]:
+        """Segments that are not sealed, without those that were dropped with their records."""
+        topic = self.catalog.find(topic_id)
+        return {} if topic is None else still_needed(topic, self.replayed.segments.get(topic_id, {}))
 
     def _locate(self, at: WalAddress) -> tuple[File, int]:
         """The file an address of the log lies in, and the position there."""
