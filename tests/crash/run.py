@@ -14,7 +14,7 @@ import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
-from crash_kill import kill_cycle
+from crash_kill import Known, kill_cycle
 from crash_sweep import CASES_PER_SCRIPT, case_of, run_case
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -72,7 +72,7 @@ def again(seed: int, number: int) -> str:
 def kill(seed: int, cycles: int, progress: Progress) -> int:
     """Kills on one real directory; 1 if a promise was broken."""
     task = progress.add_task("kills", total=cycles)
-    known: dict[int, str] = {}
+    known: Known = {}
     acks = 0
     with tempfile.TemporaryDirectory() as directory:
         for number in range(cycles):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_history import read_all
-from crash_sweep import encoded
+from crash_history import read_values
+from crash_world import encoded
 
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
@@ -56,14 +56,14 @@ def test_a_full_disk_is_no_failure(size: int, capacity: int) -> None:
     victims = fill(store, "victim", size)
     assert len(victims) > 5
     for _ in range(3):
-        assert [*read_all(store, "victim")[0].values()] == victims
+        assert [*read_values(store, "victim")[0].values()] == victims
         with pytest.raises(DiskFullError):
             publish(store, "victim", bytes(size + 8))
     store.delete_topic("victim")
     publish(store, "kept", bytes(size))
     store.close()
     store = opened(disk)
-    assert read_all(store, "kept") == ({1: b"first", 2: bytes(size)}, [])
+    assert read_values(store, "kept") == ({1: b"first", 2: bytes(size)}, [])
     assert store.catalog.names() == ["kept"]
     store.close()
 
@@ -75,7 +75,7 @@ def test_a_directory_on_a_full_disk_opens_for_reading_and_deleting() -> None:
     victims = fill(store, "victim", 3_000)
     disk.crash(keep="none")
     store = opened(disk)
-    assert [*read_all(store, "victim")[0].values()] == victims
+    assert [*read_values(store, "victim")[0].values()] == victims
     store.delete_topic("victim")
     store.create_topic("next", TopicConfig())
     publish(store, "next", b"works")
@@ -112,7 +112,7 @@ def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
     store.checkpoint()
     store.close()
     store = opened(disk)
-    records, gaps = read_all(store, "events")
+    records, gaps = read_values(store, "events")
     assert [*records.values()] == [*(b"%08d" % number for number in range(6)), b"goes on"]
     assert gaps == []
     store.close()
@@ -130,10 +130,10 @@ def test_a_checkpoint_on_the_side_does_not_spoil_the_append() -> None:
     # The append whose checkpoint fails is durable, so it is no error; the next one is told.
     with pytest.raises(FatalError, match="an earlier change failed"):
         fill(store, "events", 20_000)
-    count = len(read_all(store, "events")[0])
+    count = len(read_values(store, "events")[0])
     store.close()
     store = opened(disk)
-    assert len(read_all(store, "events")[0]) == count > 30
+    assert len(read_values(store, "events")[0]) == count > 30
     store.close()
 
 
@@ -154,7 +154,7 @@ def test_a_refused_roll_leaves_no_segment_behind() -> None:
     publish(store, "events", bytes(90_000))
     disk.crash(keep="none")
     store = opened(disk)
-    records, _ = read_all(store, "events")
+    records, _ = read_values(store, "events")
     assert records == {1: b"00000001", 2: b"00000002", 3: b"00000003", 4: bytes(90_000)}
     store.close()
 
