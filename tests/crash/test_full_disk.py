@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import random
@@ -13,6 +14,7 @@ import pytest
 from crash_history import read_values
 from crash_world import encoded
 
+from seawall.engine.aio import AsyncLog
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
@@ -21,6 +23,7 @@ from seawall.errors import DiskFullError, FatalError
 from seawall.limits import KIB, MIB
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
 
 SETTINGS = StoreSettings(wal_file_size=128 * KIB, ceiling_step=1_000, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
 
@@ -173,6 +176,9 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
+REAL_SETTINGS = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, checkpoint_size=MIB)
+
+
 def fill_log(log: EmbeddedLog, topic: str) -> int:
     for accepted in itertools.count():
         try:
@@ -183,8 +189,7 @@ def fill_log(log: EmbeddedLog, topic: str) -> int:
 
 
 def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> None:
-    settings = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, checkpoint_size=MIB)
-    with open_log(small_file_system / "data", settings) as log:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         log.create_topic("kept")
         log.create_topic("victim")
         log.publish("kept", "first")
@@ -193,5 +198,57 @@ def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> Non
         assert sum(len(item) for item in log.follow("victim")) == accepted
         log.delete_topic("victim")
         log.publish("kept", bytes(50_000))
-    with open_log(small_file_system / "data", settings) as log:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        assert log.describe("kept").record_count == 2
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory", "ephemeral"])
+def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Path, durability: str) -> None:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        log.create_topic("events", segment_max_records=10, durability=durability)
+        accepted = fill_log(log, "events")
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                log.publish("events", bytes(50_000))
+        assert log.delete("events", before_seq=accepted - 4) == accepted - 5
+        log.checkpoint()
+        again = fill_log(log, "events")
+        assert again > accepted // 2
+        assert log.read_arrow("events").num_rows == 5 + again
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        assert log.describe("events").record_count == 5 + again
+        assert [item for item in log.follow("events") if isinstance(item, Gap)] == []
+        assert log.verify().is_sound
+
+
+async def fill_async_log(log: AsyncLog, topic: str) -> int:
+    for accepted in itertools.count():
+        try:
+            await log.publish(topic, bytes(50_000))
+        except DiskFullError:
+            return accepted
+    raise AssertionError
+
+
+async def use_full_disk(path: Path) -> None:
+    async with AsyncLog(path, REAL_SETTINGS) as log:
+        await log.create_topic("kept")
+        await log.create_topic("victim", segment_max_records=10)
+        await log.publish("kept", "first")
+        accepted = await fill_async_log(log, "victim")
+        assert accepted > 40
+        fates = await asyncio.gather(*(log.publish("victim", bytes(50_000)) for _ in range(5)), return_exceptions=True)
+        assert {type(fate) for fate in fates} == {DiskFullError}
+        assert (await log.read_arrow("victim")).num_rows == accepted
+        removed = await asyncio.to_thread(log._opened().delete, "victim", before_seq=accepted)
+        assert removed == accepted - 1
+        await log.checkpoint()
+        assert await fill_async_log(log, "victim") > accepted // 2
+        await log.delete_topic("victim")
+        await log.publish("kept", bytes(50_000))
+
+
+def test_a_full_disk_is_no_failure_on_an_event_loop(small_file_system: Path) -> None:
+    asyncio.run(use_full_disk(small_file_system / "data"))
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         assert log.describe("kept").record_count == 2
