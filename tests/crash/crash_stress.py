@@ -86,19 +86,25 @@ class Stress:
         self.errors: list[BaseException] = []
         self.seed = seed
         self.counts: dict[str, int] = {}
-        self._ends_at = time.monotonic() + seconds
+        self._seconds = seconds
+        self._ends_at = 0.0
+
+    def begin(self) -> None:
+        """From now on it counts."""
+        self._ends_at = time.monotonic() + self._seconds
 
     @property
     def goes_on(self) -> bool:
         return time.monotonic() < self._ends_at and not self.errors
 
     def thread(self, name: str, step: Callable[[random.Random], int]) -> threading.Thread:
-        """A thread that does its step until the end; the first error of any ends all."""
+        """A thread that does its step, once at least, until the end; the first error of any ends all."""
 
         def run() -> None:
             chance = random.Random(f"{name} {self.seed}")
             done = 0
             try:
+                done += step(chance)
                 while self.goes_on:
                     done += step(chance)
             except ERRORS as error:
@@ -339,6 +345,7 @@ async def _run(stress: Stress, directory: Path) -> None:
             stress.thread("deletes", remover(stress, log)),
             stress.thread("checkpoints", checkpointer(log)),
         ]
+        stress.begin()
         for thread in threads:
             thread.start()
         try:
