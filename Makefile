@@ -8,6 +8,7 @@ PYTEST := $(BIN)/pytest
 FUZZ_EXECUTIONS ?= 100000
 CRASH_IMAGES ?= 20000
 CRASH_KILLS ?= 100
+STRESS_SECONDS ?= 60
 SUITE ?= kernels
 ARGS ?=
 
@@ -74,8 +75,12 @@ fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (default 100,0
 	$(BIN)/python tests/fuzz/run.py --executions $(FUZZ_EXECUTIONS) $(ARGS)
 
 .PHONY: crash
-crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (default 20,000) and kill real processes
-	$(BIN)/python tests/crash/run.py --images $(CRASH_IMAGES) --kills $(CRASH_KILLS) $(ARGS)
+crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (default 20,000), kill processes, damage files
+	$(BIN)/python tests/crash/run.py --images $(CRASH_IMAGES) --kills $(CRASH_KILLS) --damage $(ARGS)
+
+.PHONY: stress
+stress: setup ## Write, read, delete and checkpoint at once for STRESS_SECONDS (default 60), every answer checked
+	$(BIN)/python tests/crash/run.py --images 0 --kills 0 --stress $(STRESS_SECONDS) $(ARGS)
 
 .PHONY: bench
 bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check

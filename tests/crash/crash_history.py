@@ -1,29 +1,44 @@
 """What everybody was told about a log, and whether what it shows now can be true.
 
-Facts are kept across crashes: every (seq, value) that an ack or a read has shown, what must survive, what was only
-tried. `check` holds a store against them:
+Facts are kept across crashes: every (seq, value) that an ack or a read has shown, what must survive which end, what was
+only tried. `check` holds a store against them:
 
-- records that were promised as durable are there, identical;
+- records that were promised are there, identical: `fsync` after any end, `disk` after a kill, `memory` after a kill
+  too, once anything was written behind it; `ephemeral` ones are gone after every end;
 - nothing is there that nobody wrote, nothing twice, and the records of a topic are in the order of their writing;
-- seqs are dense: each one is a record or part of an explicit gap, and without damage no gap says corruption;
+- what an opening did not show and had not promised never comes back;
+- seqs are dense: each one is a record, part of an explicit gap, or deleted; without damage no gap says corruption;
+- deleted records never come back, and none goes that no delete meant;
+- caps and ages take only what they may, the oldest first, and what they took is a gap;
 - no seq ever belongs to two records, whoever saw it and however long ago;
 - next seqs and floors never go back;
+- live records and bytes are counted right;
 - topics, their configuration and cursors are as the last ack says, or as something that was tried since then would
   have made them.
+
+Sessions and keys have their place in `Written`: what tells two attempts of one publisher apart is said there.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
-from seawall.core.types import Seq
+from seawall.core.types import Seq, TopicId
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
+from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.topics.config import Discard, Durability, TopicConfig
 from seawall.topics.gaps import Gap
+from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
+from seawall.wire.envelope import Envelope, parse_envelope
 from seawall.wire.fields import write_json
-from seawall.wire.records import decode_block
+from seawall.wire.records import Record, RecordType, decode_block
+
+NS_PER_MS = 1_000_000
+EVICTIONS = (GapReason.CAP, GapReason.TTL)
 
 
 class BrokenPromiseError(AssertionError):
@@ -35,6 +50,38 @@ def require(condition: bool, complaint: str) -> None:
         raise BrokenPromiseError(complaint)
 
 
+class Level(IntEnum):
+    """What has become of something acked: in memory only, in the page cache, on the disk."""
+
+    STAGED = 0
+    WRITTEN = 1
+    DURABLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A record that somebody tried to write; its number says when that was, and no other has it."""
+
+    number: int
+    zeros: int
+    tag: bytes | None = None
+
+    def record(self) -> Record:
+        """The record itself: its number, zeros, and an envelope where there is a tag."""
+        data = b"%08d" % self.number + bytes(self.zeros)
+        return Record(1, data) if self.tag is None else Envelope(data=data, tag=self.tag).to_record()
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A record as it was shown."""
+
+    value: Written
+    size: int
+    timestamp_ns: int
+    level: Level
+
+
 #: A topic as a name may show it: its id and its configuration. None where there is none.
 Shown = tuple[int, bytes] | None
 
@@ -43,13 +90,43 @@ Shown = tuple[int, bytes] | None
 class TopicFacts:
     """One life of a topic."""
 
-    attempted: dict[bytes, int] = field(default_factory=dict)
-    seen: dict[int, bytes] = field(default_factory=dict)
-    durable: dict[int, bytes] = field(default_factory=dict)
-    #: Acked, and durable as soon as anything is synced.
-    weak: dict[int, bytes] = field(default_factory=dict)
+    #: What may turn up, by its number; and those numbers that nobody was told a seq of.
+    values: dict[int, Written] = field(default_factory=dict)
+    pending: set[int] = field(default_factory=set)
+    #: Seq → number, for ever.
+    seen: dict[int, int] = field(default_factory=dict)
+    live: dict[int, Live] = field(default_factory=dict)
+    evicted: dict[int, Level] = field(default_factory=dict)
+    #: Seqs of deletes that were tried, and of those that took effect.
+    deletable: set[int] = field(default_factory=set)
+    dead: set[int] = field(default_factory=set)
+    #: Every configuration that may have been in force since somebody looked.
+    configs: list[TopicConfig] = field(default_factory=list)
     next_seq: int = 1
-    floor: int = 1
+    floors: list[int] = field(default_factory=lambda: [1, 1, 1])
+    #: Whether its records are in memory alone.
+    is_volatile: bool = False
+
+    def copy(self) -> TopicFacts:
+        return TopicFacts(
+            *(dict(self.values), set(self.pending), dict(self.seen), dict(self.live), dict(self.evicted)),
+            *(set(self.deletable), set(self.dead), list(self.configs), self.next_seq, list(self.floors)),
+            self.is_volatile,
+        )
+
+    def may_be_evicted(self, seq: int, now_ns: int) -> bool:
+        """Whether a cap or an age may have taken a live record."""
+        newer = [live.size for other, live in self.live.items() if other > seq]
+        coming = [self.values[number].record().size for number in self.pending]
+        for config in self.configs:
+            if config.ttl_ms and self.live[seq].timestamp_ns < now_ns - config.ttl_ms * NS_PER_MS:
+                return True
+            if config.discard is Discard.OLD:
+                if config.cap_records and len(newer) + len(coming) >= config.cap_records:
+                    return True
+                if config.cap_bytes and sum(newer) + sum(coming) + self.live[seq].size > config.cap_bytes:
+                    return True
+        return False
 
 
 @dataclass
@@ -60,34 +137,105 @@ class History:
     names: dict[str, set[Shown]] = field(default_factory=dict)
     cursors: dict[tuple[str, int], set[int | None]] = field(default_factory=dict)
     writes: int = 0
+    now_ns: int = 0
+    #: What the ends since the last opening have left for certain.
+    kept: Level = Level.WRITTEN
+
+    def copy(self) -> History:
+        return History(
+            {topic_id: facts.copy() for topic_id, facts in self.topics.items()},
+            {name: set(shown) for name, shown in self.names.items()},
+            {key: set(seqs) for key, seqs in self.cursors.items()},
+            *(self.writes, self.now_ns, self.kept),
+        )
 
     def topic(self, topic_id: int) -> TopicFacts:
         return self.topics.setdefault(topic_id, TopicFacts())
 
-    def new_value(self, topic_id: int, size: int) -> bytes:
-        """A value that was never written before; its number says when it was."""
+    # --- what was tried and told -----------------------------------------------------------------------------------
+
+    def write(self, topic_id: int, zeros: int, tag: bytes | None) -> Written:
+        """A value that was never written before."""
         self.writes += 1
-        value = b"%08d" % self.writes + bytes(size)
-        self.topic(topic_id).attempted[value[:8]] = len(value)
+        value = Written(self.writes, zeros, tag)
+        facts = self.topic(topic_id)
+        facts.values[value.number] = value
+        facts.pending.add(value.number)
         return value
 
-    def saw(self, topic_id: int, seq: int, value: bytes) -> None:
-        """Somebody was shown a record."""
+    def refused(self, topic_id: int, value: Written) -> None:
+        """It was not even tried."""
         facts = self.topic(topic_id)
-        before = facts.seen.setdefault(seq, value)
-        require(before == value, f"topic {topic_id}: seq {seq} was {before[:8]!r} and is {value[:8]!r}")
-        facts.next_seq = max(facts.next_seq, seq + 1)
+        del facts.values[value.number]
+        facts.pending.discard(value.number)
 
-    def synced(self) -> None:
-        """Everything acked so far is durable."""
+    def acked(self, topic_id: int, seq: int, value: Written, timestamp_ns: int, level: Level) -> None:
+        facts = self.topic(topic_id)
+        self._saw(facts, topic_id, seq, value.number)
+        facts.pending.discard(value.number)
+        level = Level.STAGED if facts.is_volatile else level
+        facts.live[seq] = Live(value, value.record().size, timestamp_ns, level)
+
+    def reached(self, level: Level) -> None:
+        """Everything acked so far has come so far."""
         for facts in self.topics.values():
-            facts.durable |= facts.weak
-            facts.weak.clear()
+            if facts.is_volatile:
+                continue
+            facts.live = {
+                seq: live if live.level >= level else replace(live, level=level) for seq, live in facts.live.items()
+            }
+            facts.evicted = {seq: max(before, level) for seq, before in facts.evicted.items()}
+            facts.floors[level] = max(facts.floors[: level + 1])
+
+    def power_lost(self) -> None:
+        self.kept = Level.DURABLE
+
+    def meant(self, topic_id: int, next_seq: int, before_seq: int | None, match: TagMatch | None) -> set[int]:
+        """The seqs that a delete means, as far as somebody was shown them."""
+        below = next_seq if before_seq is None else min(before_seq, next_seq)
+        if match is None:
+            return {*range(1, below)}
+        live = self.topic(topic_id).live
+        return {seq for seq in live if seq < below and _matches(match, live[seq].value.tag)}
+
+    def try_delete(self, topic_id: int, seqs: set[int]) -> None:
+        self.topic(topic_id).deletable |= seqs
+
+    def deleted(self, topic_id: int, seqs: set[int]) -> int:
+        """A delete was acked; how many live records it must have removed."""
+        facts = self.topic(topic_id)
+        gone = facts.live.keys() & seqs
+        facts.dead |= seqs
+        for seq in gone:
+            del facts.live[seq]
+        return len(gone)
+
+    def observe(self, topic: TopicState, level: Level) -> None:
+        """After a change: what was evicted by it, and how far that has come."""
+        facts = self.topic(topic.topic_id)
+        gone = [seq for seq in facts.live if seq < topic.evict_floor]
+        for seq in gone:
+            require(facts.may_be_evicted(seq, self.now_ns), f"{topic.name}: seq {seq} was evicted without need")
+        if gone and not facts.is_volatile:
+            # An eviction is durable, whatever the class: what was told to be gone does not come back.
+            level = Level.DURABLE
+        for seq in gone:
+            del facts.live[seq]
+            facts.evicted[seq] = level
+        facts.floors[level] = max(facts.floors[level], topic.floor)
+
+    def _saw(self, facts: TopicFacts, topic_id: int, seq: int, number: int) -> None:
+        before = facts.seen.setdefault(seq, number)
+        require(before == number, f"topic {topic_id}: seq {seq} was {before} and is {number}")
+        facts.next_seq = max(facts.next_seq, seq + 1)
 
     # --- names and cursors: what may be shown ---------------------------------------------------------------------
 
-    def try_name(self, name: str, shown: Shown) -> None:
+    def try_name(self, name: str, shown: Shown, config: TopicConfig | None = None) -> None:
         self.names.setdefault(name, {None}).add(shown)
+        if shown is not None and config is not None:
+            self.topic(shown[0]).configs.append(config)
+            self.topic(shown[0]).is_volatile = config.durability is Durability.EPHEMERAL
 
     def set_name(self, name: str, shown: Shown) -> None:
         self.names[name] = {shown}
@@ -112,40 +260,79 @@ class History:
             if whole:
                 self.set_name(name, shown)
             if shown is not None:
-                records = self._check_topic(store, name, shown[0], chance)
-                if whole:
-                    # What an open shows was synced by it; what it does not show and was not promised is gone for good.
-                    self.topic(shown[0]).weak.clear()
-                    self.topic(shown[0]).durable |= records
+                self._check_topic(store, store.catalog.named(name), chance, whole=whole)
         for (owner, topic_id), allowed_seqs in self.cursors.items():
-            if store.catalog.find(topic_id) is not None:
-                cursor = store.catalog.cursor(owner, topic_id)
+            if store.catalog.find(TopicId(topic_id)) is not None:
+                cursor = store.catalog.cursor(owner, TopicId(topic_id))
                 next_seq = None if cursor is None else int(cursor.next_seq)
                 require(next_seq in allowed_seqs, f"cursor {owner} is {next_seq}, allowed is {allowed_seqs}")
                 if whole:
                     self.cursors[owner, topic_id] = {next_seq}
+        if whole:
+            self.kept = Level.WRITTEN
 
-    def _check_topic(self, store: Store, name: str, topic_id: int, chance: random.Random) -> dict[int, bytes]:
-        facts = self.topic(topic_id)
-        topic = store.catalog.named(name)
-        records, gaps = read_all(store, name, chance.choice((1, 5_000, 1 << 22)))
-        numbers = [value[:8] for value in records.values()]
-        for seq, value in records.items():
-            self.saw(topic_id, seq, value)
-            require(facts.attempted.get(value[:8]) == len(value), f"{name}: seq {seq} was never written: {value[:8]!r}")
-            require(not any(value[8:]), f"{name}: seq {seq} has other bytes than were written")
-        require(numbers == sorted(set(numbers)), f"{name}: records out of order, or twice: {numbers}")
-        for seq, value in facts.durable.items():
-            require(records.get(seq) == value, f"{name}: seq {seq} was durable and is lost: {value[:8]!r}")
-        for gap in gaps:
-            require(gap.reason is GapReason.CRASH, f"{name}: {gap} without any damage")
-        covered = len(records) + sum(gap.last_seq - gap.first_seq + 1 for gap in gaps)
-        require(covered == topic.next_seq - 1, f"{name}: {covered} seqs accounted for, next is {topic.next_seq}")
+    def _check_topic(self, store: Store, topic: TopicState, chance: random.Random, *, whole: bool) -> None:
+        facts, name = self.topic(topic.topic_id), topic.name
+        kept = self.kept if whole else Level.STAGED
+        seen = read_all(store, name, chance.choice((1, 5_000, 1 << 22)))
+        found = self._check_records(facts, topic, seen, kept)
+        for seq in facts.live.keys() - found.keys():
+            live = facts.live[seq]
+            if seq in seen.silent:
+                require(seq in facts.deletable, f"{name}: seq {seq} went without a word: {live}")
+            elif seq < topic.evict_floor:
+                require(facts.may_be_evicted(seq, self.now_ns), f"{name}: seq {seq} was evicted without need: {live}")
+            else:
+                require(live.level < kept, f"{name}: seq {seq} was {live.level.name} and is lost: {live}")
+        unasked = seen.silent - facts.deletable - facts.dead
+        require(not unasked, f"{name}: seqs {sorted(unasked)[:9]} are neither there nor accounted for")
+        for gap in seen.gaps:
+            evicted = gap.reason in EVICTIONS and gap.last_seq < topic.evict_floor
+            require(evicted or gap.reason is GapReason.CRASH, f"{name}: {gap} without any damage")
         require(topic.next_seq >= facts.next_seq, f"{name}: next seq {topic.next_seq}, but {facts.next_seq} was due")
-        require(topic.floor >= facts.floor, f"{name}: floor went from {facts.floor} to {topic.floor}")
-        facts.floor = topic.floor
+        floor = max(facts.floors[kept:])
+        require(topic.floor >= floor, f"{name}: floor went from {floor} to {topic.floor}")
+        require(topic.live_records == len(found), f"{name}: {len(found)} records, counted {topic.live_records}")
+        size = sum(live.size for live in found.values())
+        require(topic.live_bytes == size, f"{name}: {size} bytes, counted {topic.live_bytes}")
         topic.check_invariants()
-        return records
+        if whole:
+            # What an open shows was synced by it; what it does not show and was not promised is gone for good.
+            facts.values = {live.value.number: live.value for live in found.values()}
+            facts.live = found
+            facts.dead |= seen.silent
+            facts.floors = [topic.floor] * 3
+            facts.configs = [topic.config]
+            for known in (facts.pending, facts.evicted, facts.deletable):
+                known.clear()
+
+    def _check_records(self, facts: TopicFacts, topic: TopicState, seen: Seen, kept: Level) -> dict[int, Live]:
+        """Whether each record that is shown may be; all of them, as facts."""
+        found: dict[int, Live] = {}
+        last = 0
+        for seq, (record, timestamp_ns) in seen.records.items():
+            about = f"{topic.name}: seq {seq}"
+            number = number_of(record)
+            self._saw(facts, topic.topic_id, seq, number)
+            value = facts.values.get(number)
+            require(value is not None and value.record() == record, f"{about} was never written so: {number}")
+            require(seq not in facts.dead, f"{about} was deleted and is back")
+            require(seq not in facts.evicted or facts.evicted[seq] < kept, f"{about} was evicted and is back")
+            require(number > last, f"{about} holds {number}, out of order or twice: {last} is before it")
+            last = number
+            assert value is not None
+            found[seq] = Live(value, record.size, timestamp_ns, Level.DURABLE)
+        return found
+
+
+def _matches(match: TagMatch, tag: bytes | None) -> bool:
+    text = match.text.encode()
+    return tag is not None and (tag == text if match.kind is MatchKind.EQ else tag.startswith(text))
+
+
+def number_of(record: Record) -> int:
+    data = parse_envelope(record.value).data if record.record_type == RecordType.ENVELOPE else record.value
+    return int(bytes(data[:8]))
 
 
 def shown_by(store: Store, name: str) -> Shown:
@@ -155,20 +342,45 @@ def shown_by(store: Store, name: str) -> Shown:
     return int(topic.topic_id), write_json(topic.config.to_json())
 
 
-def read_all(store: Store, name: str, size_max: int = 1 << 22) -> tuple[dict[int, bytes], list[Gap]]:
-    """Every record by its seq and every gap, in pieces; each begins right where the one before has ended."""
-    records: dict[int, bytes] = {}
-    gaps: list[Gap] = []
-    seq = Seq(1)
-    while items := store.read(name, seq, size_max=size_max):
+@dataclass
+class Seen:
+    """All that a reader of a topic is shown: records and the time of their batch by seq, gaps; and what it is not."""
+
+    records: dict[int, tuple[Record, int]] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    silent: set[int] = field(default_factory=set)
+
+
+def read_all(store: Store, name: str, size_max: int = 1 << 22) -> Seen:
+    """Everything from the first seq to the end, in pieces."""
+    seen = Seen()
+    seq = 1
+    while items := store.read(name, Seq(seq), size_max=size_max):
         for item in items:
-            first = item.header.base_seq if isinstance(item, StoredBatch) else item.first_seq
-            require(first == seq, f"{name}: reading goes on at {first}, due is {seq}")
+            first = item.live[0][0] if isinstance(item, StoredBatch) else item.first_seq
+            require(first >= seq, f"{name}: reading goes back from {seq} to {first}")
+            seen.silent |= {*range(seq, first)}
             if isinstance(item, StoredBatch):
-                for record in decode_block(item.block, item.header.record_count):
-                    records[seq] = record.value
-                    seq = Seq(seq + 1)
+                _take(seen, item)
+                seq = int(item.next_seq)
             else:
-                gaps.append(item)
-                seq = Seq(item.last_seq + 1)
-    return records, gaps
+                seen.gaps.append(item)
+                seq = item.last_seq + 1
+    seen.silent |= {*range(seq, store.catalog.named(name).next_seq)}
+    return seen
+
+
+def _take(seen: Seen, batch: StoredBatch) -> None:
+    records = decode_block(batch.block, batch.record_count)
+    shown = {seq for first, last in batch.live for seq in range(first, last + 1)}
+    for seq in range(min(shown), batch.next_seq):
+        if seq in shown:
+            seen.records[seq] = records[seq - batch.base_seq], int(batch.timestamp_ns)
+        else:
+            seen.silent.add(seq)
+
+
+def read_values(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:
+    """Every value by its seq, and every gap; deleted records are passed over."""
+    seen = read_all(store, name)
+    return {seq: bytes(record.value) for seq, (record, _) in seen.records.items()}, seen.gaps

@@ -1,87 +1,255 @@
-"""A process that publishes until it is killed, and the check of what it leaves behind on a real disk.
+"""A process that writes until it is killed, and the check of what it leaves behind on a real disk.
 
-    python tests/crash/crash_kill.py DIRECTORY SEED        the child: a line "seq digest" on its output for each ack
+The child says a line for each thing that it is told. It has a thread that publishes and waits for a topic of each
+class, one that hands records to publishers and does not wait, and one that deletes below seqs and by tags; checkpoints
+come often. The parent keeps the facts of all lives of the directory together:
 
-Nothing acked may be lost or changed, seqs are dense or an explicit gap, and no seq is ever given twice: the facts of
-all lives of the directory are kept together.
+- acked in class `fsync` or `disk`: there for ever, but for what a delete or a cap meant;
+- acked in class `memory`: there, or part of an explicit gap, and once an opening has shown it, there for ever;
+- what a delete was acked for is gone, and nothing that no delete meant is passed over in silence;
+- seqs are dense, no seq is ever given to another value, and what one thread has written is in its order.
 """
 
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-import seawall
-from seawall.engine.records import ReceivedBatch
+from seawall.engine.delivery import Delivery
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.records import Message, ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.limits import KIB
+from seawall.wire.codes import GapReason
 
-TOPIC = "events"
+CAP = 60
+TOPICS = {
+    "fsync": {"durability": "fsync"},
+    "disk": {"durability": "disk"},
+    "memory": {"durability": "memory"},
+    "ephemeral": {"durability": "ephemeral"},
+    "capped": {"durability": "fsync", "cap_records": CAP},
+}
+SETTINGS = StoreSettings(wal_file_size=256 * KIB, ceiling_step=64, ballast_size=64 * KIB, checkpoint_size=300 * KIB)
+
+#: Children are forked off a process that has loaded the log and done nothing else.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["seawall.engine.embedded"])
 
 
-def publish_for_ever(directory: str, seed: int) -> None:
-    """The child."""
-    chance = random.Random(seed)
-    log = seawall.open(directory)
-    if TOPIC not in log.topics():
-        log.create_topic(TOPIC, segment_max_records=50)
+# --- the child ------------------------------------------------------------------------------------------------------
+
+
+def say(line: str) -> None:
+    """Tell the parent; a line is written whole or, by the kill, not at all."""
+    os.write(1, f"{line}\n".encode())
+
+
+class Writer:
+    """One thread's values, numbered."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._name = f"{seed}-{name}"
+        self._number = 0
+        self.chance = random.Random(self._name)
+
+    def values(self, topic: str) -> list[Message]:
+        sizes = [70_000] if self.chance.random() < 0.05 else self.chance.choice(([8], [100], [3_000], [20] * 5))
+        return [self._value(topic, size) for size in sizes]
+
+    def _value(self, topic: str, size: int) -> Message:
+        self._number += 1
+        text = f"{topic} {self._name} {self._number} ".encode()
+        tag = "x" if self._number % 3 == 0 else None
+        return Message(text + self.chance.randbytes(size), tag=tag)
+
+
+def tell_acks(topic: str, values: list[Message], delivery: Delivery) -> None:
+    if delivery.error is None:
+        digests = " ".join(digest(value.value) for value in values)
+        say(f"ack {topic} {delivery.first_seq} {digests}")
+
+
+def publish_and_wait(log: EmbeddedLog, topic: str, seed: int) -> None:
+    writer = Writer(topic, seed)
     while True:
-        values = [chance.randbytes(chance.choice((8, 100, 3_000))) for _ in range(chance.choice((1, 1, 5)))]
-        if chance.random() < 0.1:
-            values = [chance.randbytes(70_000)]
-        published = log.publish(TOPIC, values)
-        lines = [f"{seq} {digest(value)}\n" for seq, value in zip(published.seqs, values, strict=True)]
-        os.write(1, "".join(lines).encode())
-        if chance.random() < 0.05:
-            log.checkpoint()
+        values = writer.values(topic)
+        tell_acks(topic, values, log.publish(topic, values))
 
 
-def digest(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()[:16]
+def publish_and_go_on(log: EmbeddedLog, seed: int) -> None:
+    writer = Writer("publisher", seed)
+    publishers = {topic: log.publisher(topic, max_in_flight=200 * KIB) for topic in TOPICS}
+    while True:
+        topic = writer.chance.choice([*TOPICS])
+        values = writer.values(topic)
+        publishers[topic].publish(values).add_callback(lambda done, t=topic, v=values: tell_acks(t, v, done))
 
 
-def kill_cycle(directory: Path, seed: int, known: dict[int, str]) -> int:
-    """Let a child publish, kill it at some ack, open what it left, compare; the acks it gave."""
+def delete_now_and_then(log: EmbeddedLog, seed: int) -> None:
+    chance = random.Random(f"deletes {seed}")
+    while True:
+        topic = chance.choice([*TOPICS])
+        info = log.describe(topic)
+        tag = chance.choice((None, "x"))
+        before_seq = max(1, info.next_seq - chance.choice((20, 200)))
+        say(f"deleting {topic} {before_seq} {tag}")
+        log.delete(topic, before_seq=before_seq, tag=tag)
+        say(f"deleted {topic} {before_seq} {tag}")
+        threading.Event().wait(0.02)
+
+
+def write_for_ever(directory: str, seed: int, outlet: Connection) -> None:
+    """The child."""
+    os.dup2(outlet.fileno(), 1)
+    threading.excepthook = complain
+    log = open_log(directory, SETTINGS)
+    for topic, settings in TOPICS.items():
+        if topic not in log.topics():
+            log.create_topic(topic, segment_max_records=50, **settings)
+    work = [threading.Thread(target=publish_and_wait, args=(log, topic, seed), daemon=True) for topic in TOPICS]
+    work.append(threading.Thread(target=publish_and_go_on, args=(log, seed), daemon=True))
+    for thread in work:
+        thread.start()
+    delete_now_and_then(log, seed)
+
+
+def complain(failed: threading.ExceptHookArgs) -> None:
+    """No thread of the child may fail."""
+    threading.__excepthook__(failed)
+    os._exit(1)
+
+
+def digest(value: object) -> str:
+    assert isinstance(value, bytes)
+    return hashlib.sha256(value).hexdigest()[:16] + ("x" if int(value.split(b" ", 3)[2]) % 3 == 0 else "")
+
+
+# --- the parent -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Facts:
+    """What is known of one topic, over all lives."""
+
+    #: Seq → digest, for ever; it ends with x where the record has that tag.
+    seen: dict[int, str] = field(default_factory=dict)
+    #: Seqs that must be there.
+    due: set[int] = field(default_factory=set)
+    #: Deletes as (before seq, tag): all that were begun, and where the acked ones have left nothing.
+    begun: list[tuple[int, str]] = field(default_factory=list)
+    deleted: set[int] = field(default_factory=set)
+
+    def meant(self, seq: int) -> bool:
+        """Whether some delete has meant a seq."""
+        return any(seq < below and (tag == "None" or self.is_tagged(seq)) for below, tag in self.begun)
+
+    def is_tagged(self, seq: int) -> bool:
+        # Of what was never acked nobody knows.
+        return seq not in self.seen or self.seen[seq].endswith("x")
+
+    def saw(self, seq: int, value: str) -> None:
+        assert self.seen.setdefault(seq, value) == value, f"seq {seq} was given twice"
+
+
+Known = dict[str, Facts]
+
+
+def kill_cycle(directory: Path, seed: int, known: Known) -> int:
+    """Let a child write, kill it at some ack, open what it left, compare; the records it acked."""
     chance = random.Random(f"kill {seed}")
-    command = [sys.executable, __file__, str(directory), str(seed)]
-    acked: dict[int, str] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        for _ in range(chance.randint(1, 300)):
-            note(acked, child.stdout.readline())
+    inlet, outlet = CHILDREN.Pipe(duplex=False)
+    child = CHILDREN.Process(target=write_for_ever, args=(str(directory), seed, outlet))
+    child.start()
+    outlet.close()
+    with os.fdopen(os.dup(inlet.fileno()), "rb") as lines:
+        acks = sum(note(known, lines.readline()) for _ in range(chance.randint(1, 400)))
         # Anywhere in what it does next: the more there is in the pipe, the later it is.
-        child.send_signal(signal.SIGKILL)
-        for line in child.stdout:
-            note(acked, line)
-    for seq, value in acked.items():
-        assert known.setdefault(seq, value) == value, f"seq {seq} was given twice"
-    with seawall.open(directory) as log:
-        found: dict[int, str] = {}
-        due = 1
-        for item in log.follow(TOPIC):
-            if isinstance(item, ReceivedBatch):
-                assert item.base_seq == due
-                found.update((record.seq, digest(record.value)) for record in item)
-                due = item.next_seq
-            else:
-                assert item.first_seq == due
-                due = item.last_seq + 1
-        assert due == log.describe(TOPIC).next_seq
-    for seq, value in known.items():
-        assert found.get(seq) == value, f"seq {seq} was acked or shown before, and is lost or another"
-    known.update(found)
-    return len(acked)
+        child.kill()
+        acks += sum(note(known, line) for line in lines)
+    child.join()
+    inlet.close()
+    assert child.exitcode == -signal.SIGKILL, "the writer ended by itself: see its complaint above"
+    with open_log(directory, SETTINGS) as log:
+        for topic in log.topics():
+            check_topic(log, topic, known.setdefault(topic, Facts()))
+    return acks
 
 
-def note(acked: dict[int, str], line: bytes) -> None:
-    """One ack; the last line may be cut by the kill, and then it was not told."""
-    if line.endswith(b"\n"):
-        seq, value = line.decode().split()
-        acked[int(seq)] = value
+def note(known: Known, line: bytes) -> int:
+    """One line of the child; the records it acks."""
+    if not line.endswith(b"\n"):
+        return 0
+    word, topic, number, *rest = line.decode().split()
+    facts = known.setdefault(topic, Facts())
+    seq = int(number)
+    if word == "ack":
+        for each, value in enumerate(rest, seq):
+            facts.saw(each, value)
+            facts.due.add(each)
+        return len(rest)
+    if word == "deleting":
+        facts.begun.append((seq, rest[0]))
+    else:
+        # Records below the bound were acked to somebody, though perhaps not to us before the kill.
+        gone = {each for each in facts.seen if each < seq and (rest[0] == "None" or facts.is_tagged(each))}
+        facts.deleted |= gone
+    return 0
 
 
-if __name__ == "__main__":
-    publish_for_ever(sys.argv[1], int(sys.argv[2]))
+def check_topic(log: EmbeddedLog, topic: str, facts: Facts) -> None:
+    found: dict[int, str] = {}
+    gaps: dict[int, GapReason] = {}
+    numbers: dict[bytes, int] = {}
+    due = 1
+    for item in log.follow(topic):
+        if not isinstance(item, ReceivedBatch):
+            assert item.first_seq >= due
+            gaps.update(dict.fromkeys(range(item.first_seq, item.last_seq + 1), item.reason))
+            due = item.last_seq + 1
+            continue
+        for record in item:
+            assert isinstance(record.value, bytes)
+            name, writer, number, _ = record.value.split(b" ", 3)
+            assert name.decode() == topic
+            assert numbers.get(writer, 0) < int(number), f"{topic}: {writer!r} out of order at seq {record.seq}"
+            numbers[writer] = int(number)
+            facts.saw(record.seq, digest(record.value))
+            found[record.seq] = digest(record.value)
+            assert record.seq >= due
+        due = item.next_seq
+    info = log.describe(topic)
+    assert info.record_count == len(found)
+    check_absent(topic, facts, found, gaps, range(1, info.next_seq))
+    # What an opening has shown stays.
+    facts.due = {*found}
+
+
+def check_absent(
+    topic: str, facts: Facts, found: dict[int, str], gaps: dict[int, GapReason], seqs: Iterable[int]
+) -> None:
+    """Whether everything that is not there may be gone, and whether readers were told of it."""
+    back = found.keys() & facts.deleted
+    assert not back, f"{topic}: seqs {sorted(back)[:9]} were deleted and are back"
+    head = max(seqs, default=0)
+    for seq in seqs:
+        reason = gaps.get(seq)
+        if seq in found:
+            assert reason is None
+        elif reason is None:
+            assert facts.meant(seq), f"{topic}: seq {seq} is gone without a word"
+        elif reason is GapReason.CAP:
+            assert head - seq >= CAP, f"{topic}: seq {seq} was evicted without need"
+            assert topic == "capped"
+        else:
+            assert reason is GapReason.CRASH, f"{topic}: seq {seq} was lost: {reason}"
+            lost = seq in facts.due and topic not in ("memory", "ephemeral")
+            assert not lost, f"{topic}: seq {seq} was acked or shown before, and is lost"

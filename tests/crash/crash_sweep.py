@@ -1,12 +1,18 @@
-"""One case of the crash sweep: a script of changes, an end at some call, recoveries that may be cut too, the oracle.
+"""One case of the crash sweep: a script of changes, its end at some call, recoveries that may be cut too, the oracle.
 
-A case is a number and a seed: `run_case(seed, number)` always does the same. The script (what is created, appended,
-deleted, committed, read) is drawn from the seed and `number // CASES_PER_SCRIPT`; where and how it ends from the case.
+A case is a number and a seed: `run_case(seed, number)` always does the same. The script (`crash_world`) is drawn from
+the seed and `number // CASES_PER_SCRIPT`; where and how it ends from the case.
 
-Ends: power lost before or inside any call that changes the disk, with none, all or a random part of what was not
-synced; the process killed there; or a call that fails, once or from then on, followed by one of these or by a close.
-Up to two more crashes hit the recovery. Then the log is opened, held against `History`, written on, closed, and opened
-and held against it again.
+Two kinds of cases, together `CASES_PER_SCRIPT` of a script:
+
+- *photos*: the script runs to its end, and before every tenth call that changes the disk a copy of disk and facts is
+  taken and ended there: power lost with none, all or a random part of what was not synced, or the process killed. The
+  ten photo cases of a script cover every such call of it;
+- *ends*: the script itself ends before or inside a call, or at a call that fails, once or from then on, followed by one
+  of these ends or by a close.
+
+A quarter of the photo cases have a failing call too. Crashes also hit the recovery, up to twice. Every image is
+recovered and held against `History`; some are then written on, closed, opened and held against it again.
 
 Recovery twice: of some images, after one recovery and a crash that keeps nothing unsynced a second one is run (after
 two, where the image was that of a clean close: the crash is then the first one). Both
@@ -18,34 +24,25 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from crash_history import BrokenPromiseError, History, require, shown_by
+from crash_history import BrokenPromiseError, require
+from crash_world import PATH, WatchedDisk, World
 
-from seawall.core.types import Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.errors import FatalError, InvariantError, SeawallError
-from seawall.limits import BATCH_HEADER_SIZE, KIB
+from seawall.errors import InvariantError, SeawallError
+from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.control_batches import read_control
 from seawall.storage.control_documents import TermStart
 from seawall.storage.epochs import WalAddress
 from seawall.storage.wal_reader import WalBatch, read_wal
-from seawall.testing import SimClock, SimCrash, SimDisk
-from seawall.topics.config import Durability, TopicConfig
-from seawall.wire.fields import write_json
-from seawall.wire.records import Record, encode_block
+from seawall.testing import SimCrash
 
-PATH = "/data"
-NAMES = ("sure", "quick", "loose")
-CLASSES = (Durability.FSYNC, Durability.DISK, Durability.MEMORY)
-CASES_PER_SCRIPT = 50
-STEPS = 26
+PHOTO_CASES = 10
+END_CASES = 30
+CASES_PER_SCRIPT = PHOTO_CASES + END_CASES
 FAULTS = ("write", "sync", "allocate", "rename", "sync_directory", "copy_range", "unlink", "truncate")
+ENDS = ("none", "all", "random", "random", "kill")
 
 
 @dataclass(frozen=True)
@@ -64,157 +61,23 @@ class Case:
     def script(self) -> int:
         return self.seed * 1_000_003 + self.number // CASES_PER_SCRIPT
 
+    @property
+    def is_photographed(self) -> bool:
+        return self.number % CASES_PER_SCRIPT < PHOTO_CASES
 
-def settings_of(script: int) -> StoreSettings:
-    chance = random.Random(f"settings {script}")
-    return StoreSettings(
-        wal_file_size=chance.choice((128 * KIB, 192 * KIB)),
-        ceiling_step=chance.choice((16, 64)),
-        ballast_size=4_096,
-        checkpoint_size=chance.choice((60_000, 1 << 62)),
-    )
+    @property
+    def goes_on(self) -> bool:
+        """Whether a process lives on after its fault: where names cannot be synced a file system is read-only then.
 
-
-def encoded(topic_id: int, values: list[bytes]) -> Append:
-    return Append(TopicId(topic_id), encode_block([Record(1, value) for value in values]), len(values))
-
-
-class World:
-    """A store on a simulated disk, and what everybody was told."""
-
-    def __init__(self, disk: SimDisk, script: int) -> None:
-        self.disk = disk
-        self.script = script
-        self.chance = random.Random(f"script {script}")
-        self.history = History()
-        self.opened = 0
-        self.store: Store | None = None
-
-    def open(self) -> Store:
-        self.opened += 1
-        random_bytes = random.Random(f"machine {self.script} {self.opened}").randbytes
-        machine = Machine(self.disk, SimClock(wall_ns=1_700_000_000_000_000_000 + self.opened), random_bytes, pid=7)
-        self.store = open_store(machine, PATH, settings_of(self.script))
-        return self.store
-
-    # --- the script ------------------------------------------------------------------------------------------------
-
-    def run(self, *, goes_on: bool = False) -> None:
-        """Every step; after an error the next one is tried if it `goes_on`."""
-        steps: list[Callable[[], None]] = [self.reopen, *(self.create for _ in NAMES)]
-        weighted = [
-            *[self.append] * 12,
-            *[self.check] * 2,
-            self.checkpoint,
-            self.checkpoint,
-            self.sync,
-            self.create,
-            self.delete,
-            self.configure,
-            self.commit,
-            self.reopen,
-        ]
-        steps += self.chance.choices(weighted, k=STEPS)
-        for step in [*steps, self.close]:
-            try:
-                step()
-            except (SeawallError, OSError) as error:
-                if isinstance(error, InvariantError) or not goes_on:
-                    raise
-
-    def create(self) -> None:
-        store = self._usable()
-        free = [name for name in NAMES if name not in store.catalog.names()]
-        if not free:
-            return
-        name = free[0]
-        config = TopicConfig(durability=CLASSES[NAMES.index(name)], segment_max_records=self.chance.choice((4, 9, 60)))
-        shown = int(store.catalog.next_topic_id), write_json(config.to_json())
-        self.history.try_name(name, shown)
-        store.create_topic(name, config)
-        self.history.set_name(name, shown)
-
-    def delete(self) -> None:
-        store, name = self._pick()
-        if name is not None:
-            self.history.try_name(name, None)
-            store.delete_topic(name)
-            self.history.set_name(name, None)
-
-    def configure(self) -> None:
-        store, name = self._pick()
-        if name is not None:
-            topic = store.catalog.named(name)
-            patch = {"ttl_ms": self.chance.randrange(1, 10**6)}
-            shown = int(topic.topic_id), write_json(topic.config.patched(patch).to_json())
-            self.history.try_name(name, shown)
-            store.configure_topic(name, patch)
-            self.history.set_name(name, shown)
-
-    def commit(self) -> None:
-        store, name = self._pick()
-        if name is not None:
-            topic_id, next_seq = store.catalog.named(name).topic_id, self.chance.randrange(1, 1_000)
-            self.history.try_cursor("reader", topic_id, next_seq)
-            store.commit_cursor("reader", name, Seq(next_seq))
-            self.history.set_cursor("reader", topic_id, next_seq)
-
-    def append(self) -> None:
-        store, name = self._pick()
-        if name is None:
-            return
-        topic = store.catalog.named(name)
-        groups = []
-        for _ in range(self.chance.choice((1, 1, 2, 4))):
-            size = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000))
-            count = self.chance.choice((1, 1, 3, 20)) if size < 4_000 else 1
-            groups.append([self.history.new_value(topic.topic_id, size) for _ in range(count)])
-        headers = store.append([encoded(topic.topic_id, group) for group in groups])
-        facts = self.history.topic(topic.topic_id)
-        kept = facts.durable if topic.config.durability is Durability.FSYNC else facts.weak
-        for header, group in zip(headers, groups, strict=True):
-            for seq, value in enumerate(group, header.base_seq):
-                self.history.saw(topic.topic_id, seq, value)
-                kept[seq] = value
-
-    def sync(self) -> None:
-        self._usable().sync()
-        self.history.synced()
-
-    def checkpoint(self) -> None:
-        self._usable().checkpoint()
-        self.history.synced()
-
-    def check(self) -> None:
-        self.history.check(self._usable(), self.chance, whole=False)
-
-    def close(self) -> None:
-        if self.store is not None:
-            store, self.store = self.store, None
-            store.close()
-            if store._failure is None:
-                self.history.synced()
-
-    def reopen(self) -> None:
-        self.close()
-        self.open()
-        self.history.check(self._usable(), self.chance)
-
-    def _usable(self) -> Store:
-        if self.store is None:
-            raise FatalError("not open")
-        return self.store
-
-    def _pick(self) -> tuple[Store, str | None]:
-        store = self._usable()
-        names = store.catalog.names()
-        return store, self.chance.choice(names) if names else None
+        Only a restart of the machine brings it back, without what its cache held.
+        """
+        return self.fault is not None and self.fault[0] != "sync_directory"
 
 
 @lru_cache(maxsize=64)
 def calls_of(script: int) -> int:
     """How many calls of a script change the disk, if nothing goes wrong."""
-    world = World(SimDisk(seed=0), script)
+    world = World(WatchedDisk(0, unit_size=512), script)
     world.run()
     return world.disk.calls
 
@@ -222,14 +85,15 @@ def calls_of(script: int) -> int:
 def case_of(seed: int, number: int) -> Case:
     chance = random.Random(f"case {seed} {number}")
     script = seed * 1_000_003 + number // CASES_PER_SCRIPT
+    kind = number % CASES_PER_SCRIPT
     fault = None
     if chance.random() < 0.25:
         error = chance.choice((errno.EIO, errno.ENOSPC))
         fault = (chance.choice(FAULTS), chance.randint(1, 40), error, chance.random() < 0.5)
-    # Crash points are spread over the script, so that one script's cases do not meet.
-    step = calls_of(script) / CASES_PER_SCRIPT
-    nth = 1 + int((number % CASES_PER_SCRIPT + chance.random()) * step)
-    keep = chance.choice(("none", "all", "random", "random", "kill"))
+    # Ends are spread over the script, so that one script's cases do not meet.
+    step = calls_of(script) / END_CASES
+    nth = kind if kind < PHOTO_CASES else 1 + int((kind - PHOTO_CASES + chance.random()) * step)
+    keep = chance.choice(ENDS)
     if fault is not None and fault[0] == "sync_directory" and keep == "kill":
         keep = "none"
     return Case(seed, number, chance.choice((512, 4_096)), keep, chance.random() < 0.5, fault, nth)
@@ -239,64 +103,87 @@ def run_case(seed: int, number: int) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
     case = case_of(seed, number)
     chance = random.Random(f"run {seed} {number}")
-    disk = SimDisk(seed=chance.randrange(1 << 30), unit_size=case.unit)
-    world = World(disk, case.script)
-    if case.fault is None:
-        disk.crash_after(case.nth, inside=case.inside)
-    else:
+    world = World(WatchedDisk(chance.randrange(1 << 30), unit_size=case.unit), case.script)
+    if case.fault is not None:
         call, nth, error, forever = case.fault
-        disk.fail(call, nth=nth, error=error, forever=forever)
+        world.disk.fail(call, nth=nth, error=error, forever=forever)
+    camera = Camera(world, case)
+    if case.is_photographed:
+        world.disk.watcher = camera.shoot
+    elif case.fault is None:
+        world.disk.crash_after(case.nth, inside=case.inside)
     ended = False
     try:
-        world.run(goes_on=goes_on_after(case))
+        world.run(goes_on=case.goes_on)
         ended = True
     except SimCrash:
         pass
     except (SeawallError, OSError) as error:
-        if case.fault is None or isinstance(error, (BrokenPromiseError, InvariantError)):
+        if case.fault is None or isinstance(error, InvariantError):
             raise
-    disk.clear_faults()
-    images = 0
+    world.disk.watcher = None
+    world.disk.clear_faults()
+    images = camera.images
     if not ended or chance.random() < 0.7:
-        end(disk, case.keep)
+        world.end(case.keep)
         images += 1
+    return images + recover(world, chance, case.keep)
+
+
+class Camera:
+    """Takes copies of a world while its script runs, ends them, and checks what is left."""
+
+    def __init__(self, world: World, case: Case) -> None:
+        self._world = world
+        self._case = case
+        self.images = 0
+
+    def shoot(self) -> None:
+        """Before a call that changes the disk."""
+        case, number = self._case, self._world.disk.calls
+        if number % PHOTO_CASES != case.nth:
+            return
+        name = f"photo {case.seed} {case.number} {number}"
+        chance = random.Random(name)
+        world = self._world.photo(name)
+        world.disk.clear_faults()
+        # A file system whose names could not be synced keeps nothing that was not.
+        is_frozen = case.fault is not None and not case.goes_on
+        world.end(chance.choice(("none", "random") if is_frozen else ENDS))
+        self.images += 1
+        if chance.random() < 0.2:
+            self.images += recover(world, chance, chance.choice(("none", "all", "random")))
+        else:
+            world.open()
+            world.check_opened()
+
+
+def recover(world: World, chance: random.Random, keep: str) -> int:
+    """Open what an end has left, after up to two more ends in the middle of that, and check it; how many those were."""
+    images = 1
     for _ in range(chance.choice((0, 1, 2))):
-        disk.crash_after(chance.randint(1, 40))
+        world.disk.crash_after(chance.randint(1, 40))
         try:
             world.open()
-            end(disk, "kill")
+            world.end("kill")
         except SimCrash:
-            end(disk, case.keep)
+            world.end(keep)
         images += 1
     if chance.random() < 0.25:
         images += check_twice(world)
     check_recovered(world, chance)
-    return images + 1
-
-
-def goes_on_after(case: Case) -> bool:
-    """Whether a process lives on after its fault: a file system whose names cannot be synced is read-only from then on.
-
-    Only a restart of the machine brings it back, without what its cache held.
-    """
-    return case.fault is not None and case.fault[0] != "sync_directory"
-
-
-def end(disk: SimDisk, keep: str) -> None:
-    if keep == "kill":
-        disk.kill()
-    else:
-        disk.crash(keep=keep)
+    return images
 
 
 def check_recovered(world: World, chance: random.Random) -> None:
     """Open, compare, write on, close in order, open and compare again."""
     world.store = None
     world.open()
-    world.history.check(world._usable(), chance)
+    world.check_opened()
     world.create()
     for _ in range(3):
         world.append()
+    world.delete_below()
     if chance.random() < 0.5:
         world.checkpoint()
     world.check()
@@ -304,8 +191,7 @@ def check_recovered(world: World, chance: random.Random) -> None:
         world.close()
     else:
         world.sync()
-        world.disk.crash(keep="none")
-        world.store = None
+        world.end("none")
     world.reopen()
     world.close()
 
@@ -313,11 +199,11 @@ def check_recovered(world: World, chance: random.Random) -> None:
 def check_twice(world: World) -> int:
     """The second of two recoveries changes nothing but that it starts a term."""
     world.open().begin_term()
-    world.disk.crash(keep="none")
+    world.end("none")
     found: list[tuple[dict[str, bytes], list[WalBatch]]] = []
     for _ in range(2):
         directory_id = world.open()._directory.directory_id
-        world.disk.crash(keep="none")
+        world.end("none")
         files = {path: world.disk.durable_bytes(path) for path in paths(world.disk, PATH)}
         items = read_wal(world.disk, f"{PATH}/wal", directory_id, WalAddress(0))
         found.append((files, [item for item in items if isinstance(item, WalBatch)]))
@@ -334,7 +220,7 @@ def check_twice(world: World) -> int:
     return 2
 
 
-def paths(disk: SimDisk, directory: str) -> list[str]:
+def paths(disk: WatchedDisk, directory: str) -> list[str]:
     """Every file outside wal/ but LOCK."""
     found: list[str] = []
     for name in disk.list(directory):
@@ -348,4 +234,4 @@ def paths(disk: SimDisk, directory: str) -> list[str]:
     return found
 
 
-__all__ = ["BrokenPromiseError", "Case", "case_of", "run_case", "shown_by"]
+__all__ = ["BrokenPromiseError", "Case", "case_of", "run_case"]

@@ -1,6 +1,6 @@
-"""The long crash run: crash images on a simulated disk, then kills of a real process.
+"""The long crash run: crash images and damaged bytes on a simulated disk, kills of a real process, everything at once.
 
-    python tests/crash/run.py [--images N] [--kills N] [--seed S] [--case NUMBER]
+    python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
 
 A failing case is printed with the command that runs it, and nothing else, again. Ends with 1 if there was one.
 """
@@ -11,21 +11,19 @@ import argparse
 import sys
 import tempfile
 import traceback
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
+from itertools import islice
 from pathlib import Path
 
-from crash_kill import kill_cycle
+from crash_damage import CHECKS, every_byte
+from crash_kill import Known, kill_cycle
+from crash_stress import ERRORS, run_stress
 from crash_sweep import CASES_PER_SCRIPT, case_of, run_case
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from seawall.errors import SeawallError
-
-#: Whatever a bug may raise, but not the end of this process.
-ERRORS = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError),
-    *(RuntimeError, SeawallError, TypeError, ValueError),
-)
+#: The bytes of a kind of file are damaged in so many pieces of work.
+DAMAGE_PIECES = 40
 
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
@@ -72,7 +70,7 @@ def again(seed: int, number: int) -> str:
 def kill(seed: int, cycles: int, progress: Progress) -> int:
     """Kills on one real directory; 1 if a promise was broken."""
     task = progress.add_task("kills", total=cycles)
-    known: dict[int, str] = {}
+    known: Known = {}
     acks = 0
     with tempfile.TemporaryDirectory() as directory:
         for number in range(cycles):
@@ -86,11 +84,54 @@ def kill(seed: int, cycles: int, progress: Progress) -> int:
     return 0
 
 
+def damage_bytes(kind: str, piece: int) -> dict[int, str]:
+    """Damage one byte in so many of a kind of file; the traceback of each that cost too much."""
+    failures: dict[int, str] = {}
+    for path, byte in islice(every_byte(kind), piece, None, DAMAGE_PIECES):
+        try:
+            CHECKS[kind](path, byte)
+        except ERRORS:
+            failures[byte] = traceback.format_exc()
+    return failures
+
+
+def damage(progress: Progress) -> int:
+    """Every byte of a file of each kind; the number of those that cost too much."""
+    task = progress.add_task("damage", total=len(CHECKS) * DAMAGE_PIECES)
+    failed = 0
+    with ProcessPoolExecutor() as pool:
+        running = {pool.submit(damage_bytes, kind, piece): kind for kind in CHECKS for piece in range(DAMAGE_PIECES)}
+        for future in as_completed(running):
+            for byte, trace in future.result().items():
+                failed += 1
+                progress.print(f"{trace}\nbyte {byte} of a {running[future]} file")
+            progress.advance(task)
+    count = sum(1 for kind in CHECKS for _ in every_byte(kind))
+    progress.print(f"{count:,} bytes of {len(CHECKS)} kinds of files damaged: {failed} cost too much")
+    return failed
+
+
+def stress(seconds: float, seed: int) -> int:
+    """Everything at once; 1 if something went wrong."""
+    console = Console()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            counts = run_stress(Path(directory) / "data", seconds, seed)
+        except ERRORS:
+            console.print(f"{traceback.format_exc()}\nstress of seed {seed}", markup=False)
+            return 1
+    done = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    console.print(f"{seconds:g} s of everything at once, seed {seed}: no wrong answer ({done})")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=20_000, help="crash images to check, at least")
     parser.add_argument("--kills", type=int, default=100, help="times a real process is killed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--damage", action="store_true", help="damage every byte of a file of each kind")
+    parser.add_argument("--stress", type=float, default=0, help="seconds of everything at once on a real directory")
     parser.add_argument("--case", type=int, help="run this case alone")
     options = parser.parse_args()
     if options.case is not None:
@@ -101,6 +142,8 @@ def main() -> int:
     with Progress(*COLUMNS) as progress:
         failed = sweep(options.seed, options.images, progress) if options.images else 0
         failed += kill(options.seed, options.kills, progress) if options.kills else 0
+        failed += damage(progress) if options.damage else 0
+    failed += stress(options.stress, options.seed) if options.stress else 0
     return 1 if failed else 0
 
 

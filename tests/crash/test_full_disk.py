@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 import random
@@ -10,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_history import read_all
-from crash_sweep import encoded
+from crash_history import read_values
+from crash_world import encoded
 
+from seawall.engine.aio import AsyncLog
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
@@ -21,6 +23,7 @@ from seawall.errors import DiskFullError, FatalError
 from seawall.limits import KIB, MIB
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
+from seawall.topics.gaps import Gap
 
 SETTINGS = StoreSettings(wal_file_size=128 * KIB, ceiling_step=1_000, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
 
@@ -56,14 +59,14 @@ def test_a_full_disk_is_no_failure(size: int, capacity: int) -> None:
     victims = fill(store, "victim", size)
     assert len(victims) > 5
     for _ in range(3):
-        assert [*read_all(store, "victim")[0].values()] == victims
+        assert [*read_values(store, "victim")[0].values()] == victims
         with pytest.raises(DiskFullError):
             publish(store, "victim", bytes(size + 8))
     store.delete_topic("victim")
     publish(store, "kept", bytes(size))
     store.close()
     store = opened(disk)
-    assert read_all(store, "kept") == ({1: b"first", 2: bytes(size)}, [])
+    assert read_values(store, "kept") == ({1: b"first", 2: bytes(size)}, [])
     assert store.catalog.names() == ["kept"]
     store.close()
 
@@ -75,7 +78,7 @@ def test_a_directory_on_a_full_disk_opens_for_reading_and_deleting() -> None:
     victims = fill(store, "victim", 3_000)
     disk.crash(keep="none")
     store = opened(disk)
-    assert [*read_all(store, "victim")[0].values()] == victims
+    assert [*read_values(store, "victim")[0].values()] == victims
     store.delete_topic("victim")
     store.create_topic("next", TopicConfig())
     publish(store, "next", b"works")
@@ -112,7 +115,7 @@ def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
     store.checkpoint()
     store.close()
     store = opened(disk)
-    records, gaps = read_all(store, "events")
+    records, gaps = read_values(store, "events")
     assert [*records.values()] == [*(b"%08d" % number for number in range(6)), b"goes on"]
     assert gaps == []
     store.close()
@@ -130,10 +133,10 @@ def test_a_checkpoint_on_the_side_does_not_spoil_the_append() -> None:
     # The append whose checkpoint fails is durable, so it is no error; the next one is told.
     with pytest.raises(FatalError, match="an earlier change failed"):
         fill(store, "events", 20_000)
-    count = len(read_all(store, "events")[0])
+    count = len(read_values(store, "events")[0])
     store.close()
     store = opened(disk)
-    assert len(read_all(store, "events")[0]) == count > 30
+    assert len(read_values(store, "events")[0]) == count > 30
     store.close()
 
 
@@ -154,7 +157,7 @@ def test_a_refused_roll_leaves_no_segment_behind() -> None:
     publish(store, "events", bytes(90_000))
     disk.crash(keep="none")
     store = opened(disk)
-    records, _ = read_all(store, "events")
+    records, _ = read_values(store, "events")
     assert records == {1: b"00000001", 2: b"00000002", 3: b"00000003", 4: bytes(90_000)}
     store.close()
 
@@ -173,6 +176,9 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
+REAL_SETTINGS = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, checkpoint_size=MIB)
+
+
 def fill_log(log: EmbeddedLog, topic: str) -> int:
     for accepted in itertools.count():
         try:
@@ -183,8 +189,7 @@ def fill_log(log: EmbeddedLog, topic: str) -> int:
 
 
 def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> None:
-    settings = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, checkpoint_size=MIB)
-    with open_log(small_file_system / "data", settings) as log:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         log.create_topic("kept")
         log.create_topic("victim")
         log.publish("kept", "first")
@@ -193,5 +198,57 @@ def test_a_real_file_system_fills_up_and_empties(small_file_system: Path) -> Non
         assert sum(len(item) for item in log.follow("victim")) == accepted
         log.delete_topic("victim")
         log.publish("kept", bytes(50_000))
-    with open_log(small_file_system / "data", settings) as log:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        assert log.describe("kept").record_count == 2
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk", "memory"])
+def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Path, durability: str) -> None:
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        log.create_topic("events", segment_max_records=10, durability=durability)
+        accepted = fill_log(log, "events")
+        for _ in range(3):
+            with pytest.raises(DiskFullError):
+                log.publish("events", bytes(50_000))
+        assert log.delete("events", before_seq=accepted - 4) == accepted - 5
+        log.checkpoint()
+        again = fill_log(log, "events")
+        assert again > accepted // 2
+        assert log.read_arrow("events").num_rows == 5 + again
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
+        assert log.describe("events").record_count == 5 + again
+        assert [item for item in log.follow("events") if isinstance(item, Gap)] == []
+        assert log.verify().is_sound
+
+
+async def fill_async_log(log: AsyncLog, topic: str) -> int:
+    for accepted in itertools.count():
+        try:
+            await log.publish(topic, bytes(50_000))
+        except DiskFullError:
+            return accepted
+    raise AssertionError
+
+
+async def use_full_disk(path: Path) -> None:
+    async with AsyncLog(path, REAL_SETTINGS) as log:
+        await log.create_topic("kept")
+        await log.create_topic("victim", segment_max_records=10)
+        await log.publish("kept", "first")
+        accepted = await fill_async_log(log, "victim")
+        assert accepted > 40
+        fates = await asyncio.gather(*(log.publish("victim", bytes(50_000)) for _ in range(5)), return_exceptions=True)
+        assert {type(fate) for fate in fates} == {DiskFullError}
+        assert (await log.read_arrow("victim")).num_rows == accepted
+        removed = await asyncio.to_thread(log._opened().delete, "victim", before_seq=accepted)
+        assert removed == accepted - 1
+        await log.checkpoint()
+        assert await fill_async_log(log, "victim") > accepted // 2
+        await log.delete_topic("victim")
+        await log.publish("kept", bytes(50_000))
+
+
+def test_a_full_disk_is_no_failure_on_an_event_loop(small_file_system: Path) -> None:
+    asyncio.run(use_full_disk(small_file_system / "data"))
+    with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         assert log.describe("kept").record_count == 2

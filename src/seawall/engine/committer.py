@@ -122,7 +122,7 @@ class Committer:
                 self._number(append, room, commit, now)
                 commit.durable |= room.is_durable
                 is_written |= room.is_written
-        if is_written:
+        if is_written or commit.durable:
             commit.epoch = self._writer.begin_flush()
         return commit
 
@@ -307,6 +307,8 @@ class Committer:
         """What has to be in the log before the first batch of a room."""
         for control in room.ahead:
             commit.effects.append((control, self._writer.stage_control(control, now)))
+            # What readers were told to be gone must not come back with a crash, in no class.
+            commit.durable |= room.is_kept and isinstance(control, FloorRaise)
         room.ahead = []
         if room.is_limited and room.topic not in commit.limited:
             commit.limited.append(room.topic)

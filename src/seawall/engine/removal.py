@@ -6,8 +6,9 @@ the control in the log.
 
     delete      everything below a seq, or what has a tag, or both: silent, readers are not told
     age         records older than `ttl_ms`, by the time of their batch: whole batches
-    caps        the oldest records until both caps are kept, exactly, to the record; with `discard` "reject" nothing is
-                evicted, and an append that would not fit is refused before it gets a number (`check_room`)
+    caps        the oldest records until both caps are kept, exactly, to the record in class fsync, up to a 64th more in
+                others; with `discard` "reject" nothing is evicted, and an append that would not fit is refused before
+                it gets a number (`check_room`)
 
 Evictions raise the floor and are told to readers as a gap. They come ahead of appends (`evict_ahead`), behind them and
 at checkpoints (`retain`), so records that are too old stay readable until then.
@@ -44,7 +45,7 @@ from seawall.storage.delete_sidecar import DeletedSeqs, Ranges, load_deletes, wr
 from seawall.storage.segment_names import deletes_name
 from seawall.storage.segments import SealedSegment
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Discard
+from seawall.topics.config import Discard, Durability
 from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.codes import GapReason
@@ -62,6 +63,9 @@ _EVICTIONS_MAX: Final = 256
 _DROPS_MAX: Final = 64
 
 _NS_PER_MS: Final = 1_000_000
+
+#: The part of a cap that is evicted beyond need where that saves syncs.
+_EVICTED_MORE: Final = 64
 
 
 class Removal:
@@ -165,6 +169,11 @@ class Removal:
         if self._is_expired(topic, now_ns):
             return next(self._expire([topic], now_ns))
         if self._is_overfull(topic, record_count, byte_count):
+            config = topic.config
+            # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due.
+            if config.durability is not Durability.FSYNC:
+                record_count += config.cap_records // _EVICTED_MORE
+                byte_count += config.bytes_max // _EVICTED_MORE
             return self._shrunk(topic, record_count, byte_count)
         return None
 

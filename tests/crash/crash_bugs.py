@@ -1,0 +1,256 @@
+"""Bugs that the crash sweep must find: each is planted by replacing a part of the engine for the length of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from seawall.core.types import Position
+from seawall.engine import opening, replay
+from seawall.engine.appends import Commit
+from seawall.engine.log_writer import LogWriter
+from seawall.engine.removal import Removal
+from seawall.engine.store import Store
+from seawall.engine.topic_log import TopicLog
+from seawall.io.files import write_all
+from seawall.kernels import epochs
+from seawall.kernels.epochs import WalRows
+from seawall.kernels.memory import Bytes
+from seawall.sequencer.frontier import TopicNumbers
+from seawall.storage import segments, wal, wal_reader
+from seawall.storage.control_batches import Compound, Control, SimpleControl
+from seawall.storage.control_documents import FloorRaise
+from seawall.storage.epoch_write import EpochWrite
+from seawall.storage.segments import ActiveSegment
+from seawall.storage.snapshots import Snapshot, SnapshotStore
+from seawall.storage.wal import WalWriter
+from seawall.storage.wal_files import WalEnd
+from seawall.testing import SimDisk
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
+    def sync(self: WalWriter) -> int:
+        self._synced_through = self._at
+        return self._at
+
+    real = EpochWrite.carry_out
+    patch.setattr(WalWriter, "sync", sync)
+    patch.setattr(EpochWrite, "carry_out", lambda self, **_: real(self, durable=False))
+
+
+def names_not_synced(part: str) -> Plant:
+    """No sync of the directories whose path contains a word."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = SimDisk.sync_directory
+
+        def sync_directory(self: SimDisk, path: str) -> None:
+            if part not in path:
+                real(self, path)
+
+        patch.setattr(SimDisk, "sync_directory", sync_directory)
+
+    return plant
+
+
+def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Replay believes the header of an epoch and looks at no checksum of its batches."""
+
+    def verify_epoch(
+        data: Bytes, start: int, end: int, shift: int, position: int, count: int, rows: WalRows, first_row: int
+    ) -> int:
+        at = start
+        for index in range(first_row, first_row + count):
+            size = 44 + int.from_bytes(bytes(data[at + 32 : at + 36]), "little") if index < count - 1 else end - at
+            epochs._list_batch(data, at, at + shift, size, rows, index)
+            at += size
+        return count
+
+    patch.setattr(wal_reader, "verify_epoch", verify_epoch)
+
+
+def rotation_off_by_one(patch: pytest.MonkeyPatch) -> None:
+    """A new file that says it begins one byte later than it does."""
+    real = wal.wal_path
+    patch.setattr(wal, "wal_path", lambda directory, first_at: real(directory, first_at + 1 if first_at else first_at))
+
+
+def sealed_before_data(patch: pytest.MonkeyPatch) -> None:
+    """A segment is given its index and its final name though its data was never synced."""
+    patch.setattr(ActiveSegment, "sync", _nothing)
+    real = segments.ActiveSegment.seal
+
+    def seal(self: ActiveSegment) -> object:
+        file = self._file
+        self._file = Unsynced(file)
+        try:
+            return real(self)
+        finally:
+            self._file = file
+
+    patch.setattr(ActiveSegment, "seal", seal)
+
+
+class Unsynced:
+    """A file whose sync does nothing."""
+
+    def __init__(self, file: object) -> None:
+        self._file = file
+
+    def sync(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def reference_before_data(patch: pytest.MonkeyPatch) -> None:
+    """The log refers to a large batch that was written and not synced."""
+
+    def carry_out(self: Commit) -> None:
+        for place in self.places:
+            write_all(place.file, place.buffers, place.at)
+        if self.epoch is not None:
+            self.epoch.carry_out(durable=self.durable)
+
+    patch.setattr(Commit, "carry_out", carry_out)
+
+
+def ceiling_ignored(patch: pytest.MonkeyPatch) -> None:
+    """After a crash numbering goes on behind the last record that survived."""
+    real = opening._numbers_of
+
+    def numbers_of(topic: object) -> TopicNumbers:
+        numbers = real(topic)
+        return TopicNumbers(numbers.topic_id, numbers.next_seq, numbers.next_offset, numbers.next_seq)
+
+    patch.setattr(opening, "_numbers_of", numbers_of)
+
+
+def snapshot_skips_log(patch: pytest.MonkeyPatch) -> None:
+    """Replay begins later than the snapshot ends."""
+    real = SnapshotStore.write
+
+    def write(self: SnapshotStore, snapshot: Snapshot) -> None:
+        real(self, Snapshot(snapshot.position, snapshot.wal_from_at + 300, snapshot.created_ns, snapshot.sections))
+
+    patch.setattr(SnapshotStore, "write", write)
+
+
+def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
+    """The checkpoint cuts the log before the snapshot is there."""
+    real = SnapshotStore.write
+
+    def write(self: SnapshotStore, snapshot: Snapshot) -> None:
+        log = self._files.list("/data/wal")
+        for name in log[:-1]:
+            self._files.unlink(f"/data/wal/{name}")
+        self._files.sync_directory("/data/wal")
+        real(self, snapshot)
+
+    patch.setattr(SnapshotStore, "write", write)
+
+
+def places_not_filled(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint forgets the batches that wait in the log, and copies none."""
+
+    def fill(self: TopicLog, locate: object) -> None:
+        for filling in self.filling:
+            filling.waiting.clear()
+
+    patch.setattr(TopicLog, "fill", fill)
+
+
+def roll_not_replayed(patch: pytest.MonkeyPatch) -> None:
+    """Replay takes the batches of a new segment for batches of the old one."""
+    patch.setattr(replay, "SegmentRoll", type("Never", (), {}))
+
+
+def clean_mark_always(patch: pytest.MonkeyPatch) -> None:
+    """Replay takes every end of the log for a clean close."""
+    real = wal_reader._Walk._end
+
+    def ended(self: object, at: int) -> WalEnd:
+        end = real(self, at)
+        return WalEnd(end.at, end.epoch, end.position, True, end.synced_through, end.timestamp_ns)
+
+    patch.setattr(wal_reader._Walk, "_end", ended)
+
+
+def torn_tail_kept(patch: pytest.MonkeyPatch) -> None:
+    """Recovery leaves what a crash has torn behind the end of the log."""
+    patch.setattr(wal_reader, "is_zero", lambda *_: 1)
+
+
+def delete_before_durable(patch: pytest.MonkeyPatch) -> None:
+    """Deletes and evictions are acked, and take effect, before they are synced."""
+    real = Store._commit_many
+
+    def commit_many(self: Store, controls: list[SimpleControl], *, durable: bool = True) -> None:
+        real(self, controls, durable=False)
+
+    patch.setattr(Store, "_commit_many", commit_many)
+
+
+def floor_not_logged(patch: pytest.MonkeyPatch) -> None:
+    """An eviction takes effect, and the log says that nothing was evicted."""
+    real = LogWriter.stage_control
+
+    def stage_control(self: LogWriter, control: Control, wall_ns: int) -> Position:
+        return real(self, _without_floors(control), wall_ns)
+
+    patch.setattr(LogWriter, "stage_control", stage_control)
+
+
+def _without_floors(control: Control) -> Control:
+    if isinstance(control, Compound):
+        return Compound(tuple(_without_floors(part) for part in control.parts))
+    if isinstance(control, FloorRaise):
+        return FloorRaise(control.topic_id, control.reason, control.previous, control.previous, 0)
+    return control
+
+
+def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
+    """Segments go as soon as an eviction is written, synced or not."""
+    real = Removal.drop_dead
+
+    def drop_dead(self: Removal) -> int:
+        self._sync = lambda: None
+        return real(self)
+
+    patch.setattr(Removal, "drop_dead", drop_dead)
+
+
+def entry_before_data(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot lists batches at places that were never synced."""
+    patch.setattr(ActiveSegment, "sync", _nothing)
+
+
+PLANTED: dict[str, Plant] = {
+    "ack before sync": ack_before_sync,
+    "names of the log not synced": names_not_synced("/wal"),
+    "names of segments not synced": names_not_synced("/topics/"),
+    "names of snapshots not synced": names_not_synced("/meta"),
+    "checksum skipped at replay": checksum_skipped,
+    "off by one at rotation": rotation_off_by_one,
+    "sealed before data is synced": sealed_before_data,
+    "reference before data": reference_before_data,
+    "ceiling ignored": ceiling_ignored,
+    "snapshot skips log": snapshot_skips_log,
+    "log dropped too early": log_dropped_too_early,
+    "places not filled": places_not_filled,
+    "roll not replayed": roll_not_replayed,
+    "every end is clean": clean_mark_always,
+    "torn tail kept": torn_tail_kept,
+    "delete before it is durable": delete_before_durable,
+    "floor not logged": floor_not_logged,
+    "segment dropped before the eviction is durable": dropped_before_durable,
+    "index entry before data": entry_before_data,
+}
+
+
+def _nothing(self: object) -> None:
+    pass

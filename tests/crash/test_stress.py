@@ -1,0 +1,31 @@
+"""Everything at once for a few seconds: no error, and no answer that is wrong. `make stress` does it for a minute."""
+
+from pathlib import Path
+
+import pytest
+from crash_stress import CAPPED, DELETED, GROWING, Reader, Stress, run_stress
+
+
+def test_everything_at_once_gives_right_answers(tmp_path: Path) -> None:
+    counts = run_stress(tmp_path / "data", 3)
+    assert all(counts[name] for name in ("waits-0", "waits-1", "publishes", "checkpoints")), counts
+
+
+def reader_of(topic: str) -> Reader:
+    return Reader(Stress(0, 0), topic)
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    with pytest.raises(AssertionError, match="passed over without a reason"):
+        reader_of(GROWING).records([(1, b"growing w 1 - "), (3, b"growing w 3 - ")])
+    with pytest.raises(AssertionError, match="out of order"):
+        reader_of(GROWING).records([(1, b"growing w 2 - "), (2, b"growing w 1 - ")])
+    with pytest.raises(AssertionError, match="1 after 1"):
+        reader_of(GROWING).records([(1, b"growing w 1 - "), (1, b"growing w 1 - ")])
+    with pytest.raises(AssertionError):
+        reader_of(CAPPED).records([(1, b"growing w 1 - ")])
+    reader = reader_of(DELETED)
+    reader.records([(1, b"deleted w 1 - ")])
+    reader.begin(1)
+    with pytest.raises(AssertionError, match="seq 1 is"):
+        reader.records([(1, b"deleted w 2 - ")])
