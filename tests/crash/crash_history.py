@@ -122,9 +122,10 @@ class TopicFacts:
             if config.ttl_ms and self.live[seq].timestamp_ns < now_ns - config.ttl_ms * NS_PER_MS:
                 return True
             if config.discard is Discard.OLD:
-                if config.cap_records and len(newer) + len(coming) >= config.cap_records:
+                records, size = (_kept(cap, config) for cap in (config.cap_records, config.cap_bytes))
+                if records and len(newer) + len(coming) >= records:
                     return True
-                if config.cap_bytes and sum(newer) + sum(coming) + self.live[seq].size > config.cap_bytes:
+                if size and sum(newer) + sum(coming) + self.live[seq].size > size:
                     return True
         return False
 
@@ -323,6 +324,11 @@ class History:
             assert value is not None
             found[seq] = Live(value, record.size, timestamp_ns, Level.DURABLE)
         return found
+
+
+def _kept(cap: int, config: TopicConfig) -> int:
+    """What a cap leaves at the least: classes that do not sync anyway evict a 64th more than they must."""
+    return cap if config.durability is Durability.FSYNC else cap - cap // 64
 
 
 def _matches(match: TagMatch, tag: bytes | None) -> bool:
