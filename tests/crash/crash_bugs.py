@@ -9,6 +9,7 @@ import pytest
 from seawall.core.types import Position
 from seawall.engine import opening, replay
 from seawall.engine.appends import Commit
+from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.store import Store
@@ -214,14 +215,20 @@ def _without_floors(control: Control) -> Control:
 
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
-    """Segments go as soon as an eviction is written, synced or not."""
-    real = Removal.drop_dead
+    """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
+    real, real_ahead = Removal.drop_dead, Committer._stage_ahead
 
     def drop_dead(self: Removal) -> int:
         self._sync = lambda: None
         return real(self)
 
+    def stage_ahead(self: Committer, room: object, commit: Commit, now: int) -> None:
+        before = commit.durable
+        real_ahead(self, room, commit, now)
+        commit.durable = before
+
     patch.setattr(Removal, "drop_dead", drop_dead)
+    patch.setattr(Committer, "_stage_ahead", stage_ahead)
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:
