@@ -25,17 +25,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
-from seawall.core.types import ClientSeq, Seq, TopicId
+from seawall.core.types import ClientSeq, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
-from seawall.engine.delivery import Delivery
+from seawall.engine.delivery import Delivery, announce
 from seawall.engine.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import ReadableBuffer
 from seawall.limits import BATCH_RECORDS_MAX
-from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.codes import AckLevel
 
 #: As a plain number: comparing with a member of an enumeration is slow.
 _ORDERED: Final = int(AckLevel.ORDERED)
@@ -64,13 +64,9 @@ class Turn:
             self._lock.release()
 
 
-class Share(NamedTuple):
-    """Where the records of a delivery go: into appends `first` to `last`, behind `offset` records of the first."""
-
-    delivery: Delivery
-    first: int
-    last: int
-    offset: int
+#: Where the records of a delivery go: into appends from the first to the last of two numbers, behind so many records of
+#: the first. A plain tuple: one is made for each delivery.
+Share: TypeAlias = tuple[Delivery, int, int, int]
 
 
 @dataclass(slots=True)
@@ -109,16 +105,17 @@ class CommitQueue:
                 self._queue.append(delivery)
         if is_alone:
             appends = _appends_of(delivery)
-            self._commit(Group(appends, (Share(delivery, 0, len(appends) - 1, 0),)))
+            self._commit(Group(appends, ((delivery, 0, len(appends) - 1, 0),)))
         else:
             self.wait(delivery, None)
 
     def offer(self, delivery: Delivery) -> None:
-        """Queue a delivery that its driver commits; does not wait."""
-        with self._mutex:
-            self._queue.append(delivery)
-            is_led = self._is_led
-        if not is_led:
+        """Queue a delivery that its driver commits; does not wait.
+
+        No lock is needed: who gives the lead back looks at the queue afterwards, and we look who leads afterwards.
+        """
+        self._queue.append(delivery)
+        if not self._is_led:
             delivery.wake()
 
     def settle_now(self, delivery: Delivery) -> None:
@@ -128,7 +125,7 @@ class CommitQueue:
             if not is_done:
                 delivery.settle(None)
         if not is_done:
-            delivery.announce()
+            announce([delivery])
 
     def wait(self, delivery: Delivery, timeout_s: float | None) -> None:
         """Wait until a queued delivery is decided, committing where nobody else does; `TimeoutError` after too long."""
@@ -207,7 +204,7 @@ class CommitQueue:
             raise
         group.commit = commit
         for share in group.shares:
-            if share.delivery.ack == _ORDERED:
+            if share[0].ack == _ORDERED:
                 self._settle(group, [share])
         return commit
 
@@ -288,50 +285,56 @@ class CommitQueue:
 
     def _settle(self, group: Group, shares: Sequence[Share]) -> None:
         """Decide deliveries by what became of their appends, and tell whoever waits."""
+        appends = group.appends
         told: list[Delivery] = []
         with self._mutex:
-            for share in shares:
-                delivery = share.delivery
-                if not delivery.done:
-                    delivery.settle(_fate(group, share))
-                    told.append(delivery)
-        for delivery in told:
-            delivery.announce()
+            for delivery, first, last, offset in shares:
+                if delivery.done:
+                    continue
+                append = appends[first]
+                if first == last and append.error is None and append.numbered is not None:
+                    delivery.settle_at(append.numbered, append.numbered, offset)
+                else:
+                    _settle_by(delivery, appends[first : last + 1], offset)
+                told.append(delivery)
+        announce(told)
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
         with self._mutex:
-            told = [share.delivery for share in group.shares if not share.delivery.done]
+            told = [delivery for delivery, _, _, _ in group.shares if not delivery.done]
             for delivery in told:
                 delivery.settle(error)
-        for delivery in told:
-            delivery.announce()
+        announce(told)
         _tell_ends(group, error)
 
 
 def _tell_ends(group: Group, error: Exception | None = None) -> None:
     """Tell those who want to know the end of their deliveries also if these were decided before."""
-    for share in group.shares:
-        if share.delivery.at_end is not None:
-            share.delivery.at_end(error or _fate(group, share))
+    for delivery, first, last, _ in group.shares:
+        if delivery.at_end is not None:
+            delivery.at_end(error or _error_of(group.appends[first : last + 1]))
 
 
-def _fate(group: Group, share: Share) -> Exception | None:
-    """Give a delivery the numbers of its appends; the error of the first that has one."""
-    delivery, first, last, offset = share
-    append = group.appends[first]
-    for other in group.appends[first : last + 1] if last > first else (append,):
-        if other.error is not None:
-            return other.error
-    numbered, latest = append.numbered, group.appends[last].numbered
-    if numbered is None or latest is None:
-        return OutcomeUnknownError("the commit ended before the records were decided; read to find out")
-    delivery.first_seq = Seq(numbered.base_seq + offset) if numbered.base_seq else numbered.base_seq
-    delivery.position = latest.position
-    delivery.timestamp_ns = latest.timestamp_ns
-    delivery.is_duplicate = numbered.status is AckStatus.DUPLICATE
+def _settle_by(delivery: Delivery, appends: Sequence[Append], offset: int) -> None:
+    """Decide a delivery that went into several appends, or into one that was kept out."""
+    error = _error_of(appends)
+    first, last = appends[0].numbered, appends[-1].numbered
+    if error is not None or first is None or last is None:
+        delivery.settle(error)
+    else:
+        delivery.settle_at(first, last, offset)
+
+
+def _error_of(appends: Sequence[Append]) -> Exception | None:
+    """What went wrong with the first append with which something did."""
+    for append in appends:
+        if append.error is not None:
+            return append.error
+        if append.numbered is None:
+            return OutcomeUnknownError("the commit ended before the records were decided; read to find out")
     return None
 
 
@@ -344,10 +347,6 @@ class _Merge:
     size: int
     count: int
 
-    def takes(self, length: int, records: int) -> bool:
-        """Whether the batch stays a small one with one more block."""
-        return self.size + length < LARGE_BLOCK_SIZE and self.count + records <= BATCH_RECORDS_MAX
-
 
 def make_group(deliveries: Sequence[Delivery]) -> Group:
     """The appends that store some deliveries; small ones of one topic without identity become one batch."""
@@ -356,21 +355,22 @@ def make_group(deliveries: Sequence[Delivery]) -> Group:
     merges: list[_Merge] = []
     growing: dict[TopicId, _Merge] = {}
     for delivery in deliveries:
-        block = delivery.blocks[0]
-        length = len(block.block)
-        is_plain = delivery.identity is None and length < LARGE_BLOCK_SIZE and len(delivery.blocks) == 1
-        merge = growing.get(delivery.topic_id)
-        if is_plain and merge is not None and merge.takes(length, block.record_count):
-            shares.append(Share(delivery, merge.index, merge.index, merge.count))
-            merge.pieces.append(block.block)
+        (block, count), *more = delivery.blocks
+        length = len(block)
+        is_plain = not more and delivery.identity is None and length < LARGE_BLOCK_SIZE
+        merge = growing.get(delivery.topic_id) if is_plain else None
+        if merge is not None and merge.size + length < LARGE_BLOCK_SIZE and merge.count + count <= BATCH_RECORDS_MAX:
+            # The batch stays a small one with one more block.
+            shares.append((delivery, merge.index, merge.index, merge.count))
+            merge.pieces.append(block)
             merge.size += length
-            merge.count += block.record_count
+            merge.count += count
             continue
         first = len(appends)
         appends.extend(_appends_of(delivery))
-        shares.append(Share(delivery, first, len(appends) - 1, 0))
+        shares.append((delivery, first, len(appends) - 1, 0))
         if is_plain:
-            merge = _Merge(first, [block.block], length, block.record_count)
+            merge = _Merge(first, [block], length, count)
             merges.append(merge)
             growing[delivery.topic_id] = merge
         else:

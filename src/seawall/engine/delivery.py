@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import logged_size
 from seawall.errors import WrongStateError
+from seawall.sequencer.frontier import Numbered
 from seawall.wire.arrow import EncodedBlock
+from seawall.wire.codes import AckStatus
 
 if TYPE_CHECKING:
     from seawall.engine.commit_queue import CommitQueue
@@ -138,12 +140,25 @@ class Delivery:
         self._error = error
         self._done = True
 
-    def announce(self) -> None:
-        """Tell whoever waits that it is decided."""
+    def settle_at(self, first: Numbered, last: Numbered, offset: int) -> None:
+        """It is stored, in batches from the first to the last, behind `offset` records of the first."""
+        self.first_seq = Seq(first.base_seq + offset) if first.base_seq else first.base_seq
+        self.position = last.position
+        self.timestamp_ns = last.timestamp_ns
+        self.is_duplicate = first.status is AckStatus.DUPLICATE
+        self._done = True
+
+    def tell(self, running: asyncio.AbstractEventLoop | None) -> None:
+        """Tell whoever waits that it is decided; `running` is the loop this is called on, if it is."""
         if self._waiter is not None:
             self.wake()
-        if self._future is not None:
-            _tell(self._future, self)
+        future = self._future
+        if future is not None:
+            if future.get_loop() is running:
+                if not future.done():
+                    future.set_result(None)
+            else:
+                _tell(future, self)
         if self._callbacks is not None:
             for callback in self._callbacks:
                 callback(self)
@@ -169,6 +184,13 @@ class Delivery:
             waiter.release()
         elif self.driver is not None and not self._done:
             self.driver()
+
+
+def announce(deliveries: Sequence[Delivery]) -> None:
+    """Tell whoever waits for some deliveries that they are decided."""
+    running = asyncio._get_running_loop()
+    for delivery in deliveries:
+        delivery.tell(running)
 
 
 def _tell(future: asyncio.Future[None], _: Delivery) -> None:
