@@ -8,6 +8,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── InvalidInputError    a value, name or argument breaks a stated rule (also a ValueError)
     │   │   └── LimitError       it is larger than its bound in `limits.py`
     │   ├── ConflictError        it contradicts what is there already
+    │   ├── FencedError          a newer session or owner has taken over: this one must stop
     │   ├── NotFoundError        what it names is not there
     │   ├── WrongStateError      the thing is not in a state that allows it
     │   ├── UnsupportedError     this platform or build cannot do it
@@ -39,6 +40,7 @@ __all__ = [
     "CorruptionError",
     "DiskFullError",
     "FatalError",
+    "FencedError",
     "FullError",
     "InvalidInputError",
     "InvariantError",

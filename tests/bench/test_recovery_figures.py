@@ -10,7 +10,7 @@ from seawall.limits import KIB, MIB
 
 def test_both_sides_share_a_log_that_goes_with_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(recovery_figures, "LOG_SIZES", {1: 8 * KIB, 16: MIB})
-    figures = list(recovery_figures.figures(tmp_path))
+    figures = list(recovery_figures.recovery_figures(tmp_path))
     assert [figure.goal is not None for figure in figures] == [False, True]
     for figure in figures:
         assert figure.baseline is not None
