@@ -218,3 +218,20 @@ def test_opening_and_closing(tmp_path: Path) -> None:
             log.publish("events", b"x")
 
     asyncio.run(main())
+
+
+def test_what_is_stored_once_is_so_on_a_loop_too(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        first = await log.publish("events", b"x", idempotency_key="k")
+        again = await log.publish("events", b"y", idempotency_key="k")
+        assert (again.first_seq, again.is_duplicate) == (first.first_seq, True)
+        publisher = await log.publisher("events", client_id=5, max_in_flight=100)
+        assert publisher.next_client_seq == 1
+        assert (await publisher.publish(b"z")).first_seq == 2
+        assert (await publisher.publish(b"z", client_seq=1)).is_duplicate
+        assert await values(log) == [b"x", b"z"]
+        assert await log.delete("events", before_seq=2) == 1
+        assert (await log.verify()).is_sound
+        assert await values(log) == [b"z"]
+
+    on_loop(tmp_path, work)

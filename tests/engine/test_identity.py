@@ -49,11 +49,8 @@ def test_a_repeated_key_is_told_where_the_first_is(tmp_path: Path, size: int, ch
 
 def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
-        twins = [log.delivery_of("events", b"%d" % number) for number in range(2)]
-        from seawall.engine.embedded import _keyed
-
+        twins = [log.delivery_of("events", b"%d" % number, "same") for number in range(2)]
         for delivery in twins:
-            delivery.identity = _keyed("same", delivery)
             delivery.driver = lambda: None
             log.queue.offer(delivery)
         assert [delivery.result().first_seq for delivery in twins] == [1, 1]

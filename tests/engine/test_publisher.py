@@ -82,7 +82,8 @@ def test_what_is_published_while_a_commit_is_written_shares_the_next(
 
 def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
     delivery = log.delivery_of("events", b"x")
-    log.offer(delivery, lambda: None)
+    delivery.driver = lambda: None
+    log.queue.offer(delivery)
     assert not delivery.done
     assert delivery.result(5).first_seq == 1
 

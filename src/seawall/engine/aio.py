@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 from seawall.config import Config
 from seawall.engine.delivery import Delivery
 from seawall.engine.embedded import READ_SIZE, EmbeddedLog, Item, Start, TopicInfo, open_log, seq_after
+from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
 from seawall.engine.records import Publishable
 from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
@@ -121,13 +122,28 @@ class AsyncLog:
         """Read everything in the directory and name every damage; others wait meanwhile."""
         return await self._on_thread(self._opened().verify)
 
-    def publish(self, topic: str, records: Publishable) -> Delivery:
-        """Append one record or many as one commit. It is on its way when this returns; await what is returned."""
+    def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
+        """Append one record or many as one commit. It is on its way when this returns; await what is returned.
+
+        With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
+        """
         log = self._log or self._opened()
-        delivery = log.delivery_of(topic, records)
+        delivery = log.delivery_of(topic, records, idempotency_key)
         delivery.driver = self._wake
         log.queue.offer(delivery)
         return delivery
+
+    async def publisher(
+        self, topic: str, *, ack: int = 2, client_id: int | None = None, max_in_flight: int = IN_FLIGHT_SIZE
+    ) -> Publisher:
+        """A publisher with bounds, acks and a session of its own; await the deliveries that its `publish` returns.
+
+        Where more than `max_in_flight` bytes are under way it raises `FullError`, because it must not wait.
+        """
+        make = self._opened().publisher
+        return await self._on_thread(
+            make, topic, ack=ack, client_id=client_id, max_in_flight=max_in_flight, when_full="raise"
+        )
 
     async def read(
         self, topic: str, from_seq: int = 1, *, limit: int | None = None, max_bytes: int = READ_SIZE

@@ -15,7 +15,7 @@ A process that forks must not use the log in the child: the files belong to the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,7 +40,7 @@ from seawall.errors import InvalidInputError, LimitError, NotFoundError, Unsuppo
 from seawall.io.clocks import OsClock
 from seawall.io.direct_sync import configured_direct_sync
 from seawall.io.files import OsFiles
-from seawall.io.process import on_fork, process_id, random_bytes
+from seawall.io.process import disown_on_fork, process_id, random_bytes
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.directory import FORMAT_NAME
@@ -85,7 +85,7 @@ class EmbeddedLog:
         self._store = store
         #: Why nothing may be asked of it any more, if something may not.
         self._refusal: str | None = None
-        on_fork(self, "disown")
+        disown_on_fork(self)
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
@@ -129,9 +129,7 @@ class EmbeddedLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`: a repetition is told where the first ones are.
         """
-        delivery = self.delivery_of(topic, records)
-        if idempotency_key is not None:
-            delivery.identity = _keyed(idempotency_key, delivery)
+        delivery = self.delivery_of(topic, records, idempotency_key)
         self.queue.publish(delivery)
         return delivery.result()
 
@@ -160,18 +158,21 @@ class EmbeddedLog:
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
         return self.publish(topic, table)
 
-    def delivery_of(self, topic: str, records: Publishable) -> Delivery:
+    def delivery_of(self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None) -> Delivery:
         """Records, encoded and on their way to a topic, not queued yet."""
         if self._refusal is not None:
             self._check_usable()
         blocks = encode(records)
         if not blocks:
             raise InvalidInputError("nothing to publish: give at least one record")
-        return Delivery(self.queue, topic, self._store.topic_id(topic), blocks)
+        delivery = Delivery(self.queue, topic, self._store.topic_id(topic), blocks)
+        if idempotency_key is not None:
+            delivery.identity = _keyed(idempotency_key, delivery)
+        return delivery
 
-    def offer(self, delivery: Delivery, driver: Callable[[], None] | None = None) -> None:
-        """Queue a delivery and return; its driver commits it, by default a thread of the log's own."""
-        delivery.driver = driver or self._pump.wake
+    def offer(self, delivery: Delivery) -> None:
+        """Queue a delivery and return; a thread of the log's own commits it."""
+        delivery.driver = self._pump.wake
         self.queue.offer(delivery)
         if not delivery.ack:
             self.queue.settle_now(delivery)

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import weakref
+from typing import Protocol
 
-__all__ = ["on_fork", "process_id", "random_bytes"]
+__all__ = ["Disowned", "disown_on_fork", "process_id", "random_bytes"]
 
 
-def on_fork(owner: object, method: str) -> None:
-    """Have a method of an object called in every child that this process forks, for as long as the object lives."""
-    reference = weakref.ref(owner)
+class Disowned(Protocol):
+    """What a forked child must not use."""
 
-    def forked() -> None:
-        alive = reference()
-        if alive is not None:
-            getattr(alive, method)()
+    def disown(self) -> None:
+        """This is a child: whatever it holds belongs to the parent."""
+        ...
 
-    os.register_at_fork(after_in_child=forked)
+
+_held: weakref.WeakSet[Disowned] = weakref.WeakSet()
+
+
+def disown_on_fork(held: Disowned) -> None:
+    """Have `disown` called in every child that this process forks, for as long as the object lives."""
+    _held.add(held)
+
+
+def _disown_all() -> None:
+    for held in list(_held):
+        held.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 
 def process_id() -> int:
