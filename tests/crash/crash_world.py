@@ -10,7 +10,7 @@ import copy
 import ctypes
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 from crash_history import NS_PER_MS, History, Level, Written, require
 
@@ -19,7 +19,7 @@ from seawall.engine.appends import Append
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.errors import FatalError, FullError, InvariantError, LimitError, SeawallError
+from seawall.errors import DiskFullError, FatalError, FullError, InvariantError, LimitError, SeawallError
 from seawall.limits import KIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.preface import DATA_START
@@ -274,9 +274,15 @@ class World:
         appends = [append_of(topic.topic_id, values) for topic, values in groups]
         taken: set[str] = set()
         with self.changing() as store:
-            # A topic that rejects; the others of the commit are stored.
-            with suppress(FullError, LimitError):
+            full: DiskFullError | None = None
+            try:
                 store.append(appends)
+            except (FullError, LimitError):
+                # A topic that rejects; the others of the commit are stored.
+                pass
+            except DiskFullError as error:
+                # So they are where one finds no room on the disk: topics in memory need none.
+                full = error
             stored = [topic for (topic, _), append in zip(groups, appends, strict=True) if append.error is None]
             # One write and one sync for all of them.
             level = max((LEVELS[topic.config.durability] for topic in stored), default=Level.STAGED)
@@ -289,6 +295,8 @@ class World:
                     taken.add(topic.name)
                     for seq, value in enumerate(values, append.numbered.base_seq):
                         self.history.acked(topic.topic_id, seq, value, append.numbered.timestamp_ns, level)
+            if full is not None:
+                raise full
         for name in taken:
             self._check_caps(store.catalog.named(name))
 
