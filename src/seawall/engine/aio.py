@@ -1,4 +1,4 @@
-"""The embedded log for asyncio: the same words, and nothing that blocks the event loop.
+"""The embedded log for asyncio: the same words, and an event loop that hardly ever waits for a disk.
 
     async with seawall.open_async("data/") as log:
         await log.create_topic("events")
@@ -95,11 +95,11 @@ class AsyncLog:
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        return self._opened().topics()
+        return await self._on_thread(self._opened().topics)
 
     async def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
-        return self._opened().describe(name)
+        return await self._on_thread(self._opened().describe, name)
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
@@ -167,7 +167,7 @@ class AsyncLog:
 
     async def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""
-        return self._opened().committed(owner, topic)
+        return await self._on_thread(self._opened().committed, owner, topic)
 
     async def sync(self) -> None:
         """Make everything published so far durable, whatever its class."""
@@ -188,7 +188,7 @@ class AsyncLog:
             while True:
                 news = self._news
                 # Looked at with the event in hand: what comes from here on sets it.
-                if self._opened().describe(topic).next_seq > seq:
+                if (await self.describe(topic)).next_seq > seq:
                     return
                 await news.wait()
         finally:

@@ -47,21 +47,20 @@ _HELP_AFTER_S: Final = 0.05
 class Turn:
     """A thread that wants the store for itself."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("_woken", "is_taken")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        self._woken = threading.Event()
+        self.is_taken = False
 
     def wait(self) -> None:
         """Sleep until woken, or for a while."""
-        self._lock.acquire(timeout=_HELP_AFTER_S)
+        self._woken.wait(_HELP_AFTER_S)
+        self._woken.clear()
 
     def wake(self) -> None:
         """Let it look again."""
-        # Between two looks it may be woken twice.
-        if self._lock.locked():
-            self._lock.release()
+        self._woken.set()
 
 
 #: Where the records of a delivery go: into appends from the first to the last of two numbers, behind so many records of
@@ -159,9 +158,13 @@ class CommitQueue:
         turn = Turn()
         with self._mutex:
             self._queue.append(turn)
-        while not self._take_turn(turn):
-            self._look_after()
-            turn.wait()
+        try:
+            while not self._take_turn(turn):
+                self._look_after()
+                turn.wait()
+        except BaseException:
+            self._give_turn_up(turn)
+            raise
         try:
             with self.state:
                 yield self._store
@@ -176,6 +179,7 @@ class CommitQueue:
             self._is_led = True
             if self._queue[0] is turn:
                 self._queue.popleft()
+                turn.is_taken = True
                 return True
             is_delivery = isinstance(self._queue[0], Delivery)
         if is_delivery:
@@ -183,6 +187,15 @@ class CommitQueue:
         else:
             self.hand_on()
         return False
+
+    def _give_turn_up(self, turn: Turn) -> None:
+        """A thread that was interrupted must not stand in the way of the others."""
+        with self._mutex:
+            if turn in self._queue:
+                self._queue.remove(turn)
+            is_idle = turn.is_taken or not self._is_led
+        if is_idle:
+            self.hand_on()
 
     # --- leading -------------------------------------------------------------------------------------------------
 
@@ -208,15 +221,28 @@ class CommitQueue:
                 self._settle(group, [share])
         return commit
 
-    def finish(self, group: Group) -> None:
-        """The commit of a group is written: everybody is told."""
+    def finish(self, group: Group) -> bool:
+        """The commit of a group is written, and takes effect; whether `tidy_up` is due before `tell`."""
         assert group.commit is not None
         try:
             with self.state:
-                self._store.finish(group.commit)
+                return self._store.finish(group.commit)
         except BaseException as error:
             self._give_up(group, error)
             raise
+
+    def tidy_up(self, group: Group) -> None:
+        """Evictions and a checkpoint that are due behind the commit of a group: may take as long as a disk does."""
+        assert group.commit is not None
+        try:
+            with self.state:
+                self._store.tidy_up(group.commit.limited)
+        except BaseException as error:
+            self._give_up(group, error)
+            raise
+
+    def tell(self, group: Group) -> None:
+        """Tell everybody what became of a group."""
         self._settle(group, group.shares)
         _tell_ends(group)
         for listener in self.listeners:
@@ -256,7 +282,9 @@ class CommitQueue:
             except BaseException as error:
                 self.fail(group, error)
                 raise
-            self.finish(group)
+            if self.finish(group):
+                self.tidy_up(group)
+            self.tell(group)
         except (SeawallError, OSError):
             # Everybody in the group was told, this thread's own delivery too.
             pass

@@ -6,7 +6,8 @@
     delivery.add_callback(print)   # called once, by whoever commits
 
 Resolved it knows where its records went: `first_seq`, `record_count`, `position`, `timestamp_ns`, and whether it was a
-repetition of something stored before (`is_duplicate`; then numbers that are not remembered any more are 0).
+repetition of something stored before (`is_duplicate`). Numbers that nobody knows are 0: those of a repetition that are
+not remembered any more, and all of a delivery that counted as decided at once (ack level 0).
 
 INV-DELIVERY-ONCE: a delivery is resolved once, and what it says then never changes.
 It is slotted and has no lock of its own: making one costs a microsecond, and most are never waited for by a thread.
@@ -136,7 +137,9 @@ class Delivery:
     # --- for the queue -------------------------------------------------------------------------------------------
 
     def settle(self, error: Exception | None) -> None:
-        """It is decided (INV-DELIVERY-ONCE); `announce` follows. The queue holds its lock."""
+        """It is decided without numbers (INV-DELIVERY-ONCE); `announce` follows. The queue holds its lock."""
+        self.first_seq, self.position, self.timestamp_ns = Seq(0), Position(0), TimestampNs(0)
+        self.is_duplicate = False
         self._error = error
         self._done = True
 
@@ -178,11 +181,14 @@ class Delivery:
         return self._waiter
 
     def wake(self) -> None:
-        """Let whoever waits for it, or drives it, look again: it is decided, or its turn to commit has come."""
-        if self._waiter is not None:
-            waiter, self._waiter = self._waiter, None
+        """Let whoever waits for it, and whoever drives it, look again: it is decided, or its turn to commit has come.
+
+        Both, because a thread that waited may have given up and left its lock behind.
+        """
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
             waiter.release()
-        elif self.driver is not None and not self._done:
+        if self.driver is not None and not self._done:
             self.driver()
 
 

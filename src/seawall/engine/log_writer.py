@@ -23,7 +23,7 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import LaneEpoch, Position, Seq, Term, TimestampNs
 from seawall.engine.appends import Append
-from seawall.errors import FatalError
+from seawall.errors import FatalError, LimitError
 from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffer
 from seawall.kernels.epochs import WalRows
 from seawall.kernels.staging import DRAFT_COLUMNS
@@ -78,6 +78,10 @@ class LogWriter:
         """
         if self.has_room(length):
             return
+        if length > limits.LANE_BUFFER_SIZE:
+            raise LimitError(
+                f"{length} bytes of small batches at once, a lane holds {limits.LANE_BUFFER_SIZE}; commit fewer at once"
+            )
         if self._staged:
             self.flush(durable=False)
         self._wal.reserve(length, now_ns, small=small)

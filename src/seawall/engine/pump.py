@@ -20,7 +20,7 @@ class Pump:
         """Have the work done soon; wakes that come together are one."""
         self._woken.set()
         with self._start:
-            if self._thread is None and not self._is_stopping:
+            if (self._thread is None or not self._thread.is_alive()) and not self._is_stopping:
                 self._thread = threading.Thread(target=self._run, name="seawall-pump", daemon=True)
                 self._thread.start()
 

@@ -18,7 +18,7 @@ import numpy as np
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError, InvalidInputError
-from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, MIB
+from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, MIB
 from seawall.wire.arrow import EncodedBlock, decode_table, encode_table, encode_values
 from seawall.wire.batches import block_of
 from seawall.wire.envelope import Envelope, parse_envelope
@@ -190,11 +190,11 @@ def encode(records: Publishable) -> list[EncodedBlock]:
     if isinstance(records, (bytearray, memoryview, str, Mapping, Message)):
         return [EncodedBlock(encode_record(_record_of(records)), 1)]
     if hasattr(records, "schema") and hasattr(records, "num_rows"):
-        return list(encode_table(records))
+        return list(_joined(encode_table(records)))
     if hasattr(records, "iloc"):
         import pyarrow as pa
 
-        return list(encode_table(pa.Table.from_pandas(records, preserve_index=False)))
+        return list(_joined(encode_table(pa.Table.from_pandas(records, preserve_index=False))))
     if not isinstance(records, Iterable):
         raise InvalidInputError(f"cannot publish a {type(records).__name__}: give bytes, str, dict, Message or a table")
     each: list[OneRecord] = [*records]
@@ -220,6 +220,26 @@ def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
         size += len(piece)
     if pieces:
         yield EncodedBlock(b"".join(pieces), len(pieces))
+
+
+def _joined(blocks: Iterable[EncodedBlock]) -> Iterator[EncodedBlock]:
+    """The same records in fewer blocks: small ones, of which a table of many chunks has many, with those that follow.
+
+    A block that is large enough to go to its place by itself, and that no small one waits for, is not copied.
+    """
+    pieces: list[bytes | memoryview] = []
+    size = count = 0
+    for block, record_count in blocks:
+        if pieces and (size + len(block) > BLOCK_SIZE_MAX or count + record_count > BATCH_RECORDS_MAX):
+            yield EncodedBlock(b"".join(pieces), count)
+            pieces, size, count = [], 0, 0
+        pieces.append(block)
+        size, count = size + len(block), count + record_count
+        if size >= LARGE_BATCH_SIZE:
+            yield EncodedBlock(block if len(pieces) == 1 else b"".join(pieces), count)
+            pieces, size, count = [], 0, 0
+    if pieces:
+        yield EncodedBlock(b"".join(pieces), count)
 
 
 def _record_of(record: OneRecord) -> Record:

@@ -1,8 +1,9 @@
 """Commits for an event loop: numbered on the loop, written and synced by a disk ring, finished on the loop.
 
-The loop never waits for a disk. Its turn goes on while the ring's server, which needs no GIL, writes; a readable
-descriptor brings the end of the commit back. One commit is under way at a time, and what is published meanwhile goes
-into the next: the more appenders, the more each sync carries.
+The loop's turn goes on while the ring's server, which needs no GIL, writes; a readable descriptor brings the end of the
+commit back. Checkpoints and evictions behind a commit are done on a thread. What is left on the loop is the beginning
+of a segment or of a file of the log, once in many megabytes. One commit is under way at a time, and what is published
+meanwhile goes into the next: the more appenders, the more each sync carries.
 
 A thread that needs the store while a commit is under way may finish it instead of the loop (`help`); on the loop's own
 thread it has to, because nobody else would.
@@ -112,9 +113,10 @@ class RingDriver:
         """Hand the commit to the ring as one chain: places first, then the epoch."""
         self._is_short = False
         self._error = None
-        for place in commit.places:
-            self._write(place.file, place.buffers, place.at, link=True, sync=True)
         epoch = commit.epoch
+        for place in commit.places:
+            is_last = epoch is None and place is commit.places[-1]
+            self._write(place.file, place.buffers, place.at, link=not is_last, sync=True)
         if epoch is not None:
             at_once = commit.durable and epoch.follows_synced
             syncs = commit.durable and not at_once
@@ -144,11 +146,11 @@ class RingDriver:
                 return
             for completion in self._ring.reap(wait_ms=wait_ms, count=len(self._expected)):
                 expected = self._expected.pop(completion.tag)
-                if completion.result < 0:
-                    if completion.result != -errno.ECANCELED and self._error is None:
-                        self._error = _failure(-completion.result)
-                elif completion.result < expected:
+                if completion.result == -errno.ECANCELED or 0 <= completion.result < expected:
+                    # Done in part, or not at all because of one that was.
                     self._is_short = True
+                elif completion.result < 0 and self._error is None:
+                    self._error = _failure(-completion.result)
             if self._expected:
                 return
             self._group = None
@@ -170,8 +172,23 @@ class RingDriver:
         self._finish(group)
 
     def _finish(self, group: Group) -> None:
+        """The commit is written. What has to be tidied up behind it is done on a thread, and then everybody is told."""
         try:
-            self._queue.finish(group)
+            if self._queue.finish(group):
+                self._loop.run_in_executor(None, self._conclude, group)
+            else:
+                self._queue.tell(group)
+                self._queue.hand_on()
+        except BaseException as error:
+            # Everybody in the group was told.
+            self._queue.hand_on()
+            if not isinstance(error, (SeawallError, OSError)):
+                raise
+
+    def _conclude(self, group: Group) -> None:
+        try:
+            self._queue.tidy_up(group)
+            self._queue.tell(group)
         except (SeawallError, OSError):
             # Everybody in the group was told.
             pass

@@ -149,7 +149,7 @@ class Store:
     def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
         """Keep how far an owner has read; durable when this returns."""
         self._commit(self.catalog.commit(owner, name, next_seq))
-        self._tidy_up()
+        self.tidy_up()
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
@@ -188,14 +188,14 @@ class Store:
             self._failure = error
             raise
 
-    def finish(self, commit: Commit) -> None:
-        """The commit is written: its appends are stored, and readers see them."""
+    def finish(self, commit: Commit) -> bool:
+        """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
         try:
             self._committer.finish(commit)
         except BaseException as error:
             self._failure = error
             raise
-        self._tidy_up(commit.limited)
+        return bool(commit.limited) or self._removal.has_loose or self._is_checkpoint_due()
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
@@ -210,7 +210,8 @@ class Store:
         except BaseException as error:
             self.fail(error)
             raise
-        self.finish(commit)
+        if self.finish(commit):
+            self.tidy_up(commit.limited)
         return [append.result() for append in appends]
 
     def sync(self) -> None:
@@ -365,10 +366,8 @@ class Store:
             self._removal.drop_dead()
             self._directory.restore_ballast()
 
-    def _tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
+    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
         """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
-        if not limited and not self._removal.has_loose and not self._is_checkpoint_due():
-            return
         try:
             now = TimestampNs(self._machine.clock.wall_ns())
             due = [topic for topic in limited if self._removal.is_due(topic, now)]
