@@ -30,7 +30,7 @@ def opened(disk: SimDisk) -> Store:
 
 def publish(store: Store, name: str, *values: bytes) -> int:
     block = encode_block([Record(1, value) for value in values])
-    return store.append([Append(store.topic_id(name), block, len(values))])[0].base_seq
+    return store.append([Append(store.topic_named(name).topic_id, block, len(values))])[0].base_seq
 
 
 def contents(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:

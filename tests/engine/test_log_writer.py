@@ -47,7 +47,7 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
     disk, chance = SimDisk(seed=1), random.Random(5)
     with monkeypatch.context() as patch:
         if not short_way:
-            patch.setattr(Committer, "_begin_plain", lambda *_: None)
+            patch.setattr(Committer, "_short_room", lambda *_: None)
         store = opened(disk)
         for name in ("a", "b"):
             store.create_topic(name, TopicConfig(durability=Durability.DISK, segment_max_records=40))

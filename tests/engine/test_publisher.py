@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from seawall.engine.appends import Commit
-from seawall.engine.commit_queue import make_group
 from seawall.engine.delivery import Delivery
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.records import ReceivedBatch
@@ -81,9 +80,9 @@ def test_what_is_published_while_a_commit_is_written_shares_the_next(
 
 
 def test_a_waiting_thread_commits_what_no_driver_does(log: EmbeddedLog) -> None:
-    delivery = log.delivery_of("events", b"x")
-    delivery.driver = lambda: None
-    log.queue.offer(delivery)
+    bundle = log.bundle_of("events", b"x")
+    bundle.driver = lambda: None
+    delivery = log.queue.offer(bundle)
     assert not delivery.done
     assert delivery.result(5).first_seq == 1
 
@@ -102,10 +101,10 @@ def test_waiting_has_an_end(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -
 
 def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
     told: list[Delivery] = []
-    delivery = log.delivery_of("events", b"x")
+    delivery = log.queue.offer(log.bundle_of("events", b"x"))
     delivery.add_callback(told.append)
     delivery.add_callback(told.append)
-    log.queue.publish(delivery)
+    delivery.result()
     delivery.add_callback(told.append)
     assert told == [delivery] * 3
 
@@ -198,22 +197,24 @@ def test_changes_wait_for_what_was_queued_before(log: EmbeddedLog, monkeypatch: 
 
 def test_only_plain_small_deliveries_share_a_batch(log: EmbeddedLog) -> None:
     log.create_topic("other")
-    plain = [log.delivery_of("events", b"%d" % number) for number in range(3)]
-    elsewhere = log.delivery_of("other", b"elsewhere")
-    large = log.delivery_of("events", bytes(70_000))
-    nearly = log.delivery_of("events", bytes(65_430))
-    after = log.delivery_of("events", bytes(1_000))
-    group = make_group([plain[0], elsewhere, plain[1], large, plain[2], nearly, after])
-    assert [append.record_count for append in group.appends] == [2, 1, 1, 1, 1, 1]
-    assert [share[1:] for share in group.shares] == [
-        (0, 0, 0),
-        (1, 1, 0),
-        (0, 0, 1),
-        (2, 2, 0),
-        (3, 3, 0),
-        (4, 4, 0),
-        (5, 5, 0),
+    records = [
+        *(("events", b"0"), ("other", b"elsewhere"), ("events", b"1"), ("events", bytes(70_000)), ("events", b"2")),
+        *(("events", bytes(65_430)), ("events", bytes(1_000))),
     ]
+    deliveries = [log.queue.offer(log.bundle_of(*each)) for each in records]
+    ordered = log.bundle_of("events", b"another level")
+    ordered.ack = 1
+    deliveries.append(log.queue.offer(ordered))
+    group = log.queue.take_lead()
+    assert group is not None
+    assert [append.record_count for append in group.appends] == [2, 1, 1, 1, 1, 1, 1]
+    commit = log.queue.begin(group)
+    commit.carry_out()
+    log.queue.finish(group)
+    log.queue.tell(group)
+    log.queue.hand_on()
+    assert [each.result().first_seq for each in deliveries] == [1, 1, 2, 3, 4, 5, 6, 7]
+    assert [each.position - deliveries[0].position for each in deliveries] == [0, 1, 0, 2, 3, 4, 5, 6]
 
 
 def test_more_than_a_commit_holds_is_several_commits(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -460,7 +460,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     both.store.checkpoint()
     both.store.delete_topic(TOPIC)
     removal = both.store._removal
-    assert not any((removal._sizes, removal._tags, removal._oldest, removal._loose, removal._stored))
+    assert not any((removal._sizes, removal._tags, removal._oldest, removal.loose, removal._stored))
     both.store.retain()
     both.store.close()
 

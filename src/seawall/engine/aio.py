@@ -128,10 +128,9 @@ class AsyncLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
         """
         log = self._log or self._opened()
-        delivery = log.delivery_of(topic, records, idempotency_key)
-        delivery.driver = self._wake
-        log.queue.offer(delivery)
-        return delivery
+        bundle = log.bundle_of(topic, records, idempotency_key)
+        bundle.driver = self._wake
+        return log.queue.offer(bundle)
 
     async def publisher(
         self, topic: str, *, ack: int = 2, client_id: int | None = None, max_in_flight: int = IN_FLIGHT_SIZE

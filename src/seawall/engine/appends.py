@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from seawall import limits
@@ -11,7 +11,7 @@ from seawall.core.types import ClientId, ClientSeq, Position, TopicId
 from seawall.errors import WrongStateError
 from seawall.io.files import write_all
 from seawall.io.interfaces import File, ReadableBuffer
-from seawall.sequencer.frontier import Draft, Numbered
+from seawall.sequencer.frontier import Draft, Numbered, signed
 from seawall.storage.control_batches import Control
 from seawall.storage.epoch_write import EpochWrite
 from seawall.topics.state import TopicState
@@ -21,14 +21,12 @@ from seawall.wire.codes import AS_TOPIC, Codec
 #: A client without a session: top bit set, numbers that nobody compares.
 NO_SESSION: Final = ClientId(1 << 63)
 NO_CLIENT_SEQ: Final = ClientSeq(0)
-_NO_SESSION_SIGNED: Final = NO_SESSION - (1 << 64)
-
 
 #: Blocks from this size on go to their places at once; with its header such a batch is a large one.
 LARGE_BLOCK_SIZE: Final = limits.LARGE_BATCH_SIZE - limits.BATCH_HEADER_SIZE
 
 #: Order and ack level of the topic, a plain block, as a header has them.
-_AS_TOPIC: Final = AS_TOPIC | AS_TOPIC << 8
+AS_TOPIC_CHOICES: Final = AS_TOPIC | AS_TOPIC << 8
 
 #: Bytes of the block of a reference to a large batch, and some to spare.
 _REFERENCE_ROOM: Final = 256
@@ -89,28 +87,16 @@ class Append:
             raise WrongStateError("the append is not decided yet: commit it first")
         return self.numbered
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a small batch that neither a session nor a key tells from others."""
-        return self.client_id == NO_SESSION and not self.flags and len(self.block) < LARGE_BLOCK_SIZE
-
-    def draft_row(self) -> tuple[int, ...]:
-        """What the frontier is told of it, and the length of the block, as one row."""
-        length = len(self.block)
-        raw_length = self.raw_length or length
-        choices = _AS_TOPIC | self.codec << 16
-        return self.record_count, self.topic_id, _NO_SESSION_SIGNED, 0, 0, raw_length, choices, length
-
     def draft(self) -> Draft:
         """What the frontier is told of it."""
         return Draft(
             self.record_count,
             self.topic_id,
-            _signed(self.client_id),
-            _signed(self.client_seq),
+            signed(self.client_id),
+            signed(self.client_seq),
             self.session_epoch & 0xFFFF_FFFF,
             self.raw_length or len(self.block),
-            _AS_TOPIC | self.codec << 16 | self.flags << 24,
+            AS_TOPIC_CHOICES | self.codec << 16 | self.flags << 24,
         )
 
 
@@ -128,23 +114,25 @@ class PlaceWrite:
 Effect: TypeAlias = Append | tuple[Control, Position]
 
 
-@dataclass(slots=True)
 class Commit:
     """Appends that are numbered and staged, and what has to be written before they take effect.
 
     First the places, durably, then the epoch, durably if `durable`: INV-REFERENCE-AFTER-DATA.
     """
 
-    durable: bool = False
-    effects: list[Effect] = field(default_factory=list)
-    places: list[PlaceWrite] = field(default_factory=list)
+    durable = False
     epoch: EpochWrite | None = None
-    #: Topics with caps or ages that were appended to.
-    limited: list[TopicState] = field(default_factory=list)
-    #: Appends with keys, so that a key counts within its own commit.
-    keyed: dict[tuple[TopicId, bytes], Append] = field(default_factory=dict)
-    #: Appends that went the short way, and are in no effect above.
-    plain_count: int = 0
+    #: Whether it goes the short way, where nothing is among the effects; and the row of its batch there.
+    goes_short = False
+    row = 0
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.places: list[PlaceWrite] = []
+        #: Topics with caps or ages that were appended to.
+        self.limited: list[TopicState] = []
+        #: Appends with keys, so that a key counts within its own commit.
+        self.keyed: dict[tuple[TopicId, bytes], Append] = {}
 
     def carry_out(self) -> None:
         """Write all of it, on this thread."""
@@ -162,8 +150,3 @@ class Commit:
             last.size += size
         else:
             self.places.append(PlaceWrite(file, at, size, [*buffers]))
-
-
-def _signed(number: int) -> int:
-    """The signed number with the same 64 bits."""
-    return number - (1 << 64) if number >> 63 else number

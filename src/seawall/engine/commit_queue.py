@@ -1,11 +1,11 @@
 """Many publishers, one store: who commits, what goes into one commit, and who is told.
 
-Deliveries wait in one queue. Whoever finds nobody committing *leads*: it takes what the queue holds, commits it with
-one write and one sync, tells everybody, and hands the lead on. So a lone publisher commits its own records on its own
-thread and waits for nobody, and many share each sync. Records of several calls to one topic become one batch, unless
-they have an identity (session or key) of their own.
+Bundles of records wait in one queue. Whoever finds nobody committing *leads*: it takes what the queue holds, commits it
+with one write and one sync, tells everybody, and hands the lead on. So a lone publisher commits its own records on its
+own thread and waits for nobody, and many share each sync. Records of several calls to one topic become one batch,
+unless they have an identity (session or key) of their own: they join the bundle that waits already.
 
-    queue     … Delivery, Delivery, Turn, Delivery      first in, first out
+    queue     … Bundle, Bundle, Turn, Bundle            first in, first out
     leader    a thread that waits, a driver (pump or event loop), or whoever has a turn: one at a time
 
 Everything that is not an append (`exclusive`) queues like an append and leads when its turn comes.
@@ -24,17 +24,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from threading import Lock
+from typing import ClassVar, Final
 
-from seawall.core.types import ClientSeq, TopicId
-from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
-from seawall.engine.delivery import Delivery, announce
+from seawall.core.types import TopicId
+from seawall.engine.appends import Append, Commit
+from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
-from seawall.io.interfaces import ReadableBuffer
-from seawall.limits import BATCH_RECORDS_MAX
 from seawall.wire.codes import AckLevel
 
 #: As a plain number: comparing with a member of an enumeration is slow.
@@ -49,6 +47,9 @@ class Turn:
 
     __slots__ = ("_woken", "is_taken")
 
+    #: Whoever waits for a turn commits what is before it.
+    driver: ClassVar[None] = None
+
     def __init__(self) -> None:
         self._woken = threading.Event()
         self.is_taken = False
@@ -58,23 +59,22 @@ class Turn:
         self._woken.wait(_HELP_AFTER_S)
         self._woken.clear()
 
-    def wake(self) -> None:
+    def wake_one(self) -> None:
         """Let it look again."""
         self._woken.set()
 
 
-#: Where the records of a delivery go: into appends from the first to the last of two numbers, behind so many records of
-#: the first. A plain tuple: one is made for each delivery.
-Share: TypeAlias = tuple[Delivery, int, int, int]
-
-
-@dataclass(slots=True)
 class Group:
-    """Deliveries that are committed together."""
+    """Bundles that are committed together, and the appends that store them, in the same order."""
 
-    appends: list[Append]
-    shares: Sequence[Share]
-    commit: Commit | None = None
+    __slots__ = ("appends", "commit", "parts")
+
+    commit: Commit
+
+    def __init__(self, bundles: Sequence[Bundle]) -> None:
+        #: Each bundle with its appends.
+        self.parts = [(bundle, bundle.appends()) for bundle in bundles]
+        self.appends = self.parts[0][1] if len(bundles) == 1 else [each for _, part in self.parts for each in part]
 
 
 class CommitQueue:
@@ -82,73 +82,101 @@ class CommitQueue:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._mutex = threading.Lock()
-        self._queue: deque[Delivery | Turn] = deque()
+        self._mutex = Lock()
+        self._queue: deque[Bundle | Turn] = deque()
+        #: The last queued bundle of a topic, where more records may become part of its batch.
+        self._open: dict[TopicId, Bundle] = {}
         self._is_led = False
         #: Called, by whoever commits, after something new can be read.
         self.listeners: list[Callable[[], None]] = []
         #: Looks after a commit that is under way without a thread; set by whoever commits so.
         self.help: Callable[[], None] | None = None
         #: Held while the store's memory is read or changed.
-        self.state = threading.Lock()
+        self.state = Lock()
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
-    def publish(self, delivery: Delivery) -> None:
-        """Queue a delivery and wait until it is decided; commit it, and what is queued with it, if nobody else does."""
+    def publish(self, bundle: Bundle) -> Delivery:
+        """Queue records and wait until they are decided; raises what went wrong.
+
+        Commits them, and what is queued with them, if nobody else does.
+        """
+        record_count, offset = bundle.record_count, 0
         with self._mutex:
             is_alone = not self._is_led and not self._queue
             if is_alone:
                 self._is_led = True
             else:
-                self._queue.append(delivery)
+                bundle, offset = self._put(bundle)
+                waiter = bundle.block_thread()
         if is_alone:
-            appends = _appends_of(delivery)
-            self._commit(Group(appends, ((delivery, 0, len(appends) - 1, 0),)))
-        else:
-            self.wait(delivery, None)
+            self._commit(Group((bundle,)))
+        elif not (waiter.acquire(timeout=_HELP_AFTER_S) and bundle.is_done):
+            self.wait(bundle, None, waiter)
+        if bundle.error is not None:
+            raise bundle.error
+        return Delivery(self, bundle, offset, record_count)
 
-    def offer(self, delivery: Delivery) -> None:
-        """Queue a delivery that its driver commits; does not wait.
-
-        No lock is needed: who gives the lead back looks at the queue afterwards, and we look who leads afterwards.
-        """
-        self._queue.append(delivery)
-        if not self._is_led:
-            delivery.wake()
-
-    def settle_now(self, delivery: Delivery) -> None:
-        """Call a delivery decided before it is: its publisher does not care."""
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Queue records that their driver commits; does not wait."""
+        record_count = bundle.record_count
         with self._mutex:
-            is_done = delivery.done
-            if not is_done:
-                delivery.settle(None)
-        if not is_done:
-            announce([delivery])
+            bundle, offset = self._put(bundle)
+            is_led = self._is_led
+        if not is_led and bundle.driver is not None:
+            bundle.driver()
+        return Delivery(self, bundle, offset, record_count)
 
-    def wait(self, delivery: Delivery, timeout_s: float | None) -> None:
-        """Wait until a queued delivery is decided, committing where nobody else does; `TimeoutError` after too long."""
+    def _put(self, bundle: Bundle) -> tuple[Bundle, int]:
+        """Queue a bundle, or make it part of the one before it of its topic: the bundle, and where it begins there."""
+        topic_id = bundle.topic.topic_id
+        if not bundle.is_plain:
+            # What follows must not get into a batch before this one.
+            self._open.pop(topic_id, None)
+        else:
+            before = self._open.get(topic_id)
+            if before is not None and before.takes(bundle):
+                offset = before.record_count
+                before.take(bundle)
+                return before, offset
+            self._open[topic_id] = bundle
+        self._queue.append(bundle)
+        return bundle, 0
+
+    def wait(self, bundle: Bundle, timeout_s: float | None, waiter: Lock | None = None) -> bool:
+        """Wait until a queued bundle is decided, committing where nobody else does; false if it takes too long.
+
+        `waiter` is the lock of this thread that has been waited for before, if there is one.
+        """
         deadline_ns = None if timeout_s is None else OsClock().monotonic_ns() + int(timeout_s * 1e9)
         while True:
             with self._mutex:
-                if delivery.done:
-                    return
+                if waiter is not None:
+                    bundle.leave(waiter)
+                if bundle.is_done:
+                    return True
                 leads = self._may_lead()
-                waiter = None if leads else delivery.block_thread()
+                waiter = None if leads else bundle.block_thread()
                 self._is_led |= leads
             if waiter is None:
-                self._lead()
+                self._commit(self._take())
                 continue
             self._look_after()
-            if deadline_ns is not None and OsClock().monotonic_ns() >= deadline_ns:
-                raise TimeoutError(f"{delivery!r} after {timeout_s} s")
-            waiter.acquire(timeout=_HELP_AFTER_S if timeout_s is None else min(_HELP_AFTER_S, timeout_s))
+            wait_s = _HELP_AFTER_S
+            if deadline_ns is not None:
+                wait_s = min(wait_s, (deadline_ns - OsClock().monotonic_ns()) / 1e9)
+            if wait_s > 0:
+                waiter.acquire(timeout=wait_s)
+                continue
+            with self._mutex:
+                bundle.leave(waiter)
+                return bundle.is_done
 
-    def add_callback(self, delivery: Delivery, callback: Callable[[Delivery], object]) -> bool:
-        """Keep a callback of a delivery that is under way; false if it is decided."""
+    def add_callback(self, bundle: Bundle, callback: Callable[[], object]) -> bool:
+        """Keep a callback of a bundle that is under way; false if it is decided."""
         with self._mutex:
-            if not delivery.done:
-                delivery.note_callback(callback)
+            if not bundle.is_done:
+                bundle.callbacks = [*(bundle.callbacks or ()), callback]
                 return True
         return False
 
@@ -158,6 +186,8 @@ class CommitQueue:
         turn = Turn()
         with self._mutex:
             self._queue.append(turn)
+            # What comes later is committed later.
+            self._open.clear()
         try:
             while not self._take_turn(turn):
                 self._look_after()
@@ -181,9 +211,9 @@ class CommitQueue:
                 self._queue.popleft()
                 turn.is_taken = True
                 return True
-            is_delivery = isinstance(self._queue[0], Delivery)
-        if is_delivery:
-            self._lead()
+            is_bundle = isinstance(self._queue[0], Bundle)
+        if is_bundle:
+            self._commit(self._take())
         else:
             self.hand_on()
         return False
@@ -216,14 +246,13 @@ class CommitQueue:
             self._give_up(group, error)
             raise
         group.commit = commit
-        for share in group.shares:
-            if share[0].ack == _ORDERED:
-                self._settle(group, [share])
+        for bundle, appends in group.parts:
+            if bundle.ack == _ORDERED:
+                self._settle(bundle, appends, _error_of(appends))
         return commit
 
     def finish(self, group: Group) -> bool:
         """The commit of a group is written, and takes effect; whether `tidy_up` is due before `tell`."""
-        assert group.commit is not None
         try:
             with self.state:
                 return self._store.finish(group.commit)
@@ -233,7 +262,6 @@ class CommitQueue:
 
     def tidy_up(self, group: Group) -> None:
         """Evictions and a checkpoint that are due behind the commit of a group: may take as long as a disk does."""
-        assert group.commit is not None
         try:
             with self.state:
                 self._store.tidy_up(group.commit.limited)
@@ -243,8 +271,12 @@ class CommitQueue:
 
     def tell(self, group: Group) -> None:
         """Tell everybody what became of a group."""
-        self._settle(group, group.shares)
-        _tell_ends(group)
+        for bundle, appends in group.parts:
+            error = _error_of(appends)
+            if not bundle.is_done:
+                self._settle(bundle, appends, error)
+            if bundle.ends is not None:
+                bundle.end(error)
         for listener in self.listeners:
             listener()
 
@@ -256,11 +288,15 @@ class CommitQueue:
 
     def hand_on(self) -> None:
         """Give the lead back, and wake whoever is first in the queue to take it."""
+        driver = None
         with self._mutex:
             self._is_led = False
-            first = self._queue[0] if self._queue else None
-        if first is not None:
-            first.wake()
+            if self._queue:
+                first = self._queue[0]
+                first.wake_one()
+                driver = first.driver
+        if driver is not None:
+            driver()
 
     def lead_all(self) -> None:
         """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""
@@ -268,11 +304,7 @@ class CommitQueue:
             self._commit(group)
 
     def _may_lead(self) -> bool:
-        return not self._is_led and bool(self._queue) and isinstance(self._queue[0], Delivery)
-
-    def _lead(self) -> None:
-        """Commit what is queued, on this thread, which has the lead."""
-        self._commit(self._take())
+        return not self._is_led and bool(self._queue) and isinstance(self._queue[0], Bundle)
 
     def _commit(self, group: Group) -> None:
         try:
@@ -298,62 +330,39 @@ class CommitQueue:
     # --- groups --------------------------------------------------------------------------------------------------
 
     def _take(self) -> Group:
-        """Deliveries from the front of the queue, as much as one commit holds."""
-        taken: list[Delivery] = []
+        """Bundles from the front of the queue, as much as one commit holds."""
+        taken: list[Bundle] = []
         size = 0
         with self._mutex:
             queue, size_max = self._queue, self._store.commit_size_max
-            while queue and isinstance(first := queue[0], Delivery):
+            while queue and isinstance(first := queue[0], Bundle):
                 size += first.logged_size
                 if taken and size > size_max:
                     break
                 taken.append(first)
                 queue.popleft()
-        return make_group(taken)
+                if self._open.get(first.topic.topic_id) is first:
+                    del self._open[first.topic.topic_id]
+        return Group(taken)
 
-    def _settle(self, group: Group, shares: Sequence[Share]) -> None:
-        """Decide deliveries by what became of their appends, and tell whoever waits."""
-        appends = group.appends
-        told: list[Delivery] = []
+    def _settle(self, bundle: Bundle, appends: Sequence[Append], error: Exception | None) -> None:
+        """Decide a bundle by what became of its appends, and tell whoever waits."""
         with self._mutex:
-            for delivery, first, last, offset in shares:
-                if delivery.done:
-                    continue
-                append = appends[first]
-                if first == last and append.error is None and append.numbered is not None:
-                    delivery.settle_at(append.numbered, append.numbered, offset)
-                else:
-                    _settle_by(delivery, appends[first : last + 1], offset)
-                told.append(delivery)
-        announce(told)
+            bundle.settle(appends[0].numbered, appends[-1].numbered, error)
+        bundle.announce()
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
-        with self._mutex:
-            told = [delivery for delivery, _, _, _ in group.shares if not delivery.done]
-            for delivery in told:
-                delivery.settle(error)
-        announce(told)
-        _tell_ends(group, error)
-
-
-def _tell_ends(group: Group, error: Exception | None = None) -> None:
-    """Tell those who want to know the end of their deliveries also if these were decided before."""
-    for delivery, first, last, _ in group.shares:
-        if delivery.at_end is not None:
-            delivery.at_end(error or _error_of(group.appends[first : last + 1]))
-
-
-def _settle_by(delivery: Delivery, appends: Sequence[Append], offset: int) -> None:
-    """Decide a delivery that went into several appends, or into one that was kept out."""
-    error = _error_of(appends)
-    first, last = appends[0].numbered, appends[-1].numbered
-    if error is not None or first is None or last is None:
-        delivery.settle(error)
-    else:
-        delivery.settle_at(first, last, offset)
+        for bundle, _ in group.parts:
+            with self._mutex:
+                is_done = bundle.is_done
+                if not is_done:
+                    bundle.settle(None, None, error)
+            if not is_done:
+                bundle.announce()
+            bundle.end(error)
 
 
 def _error_of(appends: Sequence[Append]) -> Exception | None:
@@ -364,67 +373,3 @@ def _error_of(appends: Sequence[Append]) -> Exception | None:
         if append.numbered is None:
             return OutcomeUnknownError("the commit ended before the records were decided; read to find out")
     return None
-
-
-@dataclass(slots=True)
-class _Merge:
-    """An append that grows: blocks of several deliveries, which become one batch."""
-
-    index: int
-    pieces: list[ReadableBuffer]
-    size: int
-    count: int
-
-
-def make_group(deliveries: Sequence[Delivery]) -> Group:
-    """The appends that store some deliveries; small ones of one topic without identity become one batch."""
-    appends: list[Append] = []
-    shares: list[Share] = []
-    merges: list[_Merge] = []
-    growing: dict[TopicId, _Merge] = {}
-    for delivery in deliveries:
-        (block, count), *more = delivery.blocks
-        length = len(block)
-        is_plain = not more and delivery.identity is None and length < LARGE_BLOCK_SIZE
-        merge = growing.get(delivery.topic_id) if is_plain else None
-        if merge is not None and merge.size + length < LARGE_BLOCK_SIZE and merge.count + count <= BATCH_RECORDS_MAX:
-            # The batch stays a small one with one more block.
-            shares.append((delivery, merge.index, merge.index, merge.count))
-            merge.pieces.append(block)
-            merge.size += length
-            merge.count += count
-            continue
-        first = len(appends)
-        appends.extend(_appends_of(delivery))
-        shares.append((delivery, first, len(appends) - 1, 0))
-        if is_plain:
-            merge = _Merge(first, [block], length, count)
-            merges.append(merge)
-            growing[delivery.topic_id] = merge
-        else:
-            # What follows must not get into a batch before this one.
-            growing.pop(delivery.topic_id, None)
-    for merge in merges:
-        append = appends[merge.index]
-        append.block = b"".join(merge.pieces)
-        append.record_count = merge.count
-    return Group(appends, shares)
-
-
-def _appends_of(delivery: Delivery) -> list[Append]:
-    identity = delivery.identity
-    if identity is None:
-        return [Append(delivery.topic_id, block.block, block.record_count) for block in delivery.blocks]
-    step = int(identity.has_session)
-    return [
-        Append(
-            delivery.topic_id,
-            block.block,
-            block.record_count,
-            identity.client_id,
-            ClientSeq(identity.client_seq + index * step),
-            identity.session_epoch,
-            identity.flags,
-        )
-        for index, block in enumerate(delivery.blocks)
-    ]

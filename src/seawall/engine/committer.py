@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit, logged_size
+from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
+from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import Filling, TopicLog
 from seawall.errors import (
     CallerError,
@@ -41,7 +40,6 @@ from seawall.errors import (
     SeawallError,
 )
 from seawall.io.interfaces import Clock
-from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.batch_index import entries_of
@@ -59,9 +57,7 @@ _CONTROL_ROOM: Final = 1_024
 
 _NS_PER_MS: Final = 1_000_000
 _NEVER: Final = 1 << 64
-
-#: Batches that wait to be absorbed, at the most.
-_FRESH_ROWS: Final = 1_024
+_BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
 
 #: What a system says when a disk, or a user's share of it, is full.
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -74,6 +70,7 @@ class Committer:
         self,
         catalog: TopicCatalog,
         writer: LogWriter,
+        short_way: ShortWay,
         removal: Removal,
         window: ClientWindow,
         clock: Clock,
@@ -93,24 +90,19 @@ class Committer:
         self._ceiling_step = ceiling_step
         #: Valid until `forget_rooms`.
         self._rooms: dict[TopicId, _Room] = {}
-        #: Batches that are in the log, and that catalog and index have not heard of.
-        self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
-        self._fresh_count = 0
-        #: Batches of the commit that is under way, where it goes the short way.
-        self._under_way: WalRows = np.zeros(min(_FRESH_ROWS, writer.frontier.rows_max), WAL_ROW)
-        # Copied as bytes: numpy copies records field by field.
-        self._fresh_bytes = self._fresh.view(np.uint8).reshape(-1, WAL_ROW.itemsize)
-        self._under_way_bytes = self._under_way.view(np.uint8).reshape(-1, WAL_ROW.itemsize)
+        self._short_way = short_way
         self._headroom = headroom
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
         now = self._clock.wall_ns()
+        if len(appends) == 1 and (room := self._short_room(appends[0], now)) is not None:
+            if self._short_way.is_full:
+                self.absorb()
+            return self._short_way.begin(appends[0], now, room.is_durable)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
-        elif (plain := self._begin_plain(appends, now)) is not None:
-            return plain
         self.absorb()
         commit = Commit()
         is_written = False
@@ -126,35 +118,12 @@ class Committer:
             commit.epoch = self._writer.begin_flush()
         return commit
 
-    def _begin_plain(self, appends: Sequence[Append], now: int) -> Commit | None:
-        """The short way, for small batches of topics that need nothing else: one call for all of them.
-
-        They take effect the way replay lets them: many at once, when somebody looks (`absorb`).
-        """
-        durable = False
-        for append in appends:
-            room = self._rooms[append.topic_id]
-            if room.ahead or not room.is_written or not append.is_plain:
-                return None
-            durable |= room.is_durable
-        if not 1 <= len(appends) <= len(self._under_way):
-            return None
-        write = self._writer.begin_plain(appends, now, self._under_way)
-        return None if write is None else Commit(durable, epoch=write, plain_count=len(appends))
-
-    def _refresh(self, count: int) -> None:
-        """What went the short way is written: readers may see it."""
-        if self._fresh_count + count > len(self._fresh):
-            self.absorb()
-        first, self._fresh_count = self._fresh_count, self._fresh_count + count
-        self._fresh_bytes[first : first + count] = self._under_way_bytes[:count]
-
     def absorb(self) -> None:
         """Let what came the short way take effect: catalog and index learn of it."""
-        count, self._fresh_count = self._fresh_count, 0
-        if not count:
+        fresh = self._short_way.take_rows()
+        if not fresh.size:
             return
-        for topic, rows in self._catalog.apply_run(self._fresh[:count]):
+        for topic, rows in self._catalog.apply_run(fresh):
             filling = self._log_of(topic).filling[-1]
             segment, before = filling.segment, len(filling.segment.index)
             segment.place(int(rows["size"].sum()))
@@ -163,11 +132,11 @@ class Committer:
 
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""
+        if commit.goes_short:
+            self._short_way.finish(commit)
+            return
         if commit.epoch is not None:
             self._writer.finish_flush(commit.epoch, durable=commit.durable)
-        if commit.plain_count:
-            self._refresh(commit.plain_count)
-            return
         for effect in commit.effects:
             if isinstance(effect, Append):
                 assert effect.numbered is not None
@@ -191,13 +160,23 @@ class Committer:
         """Something has changed that rooms were made from: segments, ceilings or settings."""
         self._rooms.clear()
 
+    def _short_room(self, append: Append, now: int) -> _Room | None:
+        """The room of a batch that may go the short way; then it is counted against it."""
+        room = self._rooms.get(append.topic_id)
+        if room is None or not room.goes_short or append.flags or append.client_id != NO_SESSION:
+            return None
+        writer, length = self._writer, len(append.block)
+        if length >= LARGE_BLOCK_SIZE or writer.staged or not writer.has_room(self._headroom + _BATCH_HEADER + length):
+            return None
+        return room if room.take(append.record_count, _BATCH_HEADER + length, now) else None
+
     def _fits(self, appends: Sequence[Append], now: int) -> bool:
         """Whether all appends fit the rooms there are; then they are counted against them."""
         logged = self._headroom
         for append in appends:
             length = len(append.block)
             room = self._rooms.get(append.topic_id)
-            if room is None or not room.take(append.record_count, limits.BATCH_HEADER_SIZE + length, now):
+            if room is None or not room.take(append.record_count, _BATCH_HEADER + length, now):
                 return False
             logged += logged_size(length)
         return self._writer.has_room(logged)
@@ -279,6 +258,7 @@ class Committer:
         free = segment.reserved - segment.end
         if bounds.size:
             free = min(free, bounds.size - segment.size)
+        is_written = topic.config.durability in (Durability.DISK, Durability.FSYNC)
         began_ns = index.first_timestamp_ns if len(index) else now_ns
         self._rooms[topic.topic_id] = _Room(
             topic,
@@ -287,11 +267,14 @@ class Committer:
             is_limited=is_limited,
             is_kept=log.is_kept,
             is_durable=topic.config.durability is Durability.FSYNC,
-            is_written=topic.config.durability in (Durability.DISK, Durability.FSYNC),
+            is_written=is_written,
             # What a limited topic has to evict is asked before every commit.
             records_left=0 if is_limited else records - count,
             bytes_left=free - size,
             until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
+            goes_short=not ahead
+            and not self._writer.is_observed
+            and topic.config.durability in (Durability.DISK, Durability.FSYNC),
         )
 
     def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
@@ -310,6 +293,7 @@ class Committer:
             # What readers were told to be gone must not come back with a crash, in no class.
             commit.durable |= room.is_kept and isinstance(control, FloorRaise)
         room.ahead = []
+        room.goes_short = room.is_written and not self._writer.is_observed
         if room.is_limited and room.topic not in commit.limited:
             commit.limited.append(room.topic)
 
@@ -387,6 +371,8 @@ class _Room:
     records_left: int
     bytes_left: int
     until_ns: int
+    #: Whether small batches may go the short way: they need nothing but numbers, and nobody watches the lane.
+    goes_short: bool = False
 
     def take(self, records: int, size: int, now: int) -> bool:
         """Count a batch in; false if it does not fit, and then somebody has to look."""

@@ -1,7 +1,7 @@
-"""What becomes of one call of `publish`: a promise that is kept once, for whoever waits, awaits or left a callback.
+"""Deliveries: what a publisher holds while its records are on their way, and what it is told in the end.
 
-    delivery = publisher.publish(records)
-    delivery.result()              # waits, commits on this thread where nobody else does, raises what went wrong
+    delivery = publisher.publish([b"one", b"two"])
+    delivery.result()              # waits, and commits if nobody else does; raises what went wrong
     await delivery                 # the same on an event loop
     delivery.add_callback(print)   # called once, by whoever commits
 
@@ -9,22 +9,29 @@ Resolved it knows where its records went: `first_seq`, `record_count`, `position
 repetition of something stored before (`is_duplicate`). Numbers that nobody knows are 0: those of a repetition that are
 not remembered any more, and all of a delivery that counted as decided at once (ack level 0).
 
-INV-DELIVERY-ONCE: a delivery is resolved once, and what it says then never changes.
-It is slotted and has no lock of its own: making one costs a microsecond, and most are never waited for by a thread.
+What is stored and decided together is a *bundle*: the records of one call, or of many calls that became one batch. A
+delivery is its bundle and where it begins in there, so deciding a thousand of them is deciding one bundle.
+
+INV-DELIVERY-ONCE: a bundle is decided once, and what its deliveries say then never changes.
+Bundles have no lock: whoever changes one holds that of the queue. They and deliveries begin with what their class says,
+because making one costs what it sets.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
-from seawall.engine.appends import logged_size
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
+from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, logged_size
 from seawall.errors import WrongStateError
+from seawall.io.interfaces import ReadableBuffer
+from seawall.limits import BATCH_RECORDS_MAX
 from seawall.sequencer.frontier import Numbered
+from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckStatus
 
@@ -46,166 +53,234 @@ class Identity(NamedTuple):
         return not self.client_id >> 63
 
 
+class Bundle:
+    """Records of one topic that are decided together. `pieces` become one batch, or with `counts` one batch each."""
+
+    identity: Identity | None = None
+    #: Records of each piece, where the pieces do not become one batch.
+    counts: list[int] | None = None
+    #: When its deliveries count as done: 1 once they have their place in the order, 2 once they are durable.
+    ack = 2
+    #: Who commits it if nobody waits for it.
+    driver: Callable[[], None] | None = None
+    is_done = False
+    error: Exception | None = None
+    #: The numbers of its first and of its last batch.
+    first: Numbered | None = None
+    last: Numbered | None = None
+    #: Who is told when it is decided: threads, tasks, callbacks; and who is told when its commit is over, which for
+    #: ack level 1 is later.
+    waiters: list[Lock] | None = None
+    callbacks: list[Callable[[], object]] | None = None
+    ends: list[Callable[[Exception | None], None]] | None = None
+
+    def __init__(self, topic: TopicState, pieces: list[ReadableBuffer], size: int, record_count: int) -> None:
+        self.topic = topic
+        self.pieces = pieces
+        self.size = size
+        self.record_count = record_count
+        self.futures: list[asyncio.Future[None]] = []
+
+    @classmethod
+    def of(cls, topic: TopicState, blocks: list[EncodedBlock]) -> Bundle:
+        """Blocks of one call."""
+        pieces: list[ReadableBuffer] = [block.block for block in blocks]
+        counts = [block.record_count for block in blocks]
+        bundle = cls(topic, pieces, sum(map(len, pieces)), sum(counts))
+        if len(pieces) > 1:
+            bundle.counts = counts
+        return bundle
+
+    @property
+    def logged_size(self) -> int:
+        """Bytes it takes in the log."""
+        return logged_size(self.size) if self.counts is None else sum(logged_size(len(piece)) for piece in self.pieces)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one small batch, which nothing tells from others."""
+        return self.identity is None and self.counts is None and self.size < LARGE_BLOCK_SIZE
+
+    def takes(self, other: Bundle) -> bool:
+        """Whether the records of another plain bundle of its topic may become part of its batch: it stays plain."""
+        return (
+            self.size + other.size < LARGE_BLOCK_SIZE
+            and self.record_count + other.record_count <= BATCH_RECORDS_MAX
+            and self.ack == other.ack
+        )
+
+    def take(self, other: Bundle) -> None:
+        """Make the records of another bundle part of this one, behind its own."""
+        self.pieces += other.pieces
+        self.size += other.size
+        self.record_count += other.record_count
+        if self.driver is None:
+            self.driver = other.driver
+        if other.ends is not None:
+            self.ends = other.ends if self.ends is None else [*self.ends, *other.ends]
+
+    def appends(self) -> list[Append]:
+        """The batches that store it."""
+        topic_id, identity = self.topic.topic_id, self.identity
+        if self.counts is None:
+            block = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+            if identity is None:
+                return [Append(topic_id, block, self.record_count)]
+            return [Append(topic_id, block, self.record_count, *identity)]
+        appends = [Append(topic_id, piece, count) for piece, count in zip(self.pieces, self.counts, strict=True)]
+        if identity is not None:
+            for index, append in enumerate(appends):
+                append.client_id, append.client_seq, append.session_epoch, append.flags = identity
+                append.client_seq = ClientSeq(identity.client_seq + index)
+        return appends
+
+    def settle(self, first: Numbered | None, last: Numbered | None, error: Exception | None) -> None:
+        """It is decided (INV-DELIVERY-ONCE); `announce` follows."""
+        self.first, self.last = first, last
+        self.error = error
+        self.is_done = True
+
+    def announce(self) -> None:
+        """Tell whoever waits that it is decided."""
+        if self.waiters is not None:
+            for waiter in self.waiters:
+                waiter.release()
+            self.waiters = None
+        if self.futures:
+            running = asyncio._get_running_loop()
+            for future in self.futures:
+                if future.get_loop() is not running:
+                    future.get_loop().call_soon_threadsafe(_resolve, future)
+                elif not future.done():
+                    future.set_result(None)
+        if self.callbacks is not None:
+            for callback in self.callbacks:
+                callback()
+
+    def end(self, error: Exception | None) -> None:
+        """Its commit is over: tell those who want to know that however early it was decided."""
+        if self.ends is not None:
+            for tell in self.ends:
+                tell(error)
+
+    def block_thread(self) -> Lock:
+        """A lock that is held until somebody wakes the thread that waits for it."""
+        waiter = Lock()
+        waiter.acquire()
+        if self.waiters is None:
+            self.waiters = [waiter]
+        else:
+            self.waiters.append(waiter)
+        return waiter
+
+    def leave(self, waiter: Lock) -> None:
+        """A thread that has waited does not any more."""
+        if self.waiters is not None and waiter in self.waiters:
+            self.waiters.remove(waiter)
+
+    def wake_one(self) -> None:
+        """Its turn to commit has come: let one of those who wait for it look."""
+        if self.waiters:
+            self.waiters.pop(0).release()
+
+
 class Delivery:
     """The fate of the records of one call. Made by `publish`."""
 
-    __slots__ = (
-        *("_callbacks", "_done", "_error", "_future", "_queue", "_waiter", "ack", "at_end", "blocks", "driver"),
-        *("first_seq", "identity", "is_duplicate", "logged_size", "position", "record_count", "timestamp_ns"),
-        *("topic", "topic_id"),
-    )
+    __slots__ = ("_bundle", "_offset", "_queue", "record_count")
 
-    first_seq: Seq
-    position: Position
-    timestamp_ns: TimestampNs
-    is_duplicate: bool
-
-    def __init__(self, queue: CommitQueue, topic: str, topic_id: TopicId, blocks: Sequence[EncodedBlock]) -> None:
+    def __init__(self, queue: CommitQueue, bundle: Bundle, offset: int, record_count: int) -> None:
         self._queue = queue
-        self._done = False
-        self._error: Exception | None = None
-        self._waiter: Lock | None = None
-        self._future: asyncio.Future[None] | None = None
-        self._callbacks: list[Callable[[Delivery], object]] | None = None
-        #: Who commits it if nobody waits for it.
-        self.driver: Callable[[], None] | None = None
-        #: Called with the error, if any, when the commit is over, however early the delivery counted as decided.
-        self.at_end: Callable[[Exception | None], None] | None = None
-        self.identity: Identity | None = None
-        self.topic = topic
-        self.topic_id = topic_id
-        self.blocks = blocks
-        self.ack = 2
-        #: Bytes it takes in the log.
-        self.logged_size = 0
-        self.record_count = 0
-        for block, record_count in blocks:
-            self.record_count += record_count
-            self.logged_size += logged_size(len(block))
+        self._bundle = bundle
+        self._offset = offset
+        self.record_count = record_count
 
     def __repr__(self) -> str:
         state = "under way"
-        if self._done:
-            state = f"failed: {self._error}" if self._error else f"from seq {self.first_seq}"
+        if self._bundle.is_done:
+            state = f"failed: {self.error}" if self.error else f"from seq {self.first_seq}"
         return f"<Delivery of {self.record_count} to {self.topic!r}, {state}>"
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self._bundle.topic.name
 
     @property
     def done(self) -> bool:
         """Whether it is decided."""
-        return self._done
+        return self._bundle.is_done
 
     @property
     def error(self) -> Exception | None:
         """What went wrong, if it is decided and something did."""
-        return self._error
+        return self._bundle.error
+
+    @property
+    def first_seq(self) -> Seq:
+        """The seq of its first record."""
+        first = self._decided().first
+        return Seq(first.base_seq + self._offset) if first is not None and first.base_seq else Seq(0)
+
+    @property
+    def position(self) -> Position:
+        """The place of its last batch in the order of everything."""
+        last = self._decided().last
+        return Position(0) if last is None else last.position
+
+    @property
+    def timestamp_ns(self) -> TimestampNs:
+        """When its last batch was stored."""
+        last = self._decided().last
+        return TimestampNs(0) if last is None else last.timestamp_ns
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether it repeats something that was stored before."""
+        first = self._decided().first
+        return first is not None and first.status is AckStatus.DUPLICATE
 
     @property
     def seqs(self) -> range:
         """The seq of each record, in the order they were given; the delivery must be decided."""
-        if not self._done:
-            raise WrongStateError("the delivery is under way: wait for its result first")
         return range(self.first_seq, self.first_seq + self.record_count)
 
     def result(self, timeout_s: float | None = None) -> Delivery:
         """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""
-        if not self._done:
-            self._queue.wait(self, timeout_s)
-        if self._error is not None:
-            raise self._error
+        bundle = self._bundle
+        if not bundle.is_done and not self._queue.wait(bundle, timeout_s):
+            raise TimeoutError(f"{self!r} after {timeout_s} s")
+        if bundle.error is not None:
+            raise bundle.error
         return self
+
+    def decided(self) -> Delivery:
+        """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
+        settled = Bundle(self._bundle.topic, [], 0, 0)
+        settled.settle(None, None, None)
+        return Delivery(self._queue, settled, 0, self.record_count)
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Have it called with the delivery once it is decided; at once if it is. It must be quick and not raise."""
-        if not self._queue.add_callback(self, callback):
+        if not self._queue.add_callback(self._bundle, partial(callback, self)):
             callback(self)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
-        if not self._done:
+        bundle = self._bundle
+        if not bundle.is_done:
             future = asyncio.get_running_loop().create_future()
-            if self._future is None:
-                # Seen by `settle`, or too late for it: then it is done by now.
-                self._future = future
-                if not self._done:
-                    yield from future
-            else:
-                self.add_callback(partial(_tell, future))
+            bundle.futures.append(future)
+            # Either whoever decides it sees the future, or we see that it is decided.
+            if not bundle.is_done:
                 yield from future
-        if self._error is not None:
-            raise self._error
+        if bundle.error is not None:
+            raise bundle.error
         return self
 
-    # --- for the queue -------------------------------------------------------------------------------------------
-
-    def settle(self, error: Exception | None) -> None:
-        """It is decided without numbers (INV-DELIVERY-ONCE); `announce` follows. The queue holds its lock."""
-        self.first_seq, self.position, self.timestamp_ns = Seq(0), Position(0), TimestampNs(0)
-        self.is_duplicate = False
-        self._error = error
-        self._done = True
-
-    def settle_at(self, first: Numbered, last: Numbered, offset: int) -> None:
-        """It is stored, in batches from the first to the last, behind `offset` records of the first."""
-        self.first_seq = Seq(first.base_seq + offset) if first.base_seq else first.base_seq
-        self.position = last.position
-        self.timestamp_ns = last.timestamp_ns
-        self.is_duplicate = first.status is AckStatus.DUPLICATE
-        self._done = True
-
-    def tell(self, running: asyncio.AbstractEventLoop | None) -> None:
-        """Tell whoever waits that it is decided; `running` is the loop this is called on, if it is."""
-        if self._waiter is not None:
-            self.wake()
-        future = self._future
-        if future is not None:
-            if future.get_loop() is running:
-                if not future.done():
-                    future.set_result(None)
-            else:
-                _tell(future, self)
-        if self._callbacks is not None:
-            for callback in self._callbacks:
-                callback(self)
-
-    def note_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Keep a callback. The queue holds its lock."""
-        if self._callbacks is None:
-            self._callbacks = [callback]
-        else:
-            self._callbacks.append(callback)
-
-    def block_thread(self) -> Lock:
-        """A lock that is held until somebody wakes the thread that waits for it. The queue holds its lock."""
-        if self._waiter is None:
-            self._waiter = Lock()
-            self._waiter.acquire()
-        return self._waiter
-
-    def wake(self) -> None:
-        """Let whoever waits for it, and whoever drives it, look again: it is decided, or its turn to commit has come.
-
-        Both, because a thread that waited may have given up and left its lock behind.
-        """
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            waiter.release()
-        if self.driver is not None and not self._done:
-            self.driver()
-
-
-def announce(deliveries: Sequence[Delivery]) -> None:
-    """Tell whoever waits for some deliveries that they are decided."""
-    running = asyncio._get_running_loop()
-    for delivery in deliveries:
-        delivery.tell(running)
-
-
-def _tell(future: asyncio.Future[None], _: Delivery) -> None:
-    """Wake who awaits a delivery: at once on its own loop, through the loop's door from elsewhere."""
-    loop = future.get_loop()
-    if asyncio._get_running_loop() is loop:
-        _resolve(future)
-    else:
-        loop.call_soon_threadsafe(_resolve, future)
+    def _decided(self) -> Bundle:
+        if not self._bundle.is_done:
+            raise WrongStateError("the delivery is under way: wait for its result first")
+        return self._bundle
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -27,7 +27,7 @@ from seawall.config import Config
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.delivery import Delivery, Identity
+from seawall.engine.delivery import Bundle, Delivery, Identity
 from seawall.engine.opening import open_store
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
@@ -51,6 +51,7 @@ from seawall.topics.keys import digest_of
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel, BatchFlags
 from seawall.wire.fields import JsonValue
+from seawall.wire.records import encode_raw
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,8 @@ class EmbeddedLog:
         #: Why nothing may be asked of it any more, if something may not.
         self._refusal: str | None = None
         disown_on_fork(self)
+        #: A topic, for who needs no look at what it holds.
+        self._topic_named = store.topic_named
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
@@ -129,9 +132,7 @@ class EmbeddedLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`: a repetition is told where the first ones are.
         """
-        delivery = self.delivery_of(topic, records, idempotency_key)
-        self.queue.publish(delivery)
-        return delivery.result()
+        return self.queue.publish(self.bundle_of(topic, records, idempotency_key))
 
     def publisher(
         self,
@@ -158,24 +159,26 @@ class EmbeddedLog:
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
         return self.publish(topic, table)
 
-    def delivery_of(self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Records, encoded and on their way to a topic, not queued yet."""
+    def bundle_of(self, topic: str, records: Publishable, idempotency_key: str | bytes | None = None) -> Bundle:
+        """Records for a topic, encoded, not queued yet."""
         if self._refusal is not None:
             self._check_usable()
-        blocks = encode(records)
-        if not blocks:
-            raise InvalidInputError("nothing to publish: give at least one record")
-        delivery = Delivery(self.queue, topic, self._store.topic_id(topic), blocks)
+        state = self._topic_named(topic)
+        if type(records) is bytes:
+            block = encode_raw(records)
+            bundle = Bundle(state, [block], len(block), 1)
+        else:
+            bundle = Bundle.of(state, encode(records))
+            if not bundle.pieces:
+                raise InvalidInputError("nothing to publish: give at least one record")
         if idempotency_key is not None:
-            delivery.identity = _keyed(idempotency_key, delivery)
-        return delivery
+            bundle.identity = _keyed(idempotency_key, bundle)
+        return bundle
 
-    def offer(self, delivery: Delivery) -> None:
-        """Queue a delivery and return; a thread of the log's own commits it."""
-        delivery.driver = self._pump.wake
-        self.queue.offer(delivery)
-        if not delivery.ack:
-            self.queue.settle_now(delivery)
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Queue records and return; a thread of the log's own commits them."""
+        bundle.driver = self._pump.wake
+        return self.queue.offer(bundle)
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
@@ -394,11 +397,9 @@ def seq_after(item: Item) -> Seq:
     return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
 
 
-def _keyed(key: str | bytes, delivery: Delivery) -> Identity:
-    if len(delivery.blocks) > 1:
-        raise LimitError(
-            f"{delivery.record_count} records do not fit one batch: what has one key is stored in one batch"
-        )
+def _keyed(key: str | bytes, bundle: Bundle) -> Identity:
+    if bundle.counts is not None:
+        raise LimitError(f"{bundle.record_count} records do not fit one batch: what has one key is stored in one batch")
     client_id, client_seq = digest_of(key)
     return Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
 

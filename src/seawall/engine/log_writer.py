@@ -22,11 +22,8 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.types import LaneEpoch, Position, Seq, Term, TimestampNs
-from seawall.engine.appends import Append
 from seawall.errors import FatalError, LimitError
 from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffer
-from seawall.kernels.epochs import WalRows
-from seawall.kernels.staging import DRAFT_COLUMNS
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
 from seawall.storage.control import Reference
@@ -39,6 +36,7 @@ from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AckStatus
 
 _NS_PER_US: Final = 1_000
+_LANE_SIZE: Final = limits.LANE_BUFFER_SIZE
 
 
 class LogWriter:
@@ -51,22 +49,17 @@ class LogWriter:
         self._term = term
         self._clock = clock
         self._epoch = LaneEpoch(0)
-        self._staged = 0
+        #: Bytes in the lane that are not written.
+        self.staged = 0
         self._count = 0
         self._first_position = Position(0)
         self._timestamp_ns = TimestampNs(0)
-        self._drafts = np.zeros((frontier.rows_max, DRAFT_COLUMNS), np.int64)
         self.frontier = frontier
 
     @property
-    def staged(self) -> int:
-        """Bytes in the lane that are not written."""
-        return self._staged
-
-    @property
-    def at(self) -> WalAddress:
-        """Address behind everything staged, where the next epoch will begin."""
-        return WalAddress(self._wal.at + (EPOCH_HEADER_SIZE + self._staged if self._staged else 0))
+    def is_observed(self) -> bool:
+        """Whether somebody watches the lane."""
+        return self._lane.is_observed
 
     # --- staging -------------------------------------------------------------------------------------------------
 
@@ -82,14 +75,14 @@ class LogWriter:
             raise LimitError(
                 f"{length} bytes of small batches at once, a lane holds {limits.LANE_BUFFER_SIZE}; commit fewer at once"
             )
-        if self._staged:
+        if self.staged:
             self.flush(durable=False)
         self._wal.reserve(length, now_ns, small=small)
 
     def has_room(self, length: int) -> bool:
         """Whether `length` more bytes of batches fit the lane and the present file of the log."""
-        needed = self._staged + length
-        return needed <= limits.LANE_BUFFER_SIZE and self._wal.fits(needed)
+        needed = self.staged + length
+        return needed <= _LANE_SIZE and self._wal.fits(needed)
 
     def stage_batch(
         self, draft: Draft, block: ReadableBuffer, wall_ns: int, window: ClientWindow | None
@@ -135,42 +128,14 @@ class LogWriter:
         self._count_in(len(batch), position, timestamp_ns)
 
     def _next_address(self) -> WalAddress:
-        return WalAddress(self._wal.at + EPOCH_HEADER_SIZE + self._staged)
+        return WalAddress(self._wal.at + EPOCH_HEADER_SIZE + self.staged)
 
     def _count_in(self, size: int, position: Position, timestamp_ns: TimestampNs) -> None:
         if not self._count:
             self._first_position = position
-        self._staged += size
+        self.staged += size
         self._count += 1
         self._timestamp_ns = max(self._timestamp_ns, timestamp_ns)
-
-    def begin_plain(self, appends: Sequence[Append], wall_ns: int, staged: WalRows) -> EpochWrite | None:
-        """Number small batches without sessions and make them an epoch at once, in one call; None if the lane is not
-        empty. Each is described in `staged`, and has its numbers."""
-        room = self._lane.whole(self._owner) if not self._count else None
-        if room is None:
-            return None
-        array, drafts, frontier = room.array, self._drafts, self.frontier
-        memory = array.data
-        at = EPOCH_HEADER_SIZE
-        for index, append in enumerate(appends):
-            block = append.block
-            start = at + limits.BATCH_HEADER_SIZE
-            at = start + len(block)
-            memory[start:at] = block
-            drafts[index] = append.draft_row()
-        salt, epoch, synced_through, address = self._wal.due()
-        first_position = frontier.next_position
-        numbered = frontier.number_epoch(
-            array, drafts, len(appends), salt, epoch, synced_through, address, self._term, wall_ns, staged
-        )
-        for append, numbers in zip(appends, numbered, strict=True):
-            append.numbered = numbers
-        self._epoch = LaneEpoch(self._epoch + 1)
-        tickets = range(first_position, first_position + len(appends))
-        now_us = self._clock.monotonic_ns() // _NS_PER_US
-        buffer = self._lane.flush_whole(self._owner, self._epoch, at, tickets, now_us)
-        return self._wal.begin_whole(buffer, at, Position(tickets.stop), numbered[-1].timestamp_ns)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -191,13 +156,13 @@ class LogWriter:
         self._lane.seal_active(self._epoch)
         flush = self._lane.begin_flush(self._clock.monotonic_ns() // _NS_PER_US)
         pieces = flush.pieces()
-        return self._wal.begin_epoch(pieces, self._staged, self._first_position, self._count, self._timestamp_ns)
+        return self._wal.begin_epoch(pieces, self.staged, self._first_position, self._count, self._timestamp_ns)
 
     def finish_flush(self, write: EpochWrite, *, durable: bool) -> None:
         """The epoch is written, `durable` or not."""
         self._wal.finish_epoch(write, durable=durable)
         self._lane.complete_flush(self._clock.monotonic_ns() // _NS_PER_US)
-        self._staged = self._count = 0
+        self.staged = self._count = 0
 
     def fail_flush(self, error: BaseException) -> None:
         """Writing the epoch failed: whoever watches the lane is told. Nothing can be written any more."""

@@ -105,9 +105,9 @@ class Publisher:
 
         `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
         """
-        delivery = self._log.delivery_of(self.topic, records)
-        delivery.ack = self._ack
-        size = sum(len(block.block) for block in delivery.blocks)
+        bundle = self._log.bundle_of(self.topic, records)
+        bundle.ack = self._ack
+        size, batch_count = bundle.size, len(bundle.pieces)
         if client_seq is not None and (self._session is None or client_seq < 1):
             raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
         with self._change:
@@ -117,12 +117,12 @@ class Publisher:
                 self._make_room(size)
             self._in_flight += size
             if self._session is not None:
-                first = self._session.take(len(delivery.blocks), client_seq)
-                delivery.identity = Identity(self._session.client_id, first, self._session.epoch)
-            delivery.at_end = partial(self._arrived, size, delivery)
+                first = self._session.take(batch_count, client_seq)
+                bundle.identity = Identity(self._session.client_id, first, self._session.epoch)
+            bundle.ends = [partial(self._arrived, size, batch_count, bundle.identity)]
             # Queued under the lock: client seqs reach the log in their order.
-            self._log.offer(delivery)
-        return delivery
+            delivery = self._log.offer(bundle)
+        return delivery if self._ack else delivery.decided()
 
     def flush(self) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
@@ -156,12 +156,12 @@ class Publisher:
         while self._in_flight and self._in_flight + size > self._max_in_flight:
             self._change.wait()
 
-    def _arrived(self, size: int, delivery: Delivery, error: Exception | None) -> None:
+    def _arrived(self, size: int, batch_count: int, identity: Identity | None, error: Exception | None) -> None:
         """The commit of a delivery is over; called by whoever committed it."""
         with self._change:
             self._in_flight -= size
             self._first_error = self._first_error or error
-            if isinstance(error, (FullError, DiskFullError)) and self._session and delivery.identity:
-                for index in range(len(delivery.blocks)):
-                    heappush(self._session.free, ClientSeq(delivery.identity.client_seq + index))
+            if isinstance(error, (FullError, DiskFullError)) and self._session and identity:
+                for index in range(batch_count):
+                    heappush(self._session.free, ClientSeq(identity.client_seq + index))
             self._change.notify_all()

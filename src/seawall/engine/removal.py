@@ -87,7 +87,7 @@ class Removal:
         #: The floor of a topic, and the time of the batch there: what its age is judged by.
         self._oldest: dict[TopicId, tuple[Seq, TimestampNs]] = {}
         #: Seqs among which segments may have died, from the first to the last.
-        self._loose: dict[TopicId, tuple[Seq, Seq]] = {}
+        self.loose: dict[TopicId, tuple[Seq, Seq]] = {}
         #: Deletes as they are stored beside segments.
         self._stored: dict[TopicId, dict[Seq, DeletedSeqs]] = {}
 
@@ -267,7 +267,7 @@ class Removal:
     def drop_dead(self) -> int:
         """Drop sealed segments that nobody will ask for any more; how many."""
         dropped = 0
-        for topic_id, (first, last) in list(self._loose.items()):
+        for topic_id, (first, last) in list(self.loose.items()):
             for segment in self._disposable(topic_id, first, last):
                 if dropped == _DROPS_MAX:
                     return dropped
@@ -278,7 +278,7 @@ class Removal:
                 segment.drop()
                 self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
                 dropped += 1
-            del self._loose[topic_id]
+            del self.loose[topic_id]
         return dropped
 
     def _disposable(self, topic_id: TopicId, first: Seq, last: Seq) -> list[SealedSegment]:
@@ -291,11 +291,6 @@ class Removal:
         names = (segment.name for segment in log.sealed[low:high])
         needless = [topic.is_disposable(name.first_seq, name.last_seq) for name in names]
         return list(compress(log.sealed[low:high], needless))
-
-    @property
-    def has_loose(self) -> bool:
-        """Whether there is something for `drop_dead` to look at."""
-        return bool(self._loose)
 
     def store_deletes(self) -> int:
         """Bring the stored deletes of sealed segments up to date; how many were written."""
@@ -328,7 +323,7 @@ class Removal:
 
     def forget(self, topic_id: TopicId) -> None:
         """A topic is gone, or its log is another one."""
-        for kept in (self._sizes, self._tags, self._oldest, self._loose, self._stored):
+        for kept in (self._sizes, self._tags, self._oldest, self.loose, self._stored):
             kept.pop(topic_id, None)
 
     # --- inside --------------------------------------------------------------------------------------------------
@@ -340,8 +335,8 @@ class Removal:
         return sizes
 
     def _loosen(self, topic_id: TopicId, first: Seq, last: Seq) -> None:
-        low, high = self._loose.get(topic_id, (first, last))
-        self._loose[topic_id] = (min(low, first), max(high, last))
+        low, high = self.loose.get(topic_id, (first, last))
+        self.loose[topic_id] = (min(low, first), max(high, last))
 
 
 def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:

@@ -158,7 +158,6 @@ class RingDriver:
 
     def _complete(self, group: Group) -> None:
         commit = group.commit
-        assert commit is not None
         try:
             if self._error is not None:
                 raise self._error

@@ -32,6 +32,7 @@ from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
@@ -97,6 +98,7 @@ class Store:
         self._committer = Committer(
             catalog,
             writer,
+            ShortWay(wal, writer.frontier, term),
             self._removal,
             sessions.window,
             machine.clock,
@@ -107,6 +109,8 @@ class Store:
         )
         self._checkpoint_at = checkpoint_at
         self._catalog = catalog
+        #: A topic by its name, for who needs no look at what it holds.
+        self.topic_named = catalog.named
         self.sessions = sessions
 
     @property
@@ -114,10 +118,6 @@ class Store:
         """All topics as they are now."""
         self._committer.absorb()
         return self._catalog
-
-    def topic_id(self, name: str) -> TopicId:
-        """The id of a topic, which needs no look at what it holds."""
-        return self._catalog.named(name).topic_id
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -180,8 +180,10 @@ class Store:
 
         Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log.
         """
-        self._require_usable()
-        self.begin_term()
+        if self._failure is not None:
+            self._require_usable()
+        if self._lost is not None:
+            self.begin_term()
         try:
             return self._committer.begin(appends)
         except BaseException as error:
@@ -195,7 +197,7 @@ class Store:
         except BaseException as error:
             self._failure = error
             raise
-        return bool(commit.limited) or self._removal.has_loose or self._is_checkpoint_due()
+        return bool(commit.limited or self._removal.loose) or self._is_checkpoint_due()
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
@@ -373,7 +375,7 @@ class Store:
             due = [topic for topic in limited if self._removal.is_due(topic, now)]
             if due:
                 self.retain(due)
-            elif self._removal.has_loose:
+            elif self._removal.loose:
                 self._let_go()
             if self._is_checkpoint_due():
                 self.checkpoint()
@@ -386,7 +388,7 @@ class Store:
                 raise
 
     def _is_checkpoint_due(self) -> bool:
-        return self._writer.at - self._checkpoint_at >= self._settings.checkpoint_size
+        return self._wal.at + self._writer.staged - self._checkpoint_at >= self._settings.checkpoint_size
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

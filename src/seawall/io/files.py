@@ -188,8 +188,9 @@ class OsFile:
             written = self.write(buffers, at)
             self.sync()
             return written
-        self.require_synced()
-        self._require_position(at)
+        if self._sync_failed or at < 0:
+            self.require_synced()
+            self._require_position(at)
         try:
             return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at, os.RWF_DSYNC)
         except OSError as error:

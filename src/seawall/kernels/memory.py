@@ -7,6 +7,7 @@ they touch, since numba's bounds check does not see inside a primitive.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -194,6 +195,20 @@ def address_of(typing_context: Any, array: Any, at: Any) -> Any:
         return builder.ptrtoint(pointer, ir.IntType(64))
 
     return types.int64(array, types.int64), generate
+
+
+def _pointer(address: int) -> ctypes.c_void_p:
+    return ctypes.c_void_p(address)
+
+
+@primitive(_pointer)
+def pointer_at(typing_context: Any, address: Any) -> Any:
+    """A memory address as the pointer that `numba.carray` takes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], _BYTE.as_pointer())
+
+    return types.voidptr(types.int64), generate
 
 
 @kernel(void(bytes_out, int64, bytes_in, int64, int64))

@@ -22,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.checks import check
@@ -33,11 +34,10 @@ from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
 from seawall.kernels import frontier as kernels
 from seawall.kernels.client_frontier import admit_client_run
-from seawall.kernels.epochs import WalRows
 from seawall.kernels.frontier import Rows, admit_run
 from seawall.kernels.memory import Bytes
-from seawall.kernels.staging import DRAFT_RAW_LENGTH, number_batch, number_client_batch, stage_epoch
-from seawall.kernels.tables import ABSENT, Values, table_find, table_put, table_remove
+from seawall.kernels.staging import number_batch, number_client_batch
+from seawall.kernels.tables import ABSENT, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.codes import AckStatus
 
@@ -139,7 +139,7 @@ class CommitFrontier:
 
     __slots__ = (
         *("_ceiling_step", "_counts", "_high_water", "_keys", "_numbers", "_progress", "_rows"),
-        *("_topics", "_used", "_values"),
+        *("_state", "_topics", "_used", "_values"),
     )
 
     def __init__(
@@ -170,6 +170,8 @@ class CommitFrontier:
         self._numbers = np.zeros(kernels.NUMBERS_SIZE, np.int64)
         self._numbers[kernels.NEXT_POSITION] = next_position
         self._numbers[kernels.LAST_TIMESTAMP] = last_timestamp_ns
+        #: What kernels count with.
+        self._state = (self._keys, self._values, self._used, self._topics, self._numbers)
         self._rows = np.zeros(rows_max, kernels.ADMISSION_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         for topic in topics:
@@ -206,7 +208,7 @@ class CommitFrontier:
         if not 0 <= term <= _TERM_MAX:
             raise InvalidInputError(f"term {term} does not fit a batch header: it is from 0 to {_TERM_MAX}")
         _check_number("wall clock", wall_ns)
-        state = (self._keys, self._values, self._used, self._topics, self._numbers)
+        state = self._state
         if window is None:
             code = admit_run(view, start, end, term, wall_ns, *state, self._rows, self._progress)
         else:
@@ -231,7 +233,7 @@ class CommitFrontier:
 
         The ceiling must have room for it. The header counts only where the status is OK.
         """
-        state = (self._keys, self._values, self._used, self._topics, self._numbers)
+        state = self._state
         if window is None:
             alone = (*draft, term, wall_ns, *state, self._rows)
             code = number_batch(header, at, block, start, end, *alone)
@@ -250,32 +252,10 @@ class CommitFrontier:
         """How many batches one call decides at the most."""
         return self._rows.size
 
-    def number_epoch(
-        self,
-        lane: Bytes,
-        drafts: Values,
-        count: int,
-        salt: int,
-        epoch: int,
-        synced_through: int,
-        address: int,
-        term: Term,
-        wall_ns: int,
-        staged: WalRows,
-    ) -> list[Numbered]:
-        """Make drafts one epoch of the log (`kernels.staging`); what each was given. All of them must be admissible."""
-        state = (self._keys, self._values, self._used, self._topics, self._numbers, self._rows)
-        told = (_signed(salt), epoch, synced_through, address, term, wall_ns)
-        if stage_epoch(lane, drafts, count, *told, *state, staged) < 0:
-            raise InvariantError("INV-FRONTIER-CEILING", "a batch of an epoch was refused")
-        numbered = []
-        for index in range(count):
-            _, position, base_seq, offset, timestamp, size, topic, records, _, _, _ = self._rows[index].item()
-            raw_length = int(drafts[index, DRAFT_RAW_LENGTH])
-            numbered.append(
-                Numbered(AckStatus.OK, 0, position, topic, base_seq, offset, timestamp, records, raw_length, size)
-            )
-        return numbered
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """What kernels count with, for who calls one that numbers batches among other things (`kernels.staging`)."""
+        return *self._state, self._rows
 
     def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
         """The position and the timestamp of a control batch, which takes effect there like any other batch."""
@@ -414,8 +394,8 @@ def _check_topic(topic: TopicNumbers) -> None:
         )
 
 
-def _signed(number: int) -> int:
-    """The signed number with the same 64 bits."""
+def signed(number: int) -> int:
+    """The signed number with the same 64 bits, as kernels take it."""
     return number - (1 << 64) if number >> 63 else number
 
 

@@ -111,11 +111,6 @@ class Staging:
         """Where a small piece may be written in place."""
         return LaneRoom(self._array, self._used) if self._used + length <= self._memory.nbytes else None
 
-    def written_whole(self, length: int) -> memoryview:
-        """Count in everything, from the beginning."""
-        self._used = length
-        return self._memory[:length]
-
     def written(self) -> memoryview:
         """All small pieces, back to back."""
         return self._memory[: self._used].toreadonly()

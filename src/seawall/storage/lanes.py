@@ -35,7 +35,7 @@ from seawall.core.checks import check
 from seawall.core.types import LaneEpoch
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.interfaces import ReadableBuffer
-from seawall.storage.lane_staging import LaneFlush, LaneRoom, LaneRun, Staging, runs_of
+from seawall.storage.lane_staging import LaneFlush, LaneRoom, Staging, runs_of
 from seawall.storage.lane_types import (
     WRITABLE,
     FlushOutcome,
@@ -137,6 +137,11 @@ class Lane:
         """How often a worker wanted this lane while another had it: 0 where each worker has its own."""
         return self._contention_count
 
+    @property
+    def is_observed(self) -> bool:
+        """Whether somebody is told of every flush."""
+        return self._observer is not None
+
     def staged_bytes(self) -> memoryview:
         """Small batches that are not durable yet: of the flush if one has begun, else of the half that takes more."""
         half = self._active if self._flush is None else self._flush_half
@@ -183,27 +188,6 @@ class Lane:
         check(ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {ticket}")
         self._active.take_written(length, ticket)
         self._last_ticket = ticket
-
-    def whole(self, owner: LaneOwner) -> LaneRoom | None:
-        """The active half as it is empty, for whoever writes a whole epoch into it; None if it is not."""
-        self._check_owner(owner)
-        if self._active_state is not WRITABLE or self._must_drain or self._overflow or self._active.runs:
-            return None
-        return self._active.room(0)
-
-    def flush_whole(self, owner: LaneOwner, epoch: LaneEpoch, length: int, tickets: range, now_us: int) -> memoryview:
-        """Seal and hand out what was written into `whole`: `length` bytes, its header before the batches included."""
-        self._check_owner(owner)
-        self._check_epoch(epoch)
-        check(self._flush is None and tickets.start > self._last_ticket, "INV-LANE-TICKETS", "a whole epoch")
-        flushed = self._active.written_whole(length)
-        self._last_ticket = tickets.stop - 1
-        self._last_epoch = epoch
-        self._flush = LaneFlush(epoch, (LaneRun(flushed, 0, length, tickets.start, self._last_ticket),))
-        self._active, self._flush_half = self._flush_half, self._active
-        self._flush_state = LaneState(LanePhase.FLUSHING, epoch)
-        self._started_us = now_us
-        return flushed
 
     def seal_active(self, epoch: LaneEpoch) -> None:
         """Close the epoch: what was taken so far, overflow included, belongs to it."""

@@ -71,7 +71,8 @@ class WalWriter:
         self._directory_id = directory_id
         self._file_size = file_size
         self._salt = salt
-        self._at = start.at
+        #: Address of the next epoch.
+        self.at = start.at
         self._synced_through = start.synced_through
         self._epoch = start.epoch
         self._position = start.position
@@ -81,17 +82,15 @@ class WalWriter:
         self._is_closed = False
         self._spare: File | None = None
         self._current: WalFile | None = None
+        #: Address behind the present file; before everything if there is none.
+        self._limit_at = -1
+        self._signed_salt = 0
         self._starts = wal_addresses(files, directory)
         #: Open handles by first address, the current file's among them.
         self._handles: dict[WalAddress, File] = {}
         if self._starts:
             check(self._starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins behind the end of the log, {start.at}")
             self._use(open_wal_file(files, directory, self._starts[-1], directory_id, read_only=False))
-
-    @property
-    def at(self) -> WalAddress:
-        """Address of the next epoch."""
-        return self._at
 
     @property
     def synced_through(self) -> WalAddress:
@@ -101,7 +100,7 @@ class WalWriter:
     @property
     def first_at(self) -> WalAddress:
         """The oldest address still kept."""
-        return self._starts[0] if self._starts else self._at
+        return self._starts[0] if self._starts else self.at
 
     @property
     def next_position(self) -> Position:
@@ -126,7 +125,8 @@ class WalWriter:
         length = sum(memoryview(buffer).nbytes for buffer in batches)
         write = self.begin_epoch(batches, length, first_position, batch_count, timestamp_ns)
         write.carry_out(durable=durable)
-        return self.finish_epoch(write, durable=durable)
+        self.finish_epoch(write, durable=durable)
+        return EpochReceipt(write.epoch, write.at, self.at)
 
     def begin_epoch(
         self,
@@ -148,36 +148,37 @@ class WalWriter:
         current = self._file_for(length, timestamp_ns)
         return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
 
-    def begin_whole(
-        self, buffer: memoryview, length: int, next_position: Position, timestamp_ns: TimestampNs
-    ) -> EpochWrite:
+    def begin_encoded(self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs) -> EpochWrite:
         """`begin_epoch` of one that its writer has encoded, header included, for what `due` said."""
         self._is_poisoned = True
         current = self._current
         assert current is not None
         return EpochWrite(
-            file=current.file,
-            buffers=[buffer],
-            file_at=DATA_START + self._at - current.first_at,
-            size=length,
-            follows_synced=self._synced_through == self._at,
-            at=self._at,
-            epoch=LaneEpoch(self._epoch + 1),
-            next_position=next_position,
-            timestamp_ns=timestamp_ns,
-            flags=0,
+            current.file,
+            [buffer],
+            DATA_START + self.at - current.first_at,
+            len(buffer),
+            self._synced_through == self.at,
+            self.at,
+            LaneEpoch(self._epoch + 1),
+            next_position,
+            timestamp_ns,
+            0,
         )
 
     def due(self) -> tuple[int, LaneEpoch, WalAddress, WalAddress]:
-        """What the header of the next epoch says: salt, number, synced_through; and its address. It must fit a file."""
-        self._require_usable()
-        assert self._current is not None
-        return self._current.salt, LaneEpoch(self._epoch + 1), self._synced_through, self._at
+        """What the header of the next epoch says: salt (as a signed number), number, synced_through; and its address.
 
-    def finish_epoch(self, write: EpochWrite, *, durable: bool) -> EpochReceipt:
+        It must fit the present file.
+        """
+        if self._is_closed or self._is_poisoned:
+            self._require_usable()
+        return self._signed_salt, LaneEpoch(self._epoch + 1), self._synced_through, self.at
+
+    def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
         """Count in an epoch that was written; `durable` if it was carried out so."""
         end_at = WalAddress(write.at + write.size)
-        self._at = end_at
+        self.at = end_at
         self._epoch = write.epoch
         self._position = write.next_position
         self._timestamp_ns = write.timestamp_ns
@@ -185,12 +186,10 @@ class WalWriter:
         if durable:
             self._synced_through = end_at
         self._is_poisoned = False
-        return EpochReceipt(write.epoch, write.at, end_at)
 
     def fits(self, length: int) -> bool:
         """Whether an epoch with `length` bytes of batches fits the present file."""
-        current = self._current
-        return current is not None and self._at + 2 * EPOCH_HEADER_SIZE + length <= current.limit_at
+        return self.at + 2 * EPOCH_HEADER_SIZE + length <= self._limit_at
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
@@ -209,7 +208,7 @@ class WalWriter:
     def sync(self) -> WalAddress:
         """Make everything appended durable; the address up to which that holds now. A `SyncError` is for ever."""
         self._require_usable()
-        through = self._at
+        through = self.at
         if self._current is not None and self._synced_through < through:
             self._is_poisoned = True
             self._current.file.sync()
@@ -226,7 +225,7 @@ class WalWriter:
         current = self._current
         if self._spare is not None:
             return False
-        if current is not None and 2 * (self._at - current.first_at) <= current.size - DATA_START:
+        if current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START:
             return False
         self._spare = self._make_spare()
         return True
@@ -235,8 +234,8 @@ class WalWriter:
         """The file an address lies in, and the position there; the file stays open until it is dropped."""
         self._require_open()
         index = bisect_right(self._starts, at) - 1
-        if index < 0 or at >= self._at:
-            raise InvalidInputError(f"WAL address {at} is not kept; kept are {self.first_at} up to {self._at}")
+        if index < 0 or at >= self.at:
+            raise InvalidInputError(f"WAL address {at} is not kept; kept are {self.first_at} up to {self.at}")
         first_at = self._starts[index]
         file = self._handles.get(first_at)
         if file is None:
@@ -251,7 +250,7 @@ class WalWriter:
             raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self._synced_through}")
         dropped = 0
         while len(self._starts) > 1 and self._starts[1] <= at:
-            if len(self._starts) == 2 and self._at == self._starts[1]:
+            if len(self._starts) == 2 and self.at == self._starts[1]:
                 break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
             first_at = self._starts[0]
             self._forget(first_at)
@@ -286,7 +285,7 @@ class WalWriter:
         current = self._current
         if current is not None and not self._is_clean:
             self.sync()
-            if self._at + EPOCH_HEADER_SIZE > current.limit_at:
+            if self.at + EPOCH_HEADER_SIZE > current.limit_at:
                 current = self._rotate(EPOCH_HEADER_SIZE, self._timestamp_ns)
             write = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CLEAN, self._timestamp_ns)
             write.carry_out(durable=True)
@@ -310,7 +309,7 @@ class WalWriter:
         flags: int,
         timestamp_ns: TimestampNs,
     ) -> EpochWrite:
-        at = self._at
+        at = self.at
         epoch = LaneEpoch(self._epoch + 1)
         header = encode_epoch_header(
             current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns
@@ -340,8 +339,8 @@ class WalWriter:
         self._spare = spare
         self.sync()
         salt = self._salt()
-        preface = Preface(FileKind.WAL, self._directory_id, first=self._at, salt=salt, created_ns=timestamp_ns)
-        path = wal_path(self._directory, self._at)
+        preface = Preface(FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns)
+        path = wal_path(self._directory, self.at)
         self._is_poisoned = True
         try:
             write_all(spare, [preface.encode()], 0)
@@ -355,11 +354,11 @@ class WalWriter:
             raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
         self._is_poisoned = False
         self._spare = None
-        if self._starts and self._starts[-1] == self._at:
+        if self._starts and self._starts[-1] == self.at:
             # The file before held no epoch, and one too large for it came: the new file took its name.
             self._forget(self._starts.pop())
-        self._starts.append(self._at)
-        current = WalFile(file, self._at, salt, self._file_size)
+        self._starts.append(self.at)
+        current = WalFile(file, self.at, salt, self._file_size)
         self._use(current)
         return current
 
@@ -390,6 +389,8 @@ class WalWriter:
 
     def _use(self, current: WalFile) -> None:
         self._current = current
+        self._limit_at = current.limit_at
+        self._signed_salt = current.salt - (1 << 64) if current.salt >> 63 else current.salt
         self._handles[current.first_at] = current.file
 
     def _forget(self, first_at: WalAddress) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Final
-
 from seawall.kernels.client_window import Words
-from seawall.kernels.epochs import EPOCH_HEADER, EPOCH_MAGIC, WalRows
-from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, STATUS_OK, Rows
+from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
-from seawall.kernels.staging import STAGE_REFUSED
 from seawall.kernels.tables import Keys, Values
 from seawall.kernels.twins.checksum import crc32c_portable
 from seawall.kernels.twins.client_frontier import admit_client_batch
 from seawall.kernels.twins.frontier import admit_batch
-
-_EPOCH: Final = Struct("<QQQQQIIQ")
-_START: Final = Struct("<II")
 
 
 def write_header(
@@ -144,46 +136,3 @@ def number_client_batch(
     )
     window = (client_keys, client_values, client_used, clients, sides, slots, results, answers)
     return admit_client_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, *window, rows, 0)
-
-
-def stage_epoch(
-    lane: Bytes,
-    drafts: Values,
-    count: int,
-    salt: int,
-    epoch: int,
-    synced_through: int,
-    address: int,
-    term: int,
-    wall_ns: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    topics: Rows,
-    numbers: Values,
-    rows: Rows,
-    staged: WalRows,
-) -> int:
-    """Each draft by its own, then the header of the epoch."""
-    first_position = int(numbers[NEXT_POSITION])
-    at = EPOCH_HEADER
-    for index, (*fields, length) in enumerate(drafts[:count].tolist()):
-        write_header(lane, at, lane, at + 96, at + 96 + length, *fields)
-        code = admit_batch(lane, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
-        row = rows[index]
-        if code != RUN_DONE or row["status"] != STATUS_OK:
-            return STAGE_REFUSED
-        record_count, topic_id, client_id, client_seq, session_epoch, raw_length, choices = fields
-        staged[index] = (
-            *(address + at, row["position"], row["base_seq"], row["base_offset"], row["timestamp_ns"]),
-            *(client_id % (1 << 64), client_seq % (1 << 64), 96 + length, record_count, raw_length, topic_id, term),
-            *(session_epoch, crc32c_portable(lane, at + 96, at + 96 + length, 0), 0),
-            *(choices >> 16 & 0xFF, choices >> 24 & 0xFF),
-        )
-        at += 96 + length
-    length = at - EPOCH_HEADER
-    time = int(numbers[LAST_TIMESTAMP])
-    body = _EPOCH.pack(salt % (1 << 64), epoch, length, synced_through, first_position, count, 0, time)
-    lane[8:EPOCH_HEADER] = memoryview(body)
-    lane[:8] = memoryview(_START.pack(EPOCH_MAGIC, crc32c_portable(lane, 8, EPOCH_HEADER, 0)))
-    return at

@@ -1,0 +1,102 @@
+"""The short way to the log, for most commits: one small batch of a topic that needs nothing but its numbers.
+
+The block is copied into memory of its own, and one kernel call makes it an epoch: headers, numbers, checksums. Nothing
+is staged in the lane, which must be empty, so that positions stay in order; one commit is under way at a time, so one
+memory is enough. Batches take effect the way replay lets them: their rows are kept, and catalog and index learn of many
+at once, when somebody looks (`Committer.absorb`).
+
+INV-SHORT-WAY: what it writes is, byte for byte, what the long way would have written.
+
+A crash loses the rows, and finds them again in the log. This module must not know topics, rooms or who waits.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import Position, Term
+from seawall.engine.appends import AS_TOPIC_CHOICES, NO_SESSION, Append, Commit
+from seawall.errors import InvariantError
+from seawall.kernels import lone_batch as kernels
+from seawall.kernels.epochs import WAL_ROW, WalRows
+from seawall.sequencer.frontier import CommitFrontier, Numbered, signed
+from seawall.storage.wal import WalWriter
+from seawall.wire.codes import AckStatus, Codec
+
+#: Rows that wait to take effect, at the most.
+_FRESH_ROWS: Final = 1_024
+
+_tell: Final = Struct(f"<{kernels.POSITION}q").pack_into
+_NO_SESSION: Final = signed(NO_SESSION)
+_BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
+_BLOCK_AT: Final = kernels.BLOCK_AT
+_OK: Final = AckStatus.OK
+
+
+class ShortWay:
+    """Commits of one small batch each, to one log."""
+
+    def __init__(self, wal: WalWriter, frontier: CommitFrontier, term: Term) -> None:
+        self._wal = wal
+        self._term = term
+        self._array = np.zeros(_BLOCK_AT + limits.LARGE_BATCH_SIZE, np.uint8)
+        self._memory = self._array.data
+        #: Batches that are in the log, and that catalog and index have not heard of; behind them that of the commit
+        #: that is under way.
+        self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
+        self._fresh_count = 0
+        self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
+        self._told = self._desk.data.cast("B")
+        self._given = self._desk[kernels.POSITION : kernels.KEYS]
+        # Kept as long as their addresses lie on the desk.
+        self._arrays = (*frontier.arrays, self._fresh)
+        for place, array in enumerate(self._arrays):
+            self._desk[kernels.KEYS + 2 * place :][:2] = array.ctypes.data, array.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more batches can wait to take effect."""
+        return self._fresh_count == _FRESH_ROWS
+
+    def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
+        """Number a batch and make it an epoch, which is to be written and then finished.
+
+        There is room for it in the log, below the ceiling and among the rows that wait.
+        """
+        block, row, wal = append.block, self._fresh_count, self._wal
+        length = len(block)
+        self._memory[_BLOCK_AT : _BLOCK_AT + length] = block
+        raw_length, count, topic_id = append.raw_length or length, append.record_count, append.topic_id
+        # Counting with a member of an enumeration is slow.
+        choices = AS_TOPIC_CHOICES if append.codec is Codec.NONE else AS_TOPIC_CHOICES | append.codec << 16
+        batch = (length, count, topic_id, _NO_SESSION, raw_length, choices)
+        _tell(self._told, 0, *batch, *wal.due(), self._term, wall_ns, row)
+        size = kernels.stage_lone_batch(self._array, self._desk)
+        if size < 0:
+            raise InvariantError("INV-FRONTIER-CEILING", f"a batch of topic {topic_id} was refused")
+        position, seq, offset, time_ns = self._given.tolist()
+        numbers = (position, topic_id, seq, offset, time_ns, count, raw_length, _BATCH_HEADER + length)
+        append.numbered = Numbered(_OK, 0, *numbers)
+        commit = Commit()
+        commit.durable, commit.goes_short, commit.row = durable, True, row
+        commit.epoch = wal.begin_encoded(self._memory[:size], Position(position + 1), time_ns)
+        return commit
+
+    def finish(self, commit: Commit) -> None:
+        """The commit is written: its row may take effect."""
+        assert commit.epoch is not None
+        self._wal.finish_epoch(commit.epoch, durable=commit.durable)
+        count = self._fresh_count
+        if commit.row != count:
+            # Somebody has looked meanwhile, and let take effect what was before it.
+            self._fresh[count] = self._fresh[commit.row]
+        self._fresh_count = count + 1
+
+    def take_rows(self) -> WalRows:
+        """The rows that have to take effect now; valid until the next commit."""
+        count, self._fresh_count = self._fresh_count, 0
+        return self._fresh[:count]
