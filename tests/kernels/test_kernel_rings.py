@@ -281,3 +281,25 @@ def test_a_full_ring_makes_the_producer_give_way(monkeypatch: pytest.MonkeyPatch
     assert rings.ring_pop(ring.slots, ring.counters, taken) == 1
     monkeypatch.setattr(rings, "yield_core", lambda: rings.ring_push(ring.slots, ring.counters, np.arange(21, 28)))
     assert rings.consume_pattern(ring.slots, ring.counters, 3, 1, taken) == 1
+
+
+@by_stand_in
+@pytest.mark.parametrize(("last_ns", "sleeps"), [(disk_ring.SHORT_PAUSE_NS, True), (0, False)])
+def test_a_server_sleeps_only_if_pauses_are_long(monkeypatch: pytest.MonkeyPatch, last_ns: int, sleeps: bool) -> None:
+    """An operation comes on the first look at the clock after the beginning, or when somebody sleeps."""
+    ring = np.zeros(disk_ring.ring_words(4), np.int64)
+    slept: list[int] = []
+    times = iter(range(0, 10_000, 100))
+
+    def clock() -> int:
+        now = next(times)
+        if now == 100 and not sleeps:
+            disk_ring.submit(ring, operation(1, disk_ring.SYNC))
+        return now
+
+    monkeypatch.setattr(disk_ring, "monotonic_ns", clock)
+    monkeypatch.setattr(disk_ring, "take_event", slept.append)
+    monkeypatch.setattr(disk_ring, "SERVER_SPINS", 2)
+    assert disk_ring._pause(ring, 9, last_ns) > 0
+    assert slept == ([9] if sleeps else [])
+    assert ring[disk_ring.CONTROL_SLEEPING] == 0

@@ -128,6 +128,10 @@ class AsyncLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
         """
         log = self._log or self._opened()
+        if type(records) is bytes and idempotency_key is None:
+            delivery = log.queue.join(log.topic_named(topic), records, self._wake)
+            if delivery is not None:
+                return delivery
         bundle = log.bundle_of(topic, records, idempotency_key)
         bundle.driver = self._wake
         return log.queue.offer(bundle)

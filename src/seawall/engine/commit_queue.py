@@ -28,15 +28,19 @@ from threading import Lock
 from typing import ClassVar, Final
 
 from seawall.core.types import TopicId
-from seawall.engine.appends import Append, Commit
+from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
+from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
+from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel
+from seawall.wire.records import raw_head
 
 #: As a plain number: comparing with a member of an enumeration is slow.
 _ORDERED: Final = int(AckLevel.ORDERED)
+_DURABLE: Final = int(AckLevel.DURABLE)
 
 #: A thread that waits for another's commit looks after this long whether it is stuck behind an idle driver.
 _HELP_AFTER_S: Final = 0.05
@@ -67,13 +71,14 @@ class Turn:
 class Group:
     """Bundles that are committed together, and the appends that store them, in the same order."""
 
-    __slots__ = ("appends", "commit", "parts")
+    __slots__ = ("appends", "commit", "parts", "record_count")
 
     commit: Commit
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         #: Each bundle with its appends.
         self.parts = [(bundle, bundle.appends()) for bundle in bundles]
+        self.record_count = sum(bundle.record_count for bundle in bundles)
         self.appends = self.parts[0][1] if len(bundles) == 1 else [each for _, part in self.parts for each in part]
 
 
@@ -86,6 +91,8 @@ class CommitQueue:
         self._queue: deque[Bundle | Turn] = deque()
         #: The last queued bundle of a topic, where more records may become part of its batch.
         self._open: dict[TopicId, Bundle] = {}
+        #: Records that are enough for one commit; what comes behind them goes into the next.
+        self.enough = BATCH_RECORDS_MAX
         self._is_led = False
         #: Called, by whoever commits, after something new can be read.
         self.listeners: list[Callable[[], None]] = []
@@ -111,7 +118,9 @@ class CommitQueue:
                 waiter = bundle.block_thread()
         if is_alone:
             self._commit(Group((bundle,)))
-        elif not (waiter.acquire(timeout=_HELP_AFTER_S) and bundle.is_done):
+        elif waiter.acquire(timeout=_HELP_AFTER_S) and bundle.is_done:
+            bundle.wake_one()
+        else:
             self.wait(bundle, None, waiter)
         if bundle.error is not None:
             raise bundle.error
@@ -127,6 +136,28 @@ class CommitQueue:
             bundle.driver()
         return Delivery(self, bundle, offset, record_count)
 
+    def join(self, topic: TopicState, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
+        """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it.
+
+        This is what most records of many publishers do, so it is `offer` without anything that they do not need.
+        """
+        with self._mutex:
+            bundle = self._open.get(topic.topic_id)
+            if bundle is None:
+                return None
+            offset = bundle.record_count
+            size = bundle.size + RECORD_HEADER_SIZE + len(value)
+            if offset >= self.enough or size >= LARGE_BLOCK_SIZE or bundle.ack != _DURABLE:
+                return None
+            bundle.pieces += (raw_head(len(value)), value)
+            bundle.size = size
+            bundle.record_count = offset + 1
+            if bundle.driver is None:
+                bundle.driver = driver
+        if driver is not None and not self._is_led:
+            driver()
+        return Delivery(self, bundle, offset, 1)
+
     def _put(self, bundle: Bundle) -> tuple[Bundle, int]:
         """Queue a bundle, or make it part of the one before it of its topic: the bundle, and where it begins there."""
         topic_id = bundle.topic.topic_id
@@ -135,7 +166,7 @@ class CommitQueue:
             self._open.pop(topic_id, None)
         else:
             before = self._open.get(topic_id)
-            if before is not None and before.takes(bundle):
+            if before is not None and before.has_room(bundle.size, bundle.record_count, bundle.ack):
                 offset = before.record_count
                 before.take(bundle)
                 return before, offset
@@ -154,6 +185,7 @@ class CommitQueue:
                 if waiter is not None:
                     bundle.leave(waiter)
                 if bundle.is_done:
+                    bundle.wake_one()
                     return True
                 leads = self._may_lead()
                 waiter = None if leads else bundle.block_thread()
@@ -298,6 +330,11 @@ class CommitQueue:
         if driver is not None:
             driver()
 
+    @property
+    def record_count(self) -> int:
+        """Records that are queued."""
+        return sum(entry.record_count for entry in self._queue if isinstance(entry, Bundle))
+
     def lead_all(self) -> None:
         """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""
         while (group := self.take_lead()) is not None:
@@ -332,14 +369,15 @@ class CommitQueue:
     def _take(self) -> Group:
         """Bundles from the front of the queue, as much as one commit holds."""
         taken: list[Bundle] = []
-        size = 0
+        size = count = 0
         with self._mutex:
             queue, size_max = self._queue, self._store.commit_size_max
-            while queue and isinstance(first := queue[0], Bundle):
+            while queue and isinstance(first := queue[0], Bundle) and count < self.enough:
                 size += first.logged_size
                 if taken and size > size_max:
                     break
                 taken.append(first)
+                count += first.record_count
                 queue.popleft()
                 if self._open.get(first.topic.topic_id) is first:
                     del self._open[first.topic.topic_id]

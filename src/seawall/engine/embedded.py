@@ -88,7 +88,7 @@ class EmbeddedLog:
         self._refusal: str | None = None
         disown_on_fork(self)
         #: A topic, for who needs no look at what it holds.
-        self._topic_named = store.topic_named
+        self.topic_named = store.topic_named
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
@@ -163,7 +163,7 @@ class EmbeddedLog:
         """Records for a topic, encoded, not queued yet."""
         if self._refusal is not None:
             self._check_usable()
-        state = self._topic_named(topic)
+        state = self.topic_named(topic)
         if type(records) is bytes:
             block = encode_raw(records)
             bundle = Bundle(state, [block], len(block), 1)

@@ -25,6 +25,9 @@ from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.ring import DiskRing
 from seawall.limits import IOVEC_COUNT_MAX
 
+#: So many records are not worth two commits.
+_FEW: Final = 8
+
 #: The longest one call waits for a disk before it looks around.
 _WAIT_MS: Final = 1_000
 
@@ -44,12 +47,19 @@ class RingDriver:
         self._is_short = False
         self._error: Exception | None = None
         self._is_woken = False
+        #: Calls since the last commit began.
+        self._wakes = 0
+        #: Records that are on their way at once, as far as is known.
+        self._crowd = 0
         self._loop.add_reader(ring.completed.wait_fd, self._signalled)
         queue.help = self.help
 
     def wake(self) -> None:
         """Have what is queued committed soon; from any thread."""
-        if self._is_woken:
+        self._wakes += 1
+        if self._wakes == self._queue.enough and threading.get_ident() == self._thread:
+            self._start()
+        if self._is_woken or self._group is not None:
             return
         self._is_woken = True
         if threading.get_ident() == self._thread:
@@ -75,14 +85,19 @@ class RingDriver:
 
     # --- on the loop ---------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
-        """Begin the next commit, if none is under way."""
+    def _start(self, before: int = 0) -> None:
+        """Begin the next commit, if none is under way; `before` records of the last one are about to be told."""
         self._is_woken = False
         if self._group is not None:
             return
         group = self._queue.take_lead()
         if group is None:
             return
+        self._wakes = 0
+        crowd = before + group.record_count + self._queue.record_count
+        self._crowd = max(crowd, self._crowd - self._crowd // 8)
+        # Half of them in one commit: while their records are written, those of the others are gathered.
+        self._queue.enough = max(_FEW, -(-self._crowd // 2))
         try:
             commit = self._queue.begin(group)
         except BaseException as error:
@@ -176,8 +191,10 @@ class RingDriver:
             if self._queue.finish(group):
                 self._loop.run_in_executor(None, self._conclude, group)
             else:
-                self._queue.tell(group)
                 self._queue.hand_on()
+                # What was gathered meanwhile is on its way before those are told who will offer the next.
+                self._start(group.record_count)
+                self._queue.tell(group)
         except BaseException as error:
             # Everybody in the group was told.
             self._queue.hand_on()

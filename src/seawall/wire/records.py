@@ -111,6 +111,11 @@ def encode_record(record: Record) -> bytes:
     return _STANDARD.pack(record_type, len(value)) + value
 
 
+def raw_head(length: int) -> bytes:
+    """What stands before a value of so many plain bytes."""
+    return _STANDARD.pack(1, length)
+
+
 def encode_raw(value: bytes) -> bytes:
     """The bytes of a record of plain bytes, the commonest by far."""
     if len(value) > RECORD_VALUE_SIZE_MAX:
