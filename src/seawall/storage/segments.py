@@ -294,11 +294,8 @@ class SealedSegment:
         self._checked = False
         self._rebuilt = False
         self.name = name
-
-    @property
-    def path(self) -> str:
-        """Path of the file."""
-        return self._home.path(str(self.name))
+        #: Path of the file.
+        self.path: Final = home.path(str(name))
 
     @property
     def index(self) -> BatchIndex:
