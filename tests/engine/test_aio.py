@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,18 +15,20 @@ import seawall
 from seawall.engine.aio import AsyncLog
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
 from seawall.errors import FatalError, InvalidInputError, LockedError, NotFoundError, SeawallError, WrongStateError
-from seawall.io.ring import Completion, DiskRing
+from seawall.io.interfaces import ReadableBuffer
+from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
 
-def on_loop(path: Path, work: Callable[[AsyncLog], Awaitable[None]]) -> None:
+def on_loop(path: Path, work: Callable[[AsyncLog], Awaitable[None]], settings: StoreSettings = SMALL) -> None:
     """Run a coroutine with an open log."""
 
     async def main() -> None:
-        async with AsyncLog(path / "data", SMALL) as log:
+        async with AsyncLog(path / "data", settings) as log:
             await log.create_topic("events")
             await work(log)
 
@@ -197,6 +201,82 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     on_loop(tmp_path, work)
     with seawall.open(tmp_path / "data") as log:
         assert log.describe("events").record_count == 1
+
+
+def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain that broke: what the ring was given is not in the files, and it says so."""
+    real_write, real_reap = DiskRing.write, DiskRing.reap
+
+    def write(
+        self: DiskRing,
+        file: HasDescriptor,
+        buffers: list[ReadableBuffer],
+        at: int,
+        *,
+        tag: int,
+        link: bool = False,
+        sync: bool = False,
+    ) -> None:
+        real_write(self, file, [bytes(len(each)) for each in buffers], at, tag=tag, link=link, sync=sync)
+
+    def reap(self: DiskRing, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
+        done = real_reap(self, wait_ms=wait_ms, count=count)
+        return [Completion(each.tag, -errno.ECANCELED) for each in done]
+
+    async def work(log: AsyncLog) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskRing, "write", write)
+            patch.setattr(DiskRing, "reap", reap)
+            sent = [log.publish("events", value) for value in (b"small", bytes(90_000))]
+            assert [(await delivery).first_seq for delivery in sent] == [1, 2]
+        assert await values(log) == [b"small", bytes(90_000)]
+        assert (await log.publish("events", b"goes on")).first_seq == 3
+
+    on_loop(tmp_path, work)
+    with seawall.open(tmp_path / "data") as log:
+        assert log.verify().is_sound
+        assert log.describe("events").record_count == 3
+
+
+def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on: list[int] = []
+    real = Store.checkpoint
+
+    def checkpoint(self: Store) -> None:
+        on.append(threading.get_ident())
+        real(self)
+
+    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+
+    async def work(log: AsyncLog) -> None:
+        sent = []
+        for number in range(40):
+            sent.append(log.publish("events", bytes([number]) * 5_000))
+            if number % 4 == 3:
+                await sent[-1]
+        assert [(await delivery).first_seq for delivery in sent] == list(range(1, 41))
+        assert on
+        assert threading.get_ident() not in on
+        assert await values(log) == [bytes([number]) * 5_000 for number in range(40)]
+
+    on_loop(tmp_path, work, replace(SMALL, checkpoint_size=32 * KIB))
+
+
+def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def checkpoint(self: Store) -> None:
+        self._failure = OSError(errno.EIO, "the disk is gone")
+        raise self._failure
+
+    async def work(log: AsyncLog) -> None:
+        monkeypatch.setattr(Store, "checkpoint", checkpoint)
+        assert (await log.publish("events", bytes(5_000))).first_seq == 1
+        with pytest.raises(FatalError, match="earlier change"):
+            await log.publish("events", b"y")
+        assert await values(log) == [bytes(5_000)]
+
+    on_loop(tmp_path, work, replace(SMALL, checkpoint_size=KIB))
 
 
 def test_opening_and_closing(tmp_path: Path) -> None:

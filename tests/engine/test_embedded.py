@@ -218,6 +218,9 @@ def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
         assert (gap.first_seq, gap.last_seq) == (2, again.describe("events").next_seq - 2)
         assert [record.value for item in (first, last) for record in item] == [b"before", b"after"]
         assert again.read_arrow("events").num_rows == 2
+        # A limit that is reached ends the answer, whatever follows.
+        assert again.read("events", limit=1) == [first]
+        assert len(again.read("events", limit=2)) == 3
 
 
 # --- threads ------------------------------------------------------------------------------------------------------

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from seawall import limits
 from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.opening import open_store
 from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
+from seawall.engine.settings import Machine, StoreSettings
 from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError
 from seawall.limits import KIB
+from seawall.testing import SimClock, SimDisk
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
@@ -103,6 +106,35 @@ def test_a_session_goes_on_after_a_restart(tmp_path: Path, checkpoint: bool, siz
             publisher.publish(value)
         publisher.flush()
         assert values(log) == sent
+
+
+def on_disk(disk: SimDisk) -> EmbeddedLog:
+    machine = Machine(disk, SimClock(wall_ns=1_700_000_000_000_000_000), random.Random(1).randbytes, pid=7)
+    return EmbeddedLog(open_store(machine, "/data", SMALL))
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_a_crash_forgets_neither_sessions_nor_keys(checkpoint: bool, size: int) -> None:
+    disk = SimDisk(seed=1)
+    log = on_disk(disk)
+    log.create_topic("events")
+    publisher = log.publisher("events", client_id=7)
+    assert publisher.publish(bytes(size)).result().first_seq == 1
+    if checkpoint:
+        log.checkpoint()
+    assert publisher.publish(b"second").result().first_seq == 2
+    assert log.publish("events", bytes(size), idempotency_key="order-17").first_seq == 3
+    publisher.close()
+    log._pump.stop()
+    disk.crash(keep="none")
+    with on_disk(disk) as log, log.publisher("events", client_id=7) as publisher:
+        assert publisher.next_client_seq == 3
+        assert publisher.publish(bytes(size), client_seq=1).result().is_duplicate
+        assert publisher.publish(b"second", client_seq=2).result().is_duplicate
+        again = log.publish("events", b"whatever", idempotency_key="order-17")
+        assert (again.is_duplicate, again.first_seq) == (True, 3)
+        assert values(log) == [bytes(size), b"second", bytes(size)]
 
 
 def test_a_newer_session_ends_the_older(tmp_path: Path) -> None:

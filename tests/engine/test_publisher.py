@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from seawall.engine.appends import Commit
+from seawall.engine.commit_queue import Turn
 from seawall.engine.delivery import Delivery
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.records import ReceivedBatch
@@ -40,6 +42,38 @@ class Gate:
             real(commit)
 
         monkeypatch.setattr(Commit, "carry_out", carry_out)
+
+
+@contextmanager
+def store_taken(log: EmbeddedLog) -> Iterator[Callable[[], None]]:
+    """Another thread has the store for itself: nobody commits until this is called, or left."""
+    taken, wanted = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with log.queue.exclusive():
+            taken.set()
+            assert wanted.wait(30)
+
+    thread = threading.Thread(target=take)
+
+    def give_back() -> None:
+        wanted.set()
+        thread.join()
+
+    thread.start()
+    assert taken.wait(30)
+    try:
+        yield give_back
+    finally:
+        give_back()
+
+
+def ends(work: Callable[[], object]) -> bool:
+    """Whether a call that may wait for ever comes to an end."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(10)
+    return not thread.is_alive()
 
 
 def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
@@ -97,6 +131,65 @@ def test_waiting_has_an_end(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -
     gate.opened.set()
     assert delivery.result(30).first_seq == 1
     publisher.close()
+
+
+def test_a_waiter_that_gives_up_leaves_the_delivery_to_the_others(log: EmbeddedLog) -> None:
+    publisher = log.publisher("events")
+    with store_taken(log):
+        delivery = publisher.publish(b"x")
+        with pytest.raises(TimeoutError):
+            delivery.result(timeout_s=0.001)
+    # Nobody waits for it any more, and nothing else is published that would take it along.
+    assert ends(publisher.flush)
+    assert delivery.first_seq == 1
+    assert values(log) == [b"x"]
+
+
+def test_a_delivery_that_nobody_cares_for_has_no_numbers(log: EmbeddedLog) -> None:
+    publisher = log.publisher("events", ack=0)
+    with store_taken(log):
+        delivery = publisher.publish(b"x")
+        told = (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate)
+        assert (delivery.done, told) == (True, (0, 0, 0, False))
+    # It is stored all the same, though nobody waits for it.
+    assert ends(publisher.close)
+    assert values(log) == [b"x"]
+    # What it said once it says for ever, also when its records have their numbers.
+    assert (delivery.first_seq, delivery.position, delivery.timestamp_ns, delivery.is_duplicate) == told
+
+
+def test_an_interrupted_turn_stands_in_nobodys_way(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(turn: Turn) -> None:
+        raise KeyboardInterrupt
+
+    with store_taken(log), monkeypatch.context() as patch:
+        patch.setattr(Turn, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.create_topic("never")
+    assert ends(lambda: log.publish("events", b"x"))
+    assert ends(lambda: log.create_topic("later"))
+    assert log.topics() == ["events", "later"]
+    assert values(log) == [b"x"]
+
+
+def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread was the one that was woken: whoever stands behind it would sleep for ever."""
+    publisher = log.publisher("events")
+    with store_taken(log) as give_back:
+
+        def interrupted(turn: Turn) -> None:
+            publisher.publish(b"behind the turn")
+            give_back()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Turn, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                log.create_topic("never")
+    assert ends(publisher.flush)
+    assert values(log) == [b"behind the turn"]
 
 
 def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
-from seawall.engine import planning, reading
+from seawall.engine import planning
 from seawall.engine.appends import Append
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.opening import open_store
-from seawall.engine.reading import ReadItem
+from seawall.engine.reading import ReadItem, ReadPlan
 from seawall.engine.records import ReceivedBatch, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -25,7 +25,7 @@ from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.limits import KIB
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.topics.gaps import Gap
+from seawall.topics.gaps import Gap, Losses
 from seawall.topics.state import TopicState
 from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.codes import BatchFlags, Codec, GapReason
@@ -298,7 +298,7 @@ def test_a_failing_disk_leaves_no_pin() -> None:
             store.plan_read("events", Seq(1), size_max=1 << 20)
     assert pinned(store) == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TopicState, "live_runs", lambda *_arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Losses, "reach_into", lambda *_arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             store.plan_read("events", Seq(1), size_max=1 << 20)
     assert pinned(store) == 0
@@ -540,12 +540,59 @@ def test_a_limit_reads_no_more_than_it_needs(log: EmbeddedLog, monkeypatch: pyte
     for _ in range(10):
         log.publish("events", [bytes(1_000)] * 10)
     sizes: list[int] = []
-    real = reading.pieces
+    real = ReadPlan.carry_out
 
-    def pieces(run: planning.Run) -> list[reading.Piece]:
-        sizes.append(len(run.entries))
-        return real(run)
+    def carry_out(plan: ReadPlan) -> list[ReadItem]:
+        sizes.extend(len(run.entries) for run in plan.runs)
+        return real(plan)
 
-    monkeypatch.setattr(reading, "pieces", pieces)
+    monkeypatch.setattr(ReadPlan, "carry_out", carry_out)
     assert len(log.read("events", 15, limit=1)) == 1
     assert sizes == [1]
+
+
+# --- seeks --------------------------------------------------------------------------------------------------------
+
+
+def answers(store: Store) -> list[tuple[int, list[ReadItem]]]:
+    """What readers at every seq are told, however little or much they ask for, and where they go on."""
+    found = []
+    for from_seq in range(1, topic_of(store).next_seq + 2):
+        for size_max in (1, 190, 400, 1 << 20):
+            for wanted in (None, 0, 1, 2, BATCH_RECORDS, BATCH_RECORDS + 1):
+                plan = store.plan_read("events", Seq(from_seq), size_max=size_max, records_max=wanted)
+                found.append((plan.end_seq, plan.carry_out()))
+    return found
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+@pytest.mark.parametrize("what", ["whole", "damaged", "deleted", "lost", "evicted"])
+def test_a_seek_is_told_what_the_long_way_tells(what: str, checkpoints: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, store = filled(15, checkpoints=checkpoints)
+    if what == "damaged" and checkpoints:
+        damage(disk, store, 1, 4, 5)
+    elif what == "deleted":
+        hide(store, (1, 2), (14, 22), (44, 44))
+    elif what == "lost":
+        topic_of(store).losses.add(Gap(Seq(33), Seq(34), GapReason.CORRUPTION))
+        topic_of(store).losses.add(Gap(Seq(61), Seq(65), GapReason.CRASH))
+    elif what == "evicted":
+        topic_of(store).floor = topic_of(store).cap_floor = Seq(18)
+    taken: list[StoredBatch] = []
+    real = ReadPlan._only_batch
+
+    def only_batch(plan: ReadPlan) -> StoredBatch | None:
+        batch = real(plan)
+        taken.extend([] if batch is None else [batch])
+        return batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadPlan, "_only_batch", only_batch)
+        short = answers(store)
+    assert taken
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadPlan, "_only_batch", lambda _plan: None)
+        patch.setattr(planning.Planned, "_take_one", lambda *_arguments: False)
+        long = answers(store)
+    assert short == long
+    assert pinned(store) == 0

@@ -16,7 +16,7 @@ from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import ConflictError, DiskFullError, FatalError, NotFoundError, SyncError
+from seawall.errors import ConflictError, DiskFullError, FatalError, LimitError, NotFoundError, SyncError
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
@@ -87,6 +87,22 @@ def test_what_is_appended_is_read_back(size_max: int) -> None:
     records, gaps = contents(store, "events", size_max)
     assert records == {1: b"a", 2: b"b", 3: b"c", 4: b"large" * 20_000, 5: b"d"}
     assert gaps == []
+    store.close()
+
+
+def test_more_small_batches_than_the_lane_holds_are_refused_and_harm_nothing() -> None:
+    _, store = new_store(settings=replace(SMALL, wal_file_size=4 * limits.LANE_BUFFER_SIZE))
+    store.create_topic("events", TopicConfig())
+    size = 60_000
+    too_many = limits.LANE_BUFFER_SIZE // size + 1
+    with pytest.raises(LimitError, match="commit fewer at once"):
+        publish(store, "events", *[[bytes(size)]] * too_many)
+    assert store.catalog.named("events").next_seq == 1
+    seqs = publish(store, "events", *[[bytes(size)]] * (too_many - 2))
+    assert seqs == list(range(1, too_many - 1))
+    assert publish(store, "events", [b"goes on"]) == [too_many - 1]
+    records, gaps = contents(store, "events")
+    assert (len(records), gaps) == (too_many - 1, [])
     store.close()
 
 

@@ -22,7 +22,7 @@ def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
     mapping.close()
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.ENOMEM])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 def test_missing_space_is_explained_and_leaves_nothing_behind(tmp_path, monkeypatch, code):
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(code, os.strerror(code))

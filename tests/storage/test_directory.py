@@ -295,11 +295,12 @@ def test_the_ballast_is_space_for_a_full_disk() -> None:
     assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
 
 
-def test_space_may_go_while_the_ballast_is_taken() -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_space_may_go_while_the_ballast_is_taken(code: int) -> None:
     disk = SimDisk(1, capacity=16 * MIB)
     directory = opened(disk)
     directory.release_ballast()
-    disk.fail("allocate", error=errno.ENOSPC)
+    disk.fail("allocate", error=code)
     assert not directory.restore_ballast()
     disk.fail("allocate", error=errno.EIO)
     with pytest.raises(OSError, match="error"):

@@ -16,7 +16,6 @@ INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ from seawall.errors import (
     RetryableError,
     SeawallError,
 )
+from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import Clock
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
@@ -58,9 +58,6 @@ _CONTROL_ROOM: Final = 1_024
 _NS_PER_MS: Final = 1_000_000
 _NEVER: Final = 1 << 64
 _BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
-
-#: What a system says when a disk, or a user's share of it, is full.
-NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Committer:

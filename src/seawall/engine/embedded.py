@@ -35,7 +35,6 @@ from seawall.engine.reading import ReadPlan
 from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
 from seawall.errors import InvalidInputError, LimitError, NotFoundError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.direct_sync import configured_direct_sync
@@ -219,18 +218,19 @@ class EmbeddedLog:
 
         Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end.
         """
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
-        with self._looking() as store:
-            plan = store.plan_read(topic, Seq(from_seq), size_max=max_bytes, records_max=limit)
+        plan = self._plan(topic, from_seq, max_bytes, limit)
         items: list[Item] = []
-        count = 0
+        left = limit
         for item in plan.carry_out():
-            if limit is not None and count >= limit:
+            if left is not None and left <= 0:
                 break
-            each = received(topic, item) if isinstance(item, StoredBatch) else item
-            items.append(each)
-            count += len(each) if isinstance(each, ReceivedBatch) else 0
+            if isinstance(item, Gap):
+                items.append(item)
+                continue
+            batch = received(topic, item)
+            items.append(batch)
+            if left is not None:
+                left -= len(batch)
         return items
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
@@ -244,19 +244,20 @@ class EmbeddedLog:
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
         """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
 
         def plan_next(seq: Seq, size_max: int) -> ReadPlan:
-            with self._looking() as store:
-                return store.plan_read(topic, seq, size_max=size_max)
+            return self._plan(topic, seq, size_max, None)
 
         return read_table(plan_next, topic, Seq(from_seq), columns)
 
     def seq_at(self, topic: str, when: datetime) -> int:
         """Seq of the first record that is not older than `when`; the next one to come if all are."""
-        with self._looking() as store:
-            return store.seq_at(topic, TimestampNs(int(when.timestamp() * 1e6) * 1_000))
+        timestamp_ns = TimestampNs(int(when.timestamp() * 1e6) * 1_000)
+        if self._refusal is not None:
+            self._check_usable()
+        with self.queue.state:
+            self._check_usable()
+            return self._store.seq_at(topic, timestamp_ns)
 
     def index_size(self, topic: str) -> int:
         """Bytes of memory that the indexes of a topic take."""
@@ -350,11 +351,20 @@ class EmbeddedLog:
 
     @contextmanager
     def _looking(self) -> Iterator[Store]:
-        """The store for a question."""
+        """The store for a question. What has to be quick does the same by itself."""
         self._check_usable()
         with self.queue.state:
             self._check_usable()
             yield self._store
+
+    def _plan(self, topic: str, from_seq: int, size_max: int, records_max: int | None) -> ReadPlan:
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        if self._refusal is not None:
+            self._check_usable()
+        with self.queue.state:
+            self._check_usable()
+            return self._store.plan_read(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
 
     def _tell_readers(self) -> None:
         if self._readers_waiting:

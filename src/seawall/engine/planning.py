@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,7 @@ Add: TypeAlias = Callable[[Entries, Sequence[int]], None]
 _IN_PLACE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Batches that lie together, to be read and held against their entries.
 
     The entries say where: in a pinned file, or, of what came out of the log, in `data`, which begins with the first.
@@ -78,7 +77,10 @@ class Planned:
 
     def take(self, index: BatchIndex, seq: Seq, last_seq: Seq, add: Add) -> Seq | None:
         """Plan what is wanted of a segment from `seq` on; where to go on behind it, None if the plan is complete."""
-        first, last = index.find_seq(seq), index.seqs_below(self.end_seq)
+        first = index.find_seq(seq)
+        if self.live_runs is None and not self.runs and self._take_one(index, first, seq, add):
+            return None
+        last = index.seqs_below(self.end_seq)
         while first < last:
             chosen = self._choose(index, first, last, seq)
             if chosen == first:
@@ -103,6 +105,23 @@ class Planned:
                     continue
             add(entries, numbers)
         return Seq(last_seq + 1)
+
+    def _take_one(self, index: BatchIndex, first: int, from_seq: Seq, add: Add) -> bool:
+        """The short way of a seek: plan the first batch if it alone is wanted; whether that was so.
+
+        It leads where the long way does: the plan is complete, and ends where the batch behind it begins.
+        """
+        near = index.slice(first, first + 2).tolist()
+        if len(near) < 2 or self.records_left == 0:
+            return False
+        (base_seq, _, _, _, _, count, length), (next_seq, _, _, _, _, _, next_length) = near
+        wanted = self.records_left
+        is_enough = wanted is not None and wanted <= base_seq + count - max(from_seq, base_seq)
+        if next_seq >= self.end_seq or not (is_enough or length + next_length > self.size_left):
+            return False
+        add(index.slice(first, first + 1), (first,))
+        self.end_seq = next_seq
+        return True
 
     def _choose(self, index: BatchIndex, first: int, last: int, from_seq: Seq) -> int:
         """Which entry from `first` on is the first that there is no room for; `last` if there is for all before it."""
@@ -129,6 +148,10 @@ class Planned:
 
     def add_stored(self, source: SharedFile, entries: Entries) -> None:
         """Batches of a segment that are at their places."""
+        if len(entries) == 1:
+            _, at, _, _, _, _, length = entries.item()
+            self._add(Run(self.topic_id, entries, at, length, source.pin()))
+            return
         for first, last in _together(entries["at"], entries["length"]):
             together = entries[first:last]
             at, size = _extent(together)
@@ -199,8 +222,6 @@ def _extent(entries: Entries) -> tuple[int, int]:
 
 def _together(places: npt.NDArray[np.integer], lengths: npt.NDArray[np.uint32]) -> list[tuple[int, int]]:
     """Ranges of batches that one read brings: each begins where the one before ends, or close behind."""
-    if len(places) == 1:
-        return [(0, 1)]
     # What begins before the end of the one before wraps, and is far away too.
     between = (places[1:] - (places + lengths)[:-1]).astype(np.uint64)
     cuts = np.flatnonzero(between > READ_GAP_SIZE_MAX) + 1

@@ -67,7 +67,8 @@ class ReadPlan:
     def carry_out(self) -> list[ReadItem]:
         """The batches and, in order with them, the gaps a reader has to know of."""
         try:
-            return _joined(self._items())
+            batch = self._only_batch()
+            return _joined(self._items()) if batch is None else [batch]
         finally:
             self.release()
 
@@ -75,6 +76,30 @@ class ReadPlan:
         """Give back what is pinned; twice is fine."""
         if self._planned is not None:
             self._planned.release()
+
+    def _only_batch(self) -> StoredBatch | None:
+        """The short way of a seek: one batch that is sound, live from `from_seq` on, and nothing else to tell.
+
+        None if that is not what is to be read, or if the batch is damaged: then the long way finds what to tell.
+        """
+        planned = self._planned
+        if planned is None or len(planned.runs) != 1:
+            return None
+        topic_id, entries, at, size, source, data = planned.runs[0]
+        if len(entries) != 1 or size > READ_PIECE_SIZE:
+            return None
+        base_seq, _, timestamp_ns, _, position, count, _ = entries.item()
+        end_seq = Seq(base_seq + count)
+        if self.from_seq < base_seq or self._gaps or self._live != ((self.from_seq, end_seq - 1),):
+            return None
+        if source is not None:
+            data = source.file.read(size, at)
+        verdict: Bytes = np.empty(1, np.uint8)
+        if len(data) < size or verify_entries(np.frombuffer(data, np.uint8), size, at, entries, topic_id, verdict):
+            return None
+        return StoredBatch(
+            Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), memoryview(data), self._live, end_seq
+        )
 
     def _items(self) -> Iterator[ReadItem]:
         reached = self.from_seq
@@ -151,15 +176,17 @@ def plan_read(
     if from_seq >= next_seq:
         return ReadPlan(None, from_seq, next_seq, (), [])
     planned = None
+    # Where nothing is deleted a reader pays nothing for it.
+    live_runs = topic.live_runs if len(topic.deleted) else None
     if log is not None:
-        # Where nothing is deleted a reader pays nothing for it.
-        live_runs = topic.live_runs if len(topic.deleted) else None
         start = max(from_seq, topic.floor)
         planned = log.plan(start, next_seq, size_max, records_max=records_max, live_runs=live_runs)
     try:
         last = Seq((next_seq if planned is None else planned.end_seq) - 1)
+        if live_runs is None and from_seq >= topic.floor and not topic.losses.reach_into(from_seq, last):
+            return ReadPlan(planned, from_seq, next_seq, ((from_seq, last),), [])
         live = tuple(topic.live_runs(from_seq, last))
-        gaps = [] if live == ((from_seq, last),) else topic.gaps(from_seq, last)
+        gaps = topic.gaps(from_seq, last)
         return ReadPlan(planned, from_seq, next_seq, live, gaps)
     except BaseException:
         if planned is not None:

@@ -101,6 +101,9 @@ class ReceivedBatch:
         return self.live[-1][1]
 
     def __len__(self) -> int:
+        if len(self.live) == 1:
+            ((first, last),) = self.live
+            return last - first + 1
         return sum(last - first + 1 for first, last in self.live)
 
     def __iter__(self) -> Iterator[ReceivedRecord]:

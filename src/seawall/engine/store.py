@@ -25,7 +25,7 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
-from seawall.engine.committer import NO_SPACE, Committer
+from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
@@ -36,6 +36,7 @@ from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
+from seawall.io.files import NO_SPACE
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow

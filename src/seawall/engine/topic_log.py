@@ -21,7 +21,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.planning import (
@@ -46,6 +47,10 @@ LocateFile: TypeAlias = Callable[[WalAddress], tuple[File, int]]
 
 _NS_PER_MS: Final = 1_000_000
 
+#: Of a sealed segment. Searches call these a dozen times each: no function of ours is that quick.
+_LAST_SEQ: Final = attrgetter("name.last_seq")
+_LAST_MS: Final = attrgetter("name.last_ms")
+
 
 @dataclass(slots=True)
 class Filling:
@@ -56,8 +61,7 @@ class Filling:
     waiting: dict[int, WalAddress] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(NamedTuple):
     """One verified batch as it lies on disk, and which of its records a reader may see."""
 
     base_seq: Seq
@@ -191,11 +195,11 @@ class TopicLog:
 
     def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
         """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
-        near = bisect_left(self.sealed, timestamp_ns // _NS_PER_MS, key=_last_ms)
+        near = bisect_left(self.sealed, timestamp_ns // _NS_PER_MS, key=_LAST_MS)
         for index in self._indexes(near):
             entry = index.find_time(timestamp_ns)
             if entry < len(index):
-                return Seq(int(index.slice(entry, entry + 1)["base_seq"][0]))
+                return Seq(index.slice(entry, entry + 1).item()[0])
         return None
 
     @property
@@ -205,8 +209,9 @@ class TopicLog:
 
     def _indexes(self, near: int) -> Iterator[BatchIndex]:
         """The index of every segment from a sealed one on."""
-        for segment in self.sealed[near:]:
-            yield self._index_of(segment)
+        # By their numbers: a copy of the rest of the list costs more than a seek.
+        for number in range(near, len(self.sealed)):
+            yield self._index_of(self.sealed[number])
         for filling in self.filling:
             yield filling.segment.index
 
@@ -219,7 +224,7 @@ class TopicLog:
 
     def _plan(self, planned: Planned, seq: Seq) -> None:
         while seq < planned.end_seq:
-            near = bisect_left(self.sealed, seq, key=_last_seq)
+            near = bisect_left(self.sealed, seq, key=_LAST_SEQ)
             if near < len(self.sealed):
                 segment = self.sealed[near]
                 index = self._index_of(segment)
@@ -258,14 +263,6 @@ class TopicLog:
             del self._open[oldest]
             oldest.rest()
         return segment.index
-
-
-def _last_seq(segment: SealedSegment) -> Seq:
-    return segment.name.last_seq
-
-
-def _last_ms(segment: SealedSegment) -> int:
-    return segment.name.last_ms
 
 
 def _reaches(index: BatchIndex, seq: Seq) -> bool:

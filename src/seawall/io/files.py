@@ -32,6 +32,7 @@ from seawall.io.interfaces import File, Files, ReadableBuffer, WritableBuffer
 from seawall.limits import COPY_BUFFER_SIZE, IOVEC_COUNT_MAX
 
 __all__ = [
+    "NO_SPACE",
     "REPLACEMENT_SUFFIX",
     "OsFile",
     "OsFiles",
@@ -44,6 +45,9 @@ __all__ = [
 
 #: Ending of the temporary name inside `replace_file`. A file with this name after a crash is debris: never read it.
 REPLACEMENT_SUFFIX: Final = ".replacing"
+
+#: Codes of errors by which a system says that a disk, or a user's share of it, is full.
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: macOS keeps written data in the drive's own cache on `fsync`; only this command empties it. None elsewhere.
 _FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)

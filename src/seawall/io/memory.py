@@ -27,7 +27,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from seawall.errors import InvalidInputError
-from seawall.io.files import OsFile, parent_directory, read_exactly, reserve_space
+from seawall.io.files import NO_SPACE, OsFile, parent_directory, read_exactly, reserve_space
 from seawall.io.interfaces import File
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _reserve(descriptor: int, path: str, size: int) -> None:
     try:
         reserve_space(descriptor, size)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
+        if error.errno != errno.ENOMEM and error.errno not in NO_SPACE:
             raise
         status = os.statvfs(parent_directory(path))
         raise OSError(

@@ -198,7 +198,7 @@ def address_of(typing_context: Any, array: Any, at: Any) -> Any:
 
 
 def _pointer(address: int) -> ctypes.c_void_p:
-    return ctypes.c_void_p(address)
+    return ctypes.c_void_p(int(address))
 
 
 @primitive(_pointer)

@@ -30,7 +30,7 @@ from seawall import limits
 from seawall.core.identifiers import UNIQUE_ID_SIZE, unique_id_bytes, unique_id_from
 from seawall.core.types import TopicId
 from seawall.errors import CorruptionError, DiskFullError, InvalidInputError, LockedError, NotFoundError
-from seawall.io.files import REPLACEMENT_SUFFIX, parent_directory, replace_file, write_all
+from seawall.io.files import NO_SPACE, REPLACEMENT_SUFFIX, parent_directory, replace_file, write_all
 from seawall.io.interfaces import File, Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
 
@@ -131,7 +131,7 @@ class DataDirectory:
         try:
             _write_ballast(self._files, self.path, self._ballast_size)
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in NO_SPACE:
                 raise
             return False
         return True
@@ -295,7 +295,7 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in NO_SPACE:
             raise DiskFullError(f"{path}: the disk is full; free some space on it") from error
         if error.errno in (errno.ENOTDIR, errno.EEXIST):
             raise InvalidInputError(f"{path}: {error.filename} is a file, not a directory; name another") from error

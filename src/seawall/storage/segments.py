@@ -25,7 +25,6 @@ file that was pinned under it (`shared_file.py`). This module must not know the 
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -37,7 +36,7 @@ from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError
-from seawall.io.files import write_all
+from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
 from seawall.storage.preface import DATA_START, FileKind, Preface
@@ -56,7 +55,6 @@ __all__ = [
     "seal_reason",
 ]
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -296,11 +294,8 @@ class SealedSegment:
         self._checked = False
         self._rebuilt = False
         self.name = name
-
-    @property
-    def path(self) -> str:
-        """Path of the file."""
-        return self._home.path(str(self.name))
+        #: Path of the file.
+        self.path: Final = home.path(str(name))
 
     @property
     def index(self) -> BatchIndex:
@@ -422,7 +417,7 @@ def _reserve(file: File, length: int) -> int:
     try:
         file.allocate(pages)
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        if error.errno not in NO_SPACE:
             raise
         raise DiskFullError(f"{file.path}: no room to reserve {pages} bytes; free some space on its disk") from error
     return pages

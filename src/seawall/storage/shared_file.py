@@ -38,19 +38,17 @@ class SharedFile:
 
     def unpin(self) -> None:
         """Give one pin back."""
-        self._let_go()
-
-    def close(self) -> None:
-        """The owner lets go; twice is fine."""
-        with self._lock:
-            owned, self._owned = self._owned, False
-        if owned:
-            self._let_go()
-
-    def _let_go(self) -> None:
         with self._lock:
             self._holders -= 1
             left = self._holders
         check(left >= 0, "INV-PINNED-OPEN", "a file was given back more often than it was pinned")
         if not left:
             self.file.close()
+
+    def close(self) -> None:
+        """The owner lets go; twice is fine."""
+        with self._lock:
+            owned, self._owned = self._owned, False
+        if owned:
+            # An owner holds it as a pin does.
+            self.unpin()

@@ -31,23 +31,19 @@ One owner at a time. Batches come as they will be read, already stamped; this mo
 
 from __future__ import annotations
 
-import errno
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, LimitError
-from seawall.io.files import write_all
+from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
-
-_DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class WalWriter:
@@ -376,7 +372,7 @@ class WalWriter:
                 self._files.unlink(path)
                 raise
         except OSError as error:
-            if error.errno not in _DISK_FULL:
+            if error.errno not in NO_SPACE:
                 raise
             raise DiskFullError(
                 f"{self._directory}: no space for another WAL file of {self._file_size} bytes; "

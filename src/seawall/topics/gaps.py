@@ -71,6 +71,10 @@ class Losses:
                 break
             yield Gap(max(gap.first_seq, first), min(gap.last_seq, last), gap.reason)
 
+    def reach_into(self, first: Seq, last: Seq) -> bool:
+        """Whether anything of a range is lost."""
+        return bool(self._gaps) and next(self.inside(first, last), None) is not None
+
     def outside(self, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
         """The parts of a range that are not lost, ascending."""
         for gap in self.inside(first, last):
