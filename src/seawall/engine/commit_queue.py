@@ -71,15 +71,19 @@ class Turn:
 class Group:
     """Bundles that are committed together, and the appends that store them, in the same order."""
 
-    __slots__ = ("appends", "commit", "parts", "record_count")
+    __slots__ = ("appends", "commit", "parts")
 
     commit: Commit
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         #: Each bundle with its appends.
         self.parts = [(bundle, bundle.appends()) for bundle in bundles]
-        self.record_count = sum(bundle.record_count for bundle in bundles)
         self.appends = self.parts[0][1] if len(bundles) == 1 else [each for _, part in self.parts for each in part]
+
+    @property
+    def record_count(self) -> int:
+        """Records of all of them."""
+        return sum(bundle.record_count for bundle, _ in self.parts)
 
 
 class CommitQueue:

@@ -93,10 +93,13 @@ class Committer:
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
         now = self._clock.wall_ns()
-        if len(appends) == 1 and (room := self._short_room(appends[0], now)) is not None:
-            if self._short_way.is_full:
-                self.absorb()
-            return self._short_way.begin(appends[0], now, room.is_durable)
+        if len(appends) == 1:
+            append = appends[0]
+            room = self._short_room(append, now)
+            if room is not None:
+                if self._short_way.is_full:
+                    self.absorb()
+                return self._short_way.begin(append, now, room.is_durable)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
@@ -162,10 +165,17 @@ class Committer:
         room = self._rooms.get(append.topic_id)
         if room is None or not room.goes_short or append.flags or append.client_id != NO_SESSION:
             return None
-        writer, length = self._writer, len(append.block)
-        if length >= LARGE_BLOCK_SIZE or writer.staged or not writer.has_room(self._headroom + _BATCH_HEADER + length):
+        length, count = len(append.block), append.record_count
+        if length >= LARGE_BLOCK_SIZE or self._writer.staged:
             return None
-        return room if room.take(append.record_count, _BATCH_HEADER + length, now) else None
+        size = _BATCH_HEADER + length
+        if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
+            return None
+        if not self._writer.has_room(self._headroom + size):
+            return None
+        room.records_left -= count
+        room.bytes_left -= size
+        return room
 
     def _fits(self, appends: Sequence[Append], now: int) -> bool:
         """Whether all appends fit the rooms there are; then they are counted against them."""

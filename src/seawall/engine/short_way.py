@@ -49,6 +49,10 @@ class ShortWay:
         #: that is under way.
         self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
         self._fresh_count = 0
+        #: Whether no more batches can wait to take effect.
+        self.is_full = False
+        self._commit = Commit()
+        self._commit.goes_short = True
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.KEYS]
@@ -57,15 +61,11 @@ class ShortWay:
         for place, array in enumerate(self._arrays):
             self._desk[kernels.KEYS + 2 * place :][:2] = array.ctypes.data, array.size
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more batches can wait to take effect."""
-        return self._fresh_count == _FRESH_ROWS
-
     def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
         """Number a batch and make it an epoch, which is to be written and then finished.
 
-        There is room for it in the log, below the ceiling and among the rows that wait.
+        There is room for it in the log, below the ceiling and among the rows that wait. What is returned is valid until
+        the next one begins.
         """
         block, row, wal = append.block, self._fresh_count, self._wal
         length = len(block)
@@ -81,8 +81,8 @@ class ShortWay:
         position, seq, offset, time_ns = self._given.tolist()
         numbers = (position, topic_id, seq, offset, time_ns, count, raw_length, _BATCH_HEADER + length)
         append.numbered = Numbered(_OK, 0, *numbers)
-        commit = Commit()
-        commit.durable, commit.goes_short, commit.row = durable, True, row
+        commit = self._commit
+        commit.durable, commit.row = durable, row
         commit.epoch = wal.begin_encoded(self._memory[:size], Position(position + 1), time_ns)
         return commit
 
@@ -95,8 +95,10 @@ class ShortWay:
             # Somebody has looked meanwhile, and let take effect what was before it.
             self._fresh[count] = self._fresh[commit.row]
         self._fresh_count = count + 1
+        self.is_full = count + 1 == _FRESH_ROWS
 
     def take_rows(self) -> WalRows:
         """The rows that have to take effect now; valid until the next commit."""
         count, self._fresh_count = self._fresh_count, 0
+        self.is_full = False
         return self._fresh[:count]

@@ -36,7 +36,7 @@ class EpochWrite:
     #: Whether everything before it is durable, so that making this write durable is enough.
     follows_synced: bool
     at: WalAddress
-    epoch: LaneEpoch
+    epoch: int
     next_position: Position
     timestamp_ns: TimestampNs
     flags: int
@@ -45,6 +45,11 @@ class EpochWrite:
     def batches_at(self) -> WalAddress:
         """Address of its first batch."""
         return WalAddress(self.at + EPOCH_HEADER_SIZE)
+
+    @property
+    def end_at(self) -> WalAddress:
+        """Address behind it."""
+        return WalAddress(self.at + self.size)
 
     def carry_out(self, *, durable: bool) -> None:
         """Write it, and with `durable` make it and everything before it durable."""

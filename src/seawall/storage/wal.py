@@ -70,7 +70,7 @@ class WalWriter:
         #: Address of the next epoch.
         self.at = start.at
         self._synced_through = start.synced_through
-        self._epoch = start.epoch
+        self._epoch: int = start.epoch
         self._position = start.position
         self._timestamp_ns = start.timestamp_ns
         self._is_clean = start.clean
@@ -81,6 +81,9 @@ class WalWriter:
         #: Address behind the present file; before everything if there is none.
         self._limit_at = -1
         self._signed_salt = 0
+        #: What is added to an address for its position in the present file.
+        self._file_offset = 0
+        self._encoded: EpochWrite | None = None
         self._starts = wal_addresses(files, directory)
         #: Open handles by first address, the current file's among them.
         self._handles: dict[WalAddress, File] = {}
@@ -122,7 +125,7 @@ class WalWriter:
         write = self.begin_epoch(batches, length, first_position, batch_count, timestamp_ns)
         write.carry_out(durable=durable)
         self.finish_epoch(write, durable=durable)
-        return EpochReceipt(write.epoch, write.at, self.at)
+        return EpochReceipt(LaneEpoch(write.epoch), write.at, self.at)
 
     def begin_epoch(
         self,
@@ -145,36 +148,35 @@ class WalWriter:
         return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
 
     def begin_encoded(self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs) -> EpochWrite:
-        """`begin_epoch` of one that its writer has encoded, header included, for what `due` said."""
-        self._is_poisoned = True
-        current = self._current
-        assert current is not None
-        return EpochWrite(
-            current.file,
-            [buffer],
-            DATA_START + self.at - current.first_at,
-            len(buffer),
-            self._synced_through == self.at,
-            self.at,
-            LaneEpoch(self._epoch + 1),
-            next_position,
-            timestamp_ns,
-            0,
-        )
+        """`begin_epoch` of one that its writer has encoded, header included, for what `due` said.
 
-    def due(self) -> tuple[int, LaneEpoch, WalAddress, WalAddress]:
+        What is returned is valid until the next one begins: most epochs are such, so there is one object for them all.
+        """
+        self._is_poisoned = True
+        write, at = self._encoded, self.at
+        assert write is not None
+        write.buffers = [buffer]
+        write.size = len(buffer)
+        write.file_at = at + self._file_offset
+        write.follows_synced = self._synced_through == at
+        write.at = at
+        write.epoch = self._epoch + 1
+        write.next_position = next_position
+        write.timestamp_ns = timestamp_ns
+        return write
+
+    def due(self) -> tuple[int, int, int, int]:
         """What the header of the next epoch says: salt (as a signed number), number, synced_through; and its address.
 
         It must fit the present file.
         """
         if self._is_closed or self._is_poisoned:
             self._require_usable()
-        return self._signed_salt, LaneEpoch(self._epoch + 1), self._synced_through, self.at
+        return self._signed_salt, self._epoch + 1, self._synced_through, self.at
 
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
         """Count in an epoch that was written; `durable` if it was carried out so."""
-        end_at = WalAddress(write.at + write.size)
-        self.at = end_at
+        self.at = end_at = write.end_at
         self._epoch = write.epoch
         self._position = write.next_position
         self._timestamp_ns = write.timestamp_ns
@@ -387,6 +389,8 @@ class WalWriter:
         self._current = current
         self._limit_at = current.limit_at
         self._signed_salt = current.salt - (1 << 64) if current.salt >> 63 else current.salt
+        self._file_offset = DATA_START - current.first_at
+        self._encoded = EpochWrite(current.file, [], 0, 0, False, self.at, 0, self._position, self._timestamp_ns, 0)
         self._handles[current.first_at] = current.file
 
     def _forget(self, first_at: WalAddress) -> None:
