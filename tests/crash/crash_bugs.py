@@ -34,8 +34,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
     def sync(self: WalWriter) -> int:
-        self._synced_through = self._at
-        return self._at
+        self._synced_through = self.at
+        return self.at
 
     real = EpochWrite.carry_out
     patch.setattr(WalWriter, "sync", sync)

@@ -258,7 +258,7 @@ class ClaimsTooMuch(WalWriter):
     """Says in each header that everything before it is durable."""
 
     def _begin_epoch(self, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self._at
+        honest, self._synced_through = self._synced_through, self.at
         receipt = super()._begin_epoch(*arguments)
         self._synced_through = honest
         return receipt
@@ -268,7 +268,7 @@ class ClaimsItself(WalWriter):
     """Says in each header that the epoch itself is durable."""
 
     def _begin_epoch(self, current: Any, batches: Any, length: int, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self._at + 64 + length
+        honest, self._synced_through = self._synced_through, self.at + 64 + length
         receipt = super()._begin_epoch(current, batches, length, *arguments)
         self._synced_through = honest
         return receipt
@@ -278,15 +278,15 @@ class NeverSyncs(WalWriter):
     """Returns from `sync` without one."""
 
     def sync(self) -> Any:
-        self._synced_through = self._at
-        return self._at
+        self._synced_through = self.at
+        return self.at
 
 
 class RotatesUnsynced(WalWriter):
     """Begins a file while the one before is in the cache only."""
 
     def _rotate(self, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self._at
+        honest, self._synced_through = self._synced_through, self.at
         current = super()._rotate(*arguments)
         self._synced_through = honest
         return current

@@ -121,7 +121,8 @@ class CommitQueue:
                 bundle, offset = self._put(bundle)
                 waiter = bundle.block_thread()
         if is_alone:
-            self._commit(Group((bundle,)))
+            if bundle.counts is not None or bundle.identity is not None or not self._commit_lone(bundle):
+                self._commit(Group((bundle,)))
         elif waiter.acquire(timeout=_HELP_AFTER_S) and bundle.is_done:
             bundle.wake_one()
         else:
@@ -363,6 +364,28 @@ class CommitQueue:
             pass
         finally:
             self.hand_on()
+
+    def _commit_lone(self, bundle: Bundle) -> bool:
+        """Commit a bundle of one block that nobody else has seen, by one call; false if it has to be done by steps."""
+        store = self._store
+        try:
+            numbered = store.commit_lone(bundle.topic.topic_id, bundle.pieces[0], bundle.record_count, self.state)
+            if numbered is None:
+                return False
+            bundle.first = bundle.last = numbered
+            if store.is_tidy_up_due:
+                with self.state:
+                    store.tidy_up()
+            for listener in self.listeners:
+                listener()
+        except (SeawallError, OSError) as error:
+            bundle.error = error
+        except BaseException:
+            self.hand_on()
+            raise
+        bundle.is_done = True
+        self.hand_on()
+        return True
 
     def _look_after(self) -> None:
         if self.help is not None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Final
 
 from seawall import limits
@@ -39,7 +40,7 @@ from seawall.errors import (
     SeawallError,
 )
 from seawall.io.files import NO_SPACE
-from seawall.io.interfaces import Clock
+from seawall.io.interfaces import Clock, ReadableBuffer
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.batch_index import entries_of
@@ -95,11 +96,10 @@ class Committer:
         now = self._clock.wall_ns()
         if len(appends) == 1:
             append = appends[0]
-            room = self._short_room(append, now)
-            if room is not None:
-                if self._short_way.is_full:
-                    self.absorb()
-                return self._short_way.begin(append, now, room.is_durable)
+            if not append.flags and append.client_id == NO_SESSION:
+                room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
+                if room is not None:
+                    return self._short_way.begin(append, now, room.is_durable)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
@@ -117,6 +117,18 @@ class Committer:
         if is_written or commit.durable:
             commit.epoch = self._writer.begin_flush()
         return commit
+
+    def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
+        """Commit one plain block on this thread; None if it cannot go the short way, or not by one call."""
+        now, short_way = self._clock.wall_ns(), self._short_way
+        with state:
+            room = self._short_room(topic_id, len(block), count, now) if short_way.can_write else None
+        if room is None:
+            return None
+        numbered = short_way.write(topic_id, block, count, now, room.is_durable)
+        with state:
+            short_way.finish_written(numbered, room.is_durable)
+        return numbered
 
     def absorb(self) -> None:
         """Let what came the short way take effect: catalog and index learn of it."""
@@ -160,13 +172,10 @@ class Committer:
         """Something has changed that rooms were made from: segments, ceilings or settings."""
         self._rooms.clear()
 
-    def _short_room(self, append: Append, now: int) -> _Room | None:
-        """The room of a batch that may go the short way; then it is counted against it."""
-        room = self._rooms.get(append.topic_id)
-        if room is None or not room.goes_short or append.flags or append.client_id != NO_SESSION:
-            return None
-        length, count = len(append.block), append.record_count
-        if length >= LARGE_BLOCK_SIZE or self._writer.staged:
+    def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> _Room | None:
+        """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
+        room = self._rooms.get(topic_id)
+        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or self._writer.staged:
             return None
         size = _BATCH_HEADER + length
         if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
@@ -175,6 +184,8 @@ class Committer:
             return None
         room.records_left -= count
         room.bytes_left -= size
+        if self._short_way.is_full:
+            self.absorb()
         return room
 
     def _fits(self, appends: Sequence[Append], now: int) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import Final
 
 from seawall import limits
@@ -36,7 +37,8 @@ from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
-from seawall.io.files import NO_SPACE
+from seawall.io.files import NO_SPACE, OsFiles
+from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
@@ -99,7 +101,7 @@ class Store:
         self._committer = Committer(
             catalog,
             writer,
-            ShortWay(wal, writer.frontier, term),
+            ShortWay(wal, writer.frontier, term, can_write=isinstance(machine.files, OsFiles)),
             self._removal,
             sessions.window,
             machine.clock,
@@ -191,6 +193,25 @@ class Store:
             self._failure = error
             raise
 
+    def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
+        """Commit one plain block on this thread, the shortest way there is; None if it has to go another.
+
+        `state` is held while memory is changed that others read, and not while they may go on. `is_tidy_up_due` tells
+        what to do then.
+        """
+        if self._failure is not None or self._lost is not None:
+            return None
+        try:
+            return self._committer.commit_lone(topic_id, block, record_count, state)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    @property
+    def is_tidy_up_due(self) -> bool:
+        """Whether `tidy_up` has something to do for who has appended to topics without limits."""
+        return bool(self._removal.loose) or self._is_checkpoint_due()
+
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
         try:
@@ -198,7 +219,7 @@ class Store:
         except BaseException as error:
             self._failure = error
             raise
-        return bool(commit.limited or self._removal.loose) or self._is_checkpoint_due()
+        return bool(commit.limited) or self.is_tidy_up_due
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""

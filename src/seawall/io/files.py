@@ -233,6 +233,15 @@ class OsFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    @property
+    def direct_sync(self) -> bool:
+        """Whether a durable write is one call."""
+        return self._direct_sync
+
+    def failed(self, code: int) -> SyncError:
+        """INV-SYNC-FATAL: a durable write that a kernel made for this handle failed with this error; what to raise."""
+        return self._failed(OSError(code, os.strerror(code)))
+
     def require_synced(self) -> None:
         """INV-SYNC-FATAL: raise `SyncError` if a sync of this handle has failed before."""
         if self._sync_failed:

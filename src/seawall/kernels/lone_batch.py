@@ -1,5 +1,7 @@
 """One batch becomes an epoch of the log by itself, in one call: its header, its numbers, the epoch's header.
 
+`stage_lone_batch` does that, and `commit_lone_batch` writes the epoch too, on the calling thread.
+
 That is the commonest commit, and calling a kernel costs for every array it is given. So this one gets two: the memory
 in which block and headers lie, and a *desk*, on which it finds what it is told and the addresses of all other arrays,
 and on which it leaves what the batch was given. Whoever lays addresses on a desk keeps the arrays alive.
@@ -13,6 +15,15 @@ import numpy as np
 from numba import carray
 
 from seawall.kernels.checksum import crc32c
+from seawall.kernels.disk_ring import (
+    SUBMIT_AT,
+    SUBMIT_BYTES,
+    SUBMIT_COUNT,
+    SUBMIT_FD,
+    SUBMIT_IOVEC,
+    SUBMIT_OPERATION,
+    execute,
+)
 from seawall.kernels.epochs import EPOCH_HEADER, EPOCH_MAGIC, WAL_ROW, WalRows
 from seawall.kernels.frontier import (
     ADMISSION_ROW,
@@ -25,7 +36,7 @@ from seawall.kernels.frontier import (
     admit_batch,
 )
 from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, void
-from seawall.kernels.memory import Bytes, as_int64, load_u32, pointer_at, store_u32, store_u64
+from seawall.kernels.memory import Bytes, address_of, as_int64, load_u32, pointer_at, store_u32, store_u64
 from seawall.kernels.staging import write_header
 from seawall.kernels.tables import Values
 
@@ -57,10 +68,13 @@ TOPICS = 23
 NUMBERS = 25
 ROWS = 27
 STAGED = 29
-DESK_SIZE = 31
+#: An operation of `disk_ring`, and the one buffer it writes.
+OPERATION = 31
+IOVEC = 38
+DESK_SIZE = 40
 
 #: The answer if the batch could not be admitted, which the caller has ruled out.
-STAGE_REFUSED = -1
+STAGE_REFUSED = -(1 << 40)
 
 #: Where the block lies in the memory.
 BLOCK_AT = EPOCH_HEADER + 96
@@ -138,3 +152,21 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     store_u64(memory, 56, numbers[LAST_TIMESTAMP])
     store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
     return BLOCK_AT + length
+
+
+@kernel(int64(bytes_out, int64_out, int64, int64, int64, int64))
+def commit_lone_batch(memory: Bytes, desk: Values, kind: int, fd: int, at: int, direct_sync: int) -> int:
+    """Stage the batch and write its epoch to a file, by an operation of `disk_ring`: bytes written, or minus errno."""
+    size = stage_lone_batch(memory, desk)
+    if size < 0:
+        return size
+    desk[IOVEC] = address_of(memory, 0)
+    desk[IOVEC + 1] = size
+    operation = desk[OPERATION:IOVEC]
+    operation[SUBMIT_OPERATION] = kind
+    operation[SUBMIT_FD] = fd
+    operation[SUBMIT_IOVEC] = address_of(desk, 8 * IOVEC)
+    operation[SUBMIT_COUNT] = 1
+    operation[SUBMIT_AT] = at
+    operation[SUBMIT_BYTES] = size
+    return execute(operation, direct_sync)

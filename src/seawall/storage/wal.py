@@ -165,6 +165,28 @@ class WalWriter:
         write.timestamp_ns = timestamp_ns
         return write
 
+    def begin_lone(self) -> tuple[int, int, int, int]:
+        """What `due` says, for who writes the epoch himself to `lone_file` and calls `finish_lone` then."""
+        due = self.due()
+        self._is_poisoned = True
+        return due
+
+    def lone_file(self) -> tuple[File, int, bool]:
+        """Where the next epoch is written: the file, the position, and whether everything before it is durable."""
+        assert self._current is not None
+        return self._current.file, self.at + self._file_offset, self._synced_through == self.at
+
+    def finish_lone(self, size: int, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool) -> None:
+        """Count in an epoch of one batch that its writer has written, durably or not."""
+        self.at = end_at = WalAddress(self.at + size)
+        self._epoch += 1
+        self._position = next_position
+        self._timestamp_ns = timestamp_ns
+        self._is_clean = False
+        if durable:
+            self._synced_through = end_at
+        self._is_poisoned = False
+
     def due(self) -> tuple[int, int, int, int]:
         """What the header of the next epoch says: salt (as a signed number), number, synced_through; and its address.
 

@@ -1,0 +1,168 @@
+"""The shortest way to the log: by one call on real files. It leaves what the long way leaves, and fails as it does."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seawall.engine import short_way
+from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.errors import FatalError, InvariantError, SyncError
+from seawall.kernels import lone_batch
+from seawall.storage.wal_files import WalFile
+
+SMALL = StoreSettings(wal_file_size=1 << 20, checkpoint_size=1 << 62)
+
+
+def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
+    batches = [item for item in log.follow(topic) if isinstance(item, ReceivedBatch)]
+    return [record.value for batch in batches for record in batch]
+
+
+def logged(path: Path) -> list[bytes]:
+    """The batches of the log, without what differs from run to run: time, and checksums over it."""
+    found = []
+    for file in sorted((path / "wal").glob("*.wal")):
+        data = bytearray(file.read_bytes())
+        at = data.find(b"LANC\x02\x04\x00\x00")
+        while at >= 0:
+            size = 44 + int.from_bytes(data[at + 32 : at + 36], "little")
+            data[at + 8 : at + 12], data[at + 20 : at + 28] = bytes(4), bytes(8)
+            found.append(bytes(data[at : at + size]))
+            at = data.find(b"LANC\x02\x04\x00\x00", at + size)
+    return found
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
+    calls: list[str] = []
+    real = lone_batch.commit_lone_batch
+
+    def counted(*given: Any) -> int:
+        calls.append("written")
+        return real(*given)
+
+    monkeypatch.setattr(lone_batch, "commit_lone_batch", counted)
+    short = publish_all(tmp_path / "short", durability)
+    assert len(calls) > 250
+    calls.clear()
+    monkeypatch.setattr(CommitQueue, "_commit_lone", lambda *_: False)
+    assert publish_all(tmp_path / "long", durability) == short
+    assert not calls
+
+
+def publish_all(path: Path, durability: str) -> tuple[list[tuple[int, ...]], list[bytes], list[bytes]]:
+    """Numbers, records and log of the same appends."""
+    with open_log(path, SMALL) as log:
+        log.create_topic("events", durability=durability, segment_max_records=50)
+        told = [log.publish("events", b"%d" % number * (number * 7 % 400)) for number in range(300)]
+        told.append(log.publish("events", [b"x", b"y"]))
+        stored = values(log)
+    with open_log(path, SMALL) as log:
+        assert values(log) == stored
+    return [(each.first_seq, each.position, each.record_count) for each in told], stored, logged(path)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> EmbeddedLog:
+    log = open_log(tmp_path / "data", SMALL)
+    log.create_topic("events")
+    log.publish("events", b"first, which makes room")
+    return log
+
+
+def test_a_failed_write_is_the_end(log: EmbeddedLog, tmp_path: Path) -> None:
+    current = log._store._wal._current
+    assert isinstance(current, WalFile)
+    descriptor = os.open(current.file.path, os.O_RDONLY)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(type(current.file), "fileno", lambda _: descriptor)
+    with pytest.raises(SyncError, match="sync failed"):
+        log.publish("events", b"never")
+    monkey.undo()
+    os.close(descriptor)
+    # INV-SYNC-FATAL, and INV-STORE-FAILED.
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        log.publish("events", b"after")
+    assert values(log) == [b"first, which makes room"]
+    log.close()
+    with open_log(tmp_path / "data", SMALL) as again:
+        assert values(again) == [b"first, which makes room"]
+        again.publish("events", b"goes on")
+        assert values(again)[-1] == b"goes on"
+
+
+def test_a_failed_write_that_was_not_to_be_durable_is_the_end_too(log: EmbeddedLog) -> None:
+    log.create_topic("loose", durability="disk")
+    log.publish("loose", b"makes room")
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(short_way.kernels, "commit_lone_batch", lambda *_: -5)
+    with pytest.raises(FatalError, match="stop, start again and recover"):
+        log.publish("loose", b"never")
+    monkey.undo()
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        log.publish("loose", b"after")
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+def test_a_write_that_was_cut_short_is_made_good(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    log.create_topic("cut", durability=durability)
+    log.publish("cut", b"makes room")
+
+    def cut(memory: Any, desk: Any, *_: int) -> int:
+        return lone_batch.stage_lone_batch(memory, desk) // 2
+
+    with monkeypatch.context() as patch:
+        patch.setattr(short_way.kernels, "commit_lone_batch", cut)
+        log.publish("cut", b"written by hand")
+    log.publish("cut", b"behind it")
+    log.close()
+    with open_log(tmp_path / "data", SMALL) as again:
+        assert values(again, "cut") == [b"makes room", b"written by hand", b"behind it"]
+
+
+def test_what_the_frontier_refuses_is_no_write(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_way.kernels, "commit_lone_batch", lambda *_: lone_batch.STAGE_REFUSED)
+    with pytest.raises(InvariantError, match="was refused"):
+        log.publish("events", b"x")
+
+
+def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks meanwhile lets take effect what is stored, and sees nothing of what is not."""
+    real = lone_batch.commit_lone_batch
+    seen: list[list[bytes]] = []
+
+    def read() -> None:
+        seen.append(values(log))
+
+    def write_slowly(*given: Any) -> int:
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join()
+        return real(*given)
+
+    log.publish("events", b"second")
+    log.publish("events", b"third")
+    with monkeypatch.context() as patch:
+        patch.setattr(short_way.kernels, "commit_lone_batch", write_slowly)
+        log.publish("events", b"fourth")
+    assert seen == [[b"first, which makes room", b"second", b"third"]]
+    assert values(log) == [*seen[0], b"fourth"]
+    log.close()
+
+
+def test_more_than_there_are_rows_for(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2_500):
+        log.publish("events", b"%d" % number)
+    assert log.describe("events").next_seq == 2_502
+    assert values(log)[1:] == [b"%d" % number for number in range(2_500)]
+    log.close()
