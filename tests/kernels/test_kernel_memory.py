@@ -262,10 +262,5 @@ def test_a_line_may_be_asked_for_anywhere() -> None:
     assert array.tobytes() == b"unchanged"
 
 
-def test_the_address_of_a_buffer() -> None:
-    for buffer in (np.zeros(8, np.uint8), np.frombuffer(b"fixed", np.uint8)):
-        assert memory.buffer_address(buffer) == memory_twin.buffer_address(buffer)
-
-
 def test_a_pointer_is_an_address() -> None:
     assert memory._pointer(4_096).value == 4_096

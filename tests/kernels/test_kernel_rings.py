@@ -200,6 +200,11 @@ def test_a_canceled_sync_does_not_poison(publish: Callable[..., None]) -> None:
     assert ring[disk_ring.CONTROL_POISON] == 0
 
 
+def test_the_address_of_a_buffer() -> None:
+    for buffer in (np.zeros(8, np.uint8), np.frombuffer(b"fixed", np.uint8)):
+        assert disk_ring.buffer_address(buffer) == disk_twin.buffer_address(buffer)
+
+
 # --- what the operating system rarely does, played by stand-ins ---------------------------------------------------
 
 by_stand_in = pytest.mark.skipif(not jit.PYTHON_MODE, reason="only plain Python lets a test replace a system call")

@@ -47,6 +47,7 @@ class AsyncLog:
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
         self._wake: Callable[[], None] | None = None
+        self._join: Callable[[str, bytes, Callable[[], None] | None], Delivery | None] | None = None
         #: Set, and replaced, whenever there is something new to read.
         self._news = asyncio.Event()
         self._readers_waiting = 0
@@ -60,6 +61,7 @@ class AsyncLog:
         self._log = log
         self._driver = RingDriver(log.queue, ring, loop)
         self._wake = self._driver.wake
+        self._join = log.queue.join
         log.queue.listeners.append(partial(self._announce, loop))
         return self
 
@@ -74,7 +76,7 @@ class AsyncLog:
     async def close(self) -> None:
         """End in order; closing twice is fine."""
         log, driver = self._log, self._driver
-        self._log = self._driver = None
+        self._log = self._driver = self._join = None
         if log is not None and driver is not None:
             driver.close()
             await asyncio.to_thread(log.close)
@@ -127,11 +129,11 @@ class AsyncLog:
 
         With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
         """
-        log = self._log or self._opened()
-        if type(records) is bytes and idempotency_key is None:
-            delivery = log.queue.join(log.topic_named(topic), records, self._wake)
+        if type(records) is bytes and idempotency_key is None and self._join is not None:
+            delivery = self._join(topic, records, self._wake)
             if delivery is not None:
                 return delivery
+        log = self._opened()
         bundle = log.bundle_of(topic, records, idempotency_key)
         bundle.driver = self._wake
         return log.queue.offer(bundle)

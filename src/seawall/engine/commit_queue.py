@@ -27,14 +27,13 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import ClassVar, Final
 
-from seawall.core.types import TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
 from seawall.engine.delivery import Bundle, Delivery
+from seawall.engine.groups import Group, error_of
 from seawall.engine.store import Store
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
-from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel
 from seawall.wire.records import raw_head
 
@@ -68,24 +67,6 @@ class Turn:
         self._woken.set()
 
 
-class Group:
-    """Bundles that are committed together, and the appends that store them, in the same order."""
-
-    __slots__ = ("appends", "commit", "parts")
-
-    commit: Commit
-
-    def __init__(self, bundles: Sequence[Bundle]) -> None:
-        #: Each bundle with its appends.
-        self.parts = [(bundle, bundle.appends()) for bundle in bundles]
-        self.appends = self.parts[0][1] if len(bundles) == 1 else [each for _, part in self.parts for each in part]
-
-    @property
-    def record_count(self) -> int:
-        """Records of all of them."""
-        return sum(bundle.record_count for bundle, _ in self.parts)
-
-
 class CommitQueue:
     """The queue before one store."""
 
@@ -93,8 +74,8 @@ class CommitQueue:
         self._store = store
         self._mutex = Lock()
         self._queue: deque[Bundle | Turn] = deque()
-        #: The last queued bundle of a topic, where more records may become part of its batch.
-        self._open: dict[TopicId, Bundle] = {}
+        #: The last queued bundle of a topic, by its name, where more records may become part of its batch.
+        self._open: dict[str, Bundle] = {}
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
@@ -141,13 +122,13 @@ class CommitQueue:
             bundle.driver()
         return Delivery(self, bundle, offset, record_count)
 
-    def join(self, topic: TopicState, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
+    def join(self, topic: str, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
         """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it.
 
         This is what most records of many publishers do, so it is `offer` without anything that they do not need.
         """
         with self._mutex:
-            bundle = self._open.get(topic.topic_id)
+            bundle = self._open.get(topic)
             if bundle is None:
                 return None
             offset = bundle.record_count
@@ -159,23 +140,27 @@ class CommitQueue:
             bundle.record_count = offset + 1
             if bundle.driver is None:
                 bundle.driver = driver
-        if driver is not None and not self._is_led:
+        if driver is not None and (not self._is_led or offset + 1 == self.enough):
             driver()
         return Delivery(self, bundle, offset, 1)
 
     def _put(self, bundle: Bundle) -> tuple[Bundle, int]:
         """Queue a bundle, or make it part of the one before it of its topic: the bundle, and where it begins there."""
-        topic_id = bundle.topic.topic_id
+        name = bundle.topic.name
         if not bundle.is_plain:
             # What follows must not get into a batch before this one.
-            self._open.pop(topic_id, None)
+            self._open.pop(name, None)
         else:
-            before = self._open.get(topic_id)
-            if before is not None and before.has_room(bundle.size, bundle.record_count, bundle.ack):
+            before = self._open.get(name)
+            if (
+                before is not None
+                and before.topic is bundle.topic
+                and before.has_room(bundle.size, bundle.record_count, bundle.ack)
+            ):
                 offset = before.record_count
                 before.take(bundle)
                 return before, offset
-            self._open[topic_id] = bundle
+            self._open[name] = bundle
         self._queue.append(bundle)
         return bundle, 0
 
@@ -274,6 +259,21 @@ class CommitQueue:
             self._is_led = True
         return self._take()
 
+    def take_more(self) -> Group | None:
+        """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
+        return self._take() if self._queue and isinstance(self._queue[0], Bundle) else None
+
+    def begin_ahead(self, group: Group) -> None:
+        """`begin` while the leader's commit before this one is under way, if that can be."""
+        try:
+            with self.state:
+                commit = self._store.begin_ahead(group.appends)
+        except BaseException as error:
+            self._give_up(group, error)
+            raise
+        if commit is not None:
+            self._begun(group, commit)
+
     def begin(self, group: Group) -> Commit:
         """Number a group; the commit that its leader has to write."""
         try:
@@ -282,14 +282,18 @@ class CommitQueue:
         except BaseException as error:
             self._give_up(group, error)
             raise
+        self._begun(group, commit)
+        return commit
+
+    def _begun(self, group: Group, commit: Commit) -> None:
         group.commit = commit
         for bundle, appends in group.parts:
             if bundle.ack == _ORDERED:
-                self._settle(bundle, appends, _error_of(appends))
-        return commit
+                self._settle(bundle, appends, error_of(appends))
 
     def finish(self, group: Group) -> bool:
         """The commit of a group is written, and takes effect; whether `tidy_up` is due before `tell`."""
+        assert group.commit is not None
         try:
             with self.state:
                 return self._store.finish(group.commit)
@@ -299,6 +303,7 @@ class CommitQueue:
 
     def tidy_up(self, group: Group) -> None:
         """Evictions and a checkpoint that are due behind the commit of a group: may take as long as a disk does."""
+        assert group.commit is not None
         try:
             with self.state:
                 self._store.tidy_up(group.commit.limited)
@@ -309,7 +314,7 @@ class CommitQueue:
     def tell(self, group: Group) -> None:
         """Tell everybody what became of a group."""
         for bundle, appends in group.parts:
-            error = _error_of(appends)
+            error = error_of(appends)
             if not bundle.is_done:
                 self._settle(bundle, appends, error)
             if bundle.ends is not None:
@@ -406,8 +411,8 @@ class CommitQueue:
                 taken.append(first)
                 count += first.record_count
                 queue.popleft()
-                if self._open.get(first.topic.topic_id) is first:
-                    del self._open[first.topic.topic_id]
+                if self._open.get(first.topic.name) is first:
+                    del self._open[first.topic.name]
         return Group(taken)
 
     def _settle(self, bundle: Bundle, appends: Sequence[Append], error: Exception | None) -> None:
@@ -428,13 +433,3 @@ class CommitQueue:
             if not is_done:
                 bundle.announce()
             bundle.end(error)
-
-
-def _error_of(appends: Sequence[Append]) -> Exception | None:
-    """What went wrong with the first append with which something did."""
-    for append in appends:
-        if append.error is not None:
-            return append.error
-        if append.numbered is None:
-            return OutcomeUnknownError("the commit ended before the records were decided; read to find out")
-    return None

@@ -17,7 +17,6 @@ INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -27,8 +26,9 @@ from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
+from seawall.engine.rooms import Room
 from seawall.engine.short_way import ShortWay
-from seawall.engine.topic_log import Filling, TopicLog
+from seawall.engine.topic_log import TopicLog
 from seawall.errors import (
     CallerError,
     ConflictError,
@@ -87,7 +87,7 @@ class Committer:
         self._commit_control = commit_control
         self._ceiling_step = ceiling_step
         #: Valid until `forget_rooms`.
-        self._rooms: dict[TopicId, _Room] = {}
+        self._rooms: dict[TopicId, Room] = {}
         self._short_way = short_way
         self._headroom = headroom
 
@@ -117,6 +117,14 @@ class Committer:
         if is_written or commit.durable:
             commit.epoch = self._writer.begin_flush()
         return commit
+
+    def begin_ahead(self, append: Append) -> Commit | None:
+        """Begin the commit of one batch before the one under way is finished; None if that cannot be."""
+        if append.flags or append.client_id != NO_SESSION or not self._short_way.has_begun:
+            return None
+        now = self._clock.wall_ns()
+        room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
+        return None if room is None else self._short_way.begin(append, now, room.is_durable)
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
         """Commit one plain block on this thread; None if it cannot go the short way, or not by one call."""
@@ -172,7 +180,7 @@ class Committer:
         """Something has changed that rooms were made from: segments, ceilings or settings."""
         self._rooms.clear()
 
-    def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> _Room | None:
+    def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
         """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
         room = self._rooms.get(topic_id)
         if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or self._writer.staged:
@@ -182,10 +190,13 @@ class Committer:
             return None
         if not self._writer.has_room(self._headroom + size):
             return None
-        room.records_left -= count
-        room.bytes_left -= size
         if self._short_way.is_full:
             self.absorb()
+            if self._short_way.is_full:
+                # The rows of a commit that has begun are the last ones.
+                return None
+        room.records_left -= count
+        room.bytes_left -= size
         return room
 
     def _fits(self, appends: Sequence[Append], now: int) -> bool:
@@ -278,7 +289,7 @@ class Committer:
             free = min(free, bounds.size - segment.size)
         is_written = topic.config.durability in (Durability.DISK, Durability.FSYNC)
         began_ns = index.first_timestamp_ns if len(index) else now_ns
-        self._rooms[topic.topic_id] = _Room(
+        self._rooms[topic.topic_id] = Room(
             topic,
             filling,
             ahead,
@@ -304,7 +315,7 @@ class Committer:
 
     # --- numbers and places --------------------------------------------------------------------------------------
 
-    def _stage_ahead(self, room: _Room, commit: Commit, now: int) -> None:
+    def _stage_ahead(self, room: Room, commit: Commit, now: int) -> None:
         """What has to be in the log before the first batch of a room."""
         for control in room.ahead:
             commit.effects.append((control, self._writer.stage_control(control, now)))
@@ -315,7 +326,7 @@ class Committer:
         if room.is_limited and room.topic not in commit.limited:
             commit.limited.append(room.topic)
 
-    def _number(self, append: Append, room: _Room, commit: Commit, now: int) -> None:
+    def _number(self, append: Append, room: Room, commit: Commit, now: int) -> None:
         """Give one batch its numbers and its place, and stage it."""
         if append.flags & BatchFlags.KEYED and self._is_repeated(append, room.topic, commit, now):
             return
@@ -371,33 +382,6 @@ class Committer:
             append.numbered = _stored_before(topic.topic_id, found)
         elif first is not None and first.numbered is not None:
             append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
-        return True
-
-
-@dataclass(slots=True)
-class _Room:
-    """Where the batches of one topic go, and how much more may go there before somebody has to look again."""
-
-    topic: TopicState
-    filling: Filling
-    #: To be logged before the first batch.
-    ahead: list[SegmentRoll | FloorRaise]
-    is_limited: bool
-    is_kept: bool
-    is_durable: bool
-    is_written: bool
-    records_left: int
-    bytes_left: int
-    until_ns: int
-    #: Whether small batches may go the short way: they need nothing but numbers, and nobody watches the lane.
-    goes_short: bool = False
-
-    def take(self, records: int, size: int, now: int) -> bool:
-        """Count a batch in; false if it does not fit, and then somebody has to look."""
-        if records > self.records_left or size > self.bytes_left or now >= self.until_ns:
-            return False
-        self.records_left -= records
-        self.bytes_left -= size
         return True
 
 

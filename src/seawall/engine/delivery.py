@@ -145,6 +145,7 @@ class Bundle:
         """Tell whoever waits that it is decided."""
         self.wake_one()
         if self.futures:
+            # Most futures are of one loop, on which this is called.
             running = asyncio._get_running_loop()
             for future in self.futures:
                 if future.get_loop() is not running:

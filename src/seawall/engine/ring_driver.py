@@ -16,10 +16,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from contextlib import suppress
 from typing import Final
 
 from seawall.engine.appends import Commit
-from seawall.engine.commit_queue import CommitQueue, Group
+from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.groups import Group
 from seawall.errors import FatalError, SeawallError, SyncError
 from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.ring import DiskRing
@@ -42,6 +44,8 @@ class RingDriver:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._group: Group | None = None
+        #: What is written after it; begun already, where that can be.
+        self._next: Group | None = None
         #: Tag of an operation under way → bytes it has to move.
         self._expected: dict[int, int] = {}
         self._is_short = False
@@ -56,13 +60,18 @@ class RingDriver:
 
     def wake(self) -> None:
         """Have what is queued committed soon; from any thread."""
+        on_loop = threading.get_ident() == self._thread
+        if self._group is not None:
+            if on_loop:
+                self._prepare()
+            return
         self._wakes += 1
-        if self._wakes == self._queue.enough and threading.get_ident() == self._thread:
+        if self._wakes == self._queue.enough and on_loop:
             self._start()
         if self._is_woken or self._group is not None:
             return
         self._is_woken = True
-        if threading.get_ident() == self._thread:
+        if on_loop:
             # At the end of this turn of the loop: what else is published in it comes along.
             self._loop.call_soon(self._start)
         else:
@@ -85,29 +94,56 @@ class RingDriver:
 
     # --- on the loop ---------------------------------------------------------------------------------------------
 
-    def _start(self, before: int = 0) -> None:
-        """Begin the next commit, if none is under way; `before` records of the last one are about to be told."""
+    def _start(self, told_soon: int = 0) -> None:
+        """Begin the next commit, if none is under way; `told_soon` records of the last one are about to be told."""
         self._is_woken = False
         if self._group is not None:
             return
         group = self._queue.take_lead()
         if group is None:
             return
-        self._wakes = 0
-        crowd = before + group.record_count + self._queue.record_count
-        self._crowd = max(crowd, self._crowd - self._crowd // 8)
-        # Half of them in one commit: while their records are written, those of the others are gathered.
-        self._queue.enough = max(_FEW, -(-self._crowd // 2))
+        self._gauge(told_soon + group.record_count)
+        if self._begin(group):
+            self._write_group(group)
+
+    def _begin(self, group: Group) -> bool:
+        """Number a group; false if that failed, which everybody in it was told."""
         try:
-            commit = self._queue.begin(group)
+            self._queue.begin(group)
         except BaseException as error:
-            # Everybody in the group was told.
             self._queue.hand_on()
             if isinstance(error, (SeawallError, OSError)):
-                return
+                return False
             raise
+        return True
+
+    def _prepare(self) -> None:
+        """Enough is queued while a commit is under way: have it ready for the moment that one is written."""
+        with self._lock:
+            if self._group is None or self._next is not None:
+                return
+            group = self._queue.take_more()
+            if group is None:
+                return
+            self._gauge(self._group.record_count + group.record_count)
+            with suppress(SeawallError, OSError):
+                # If it fails everybody in it is told; if it cannot be, it begins when its turn has come.
+                self._queue.begin_ahead(group)
+                self._next = group
+
+    def _gauge(self, record_count: int) -> None:
+        """So many records, beside those that are queued, are on their way."""
+        self._wakes = 0
+        self._crowd = max(record_count + self._queue.record_count, self._crowd - self._crowd // 8)
+        # Half of them in one commit: while their records are written, those of the others are gathered.
+        self._queue.enough = max(_FEW, -(-self._crowd // 2))
+
+    def _write_group(self, group: Group) -> None:
+        """Have the commit of a group written by the ring."""
+        commit = group.commit
+        assert commit is not None
         if commit.epoch is None and not commit.places:
-            self._finish(group)
+            self._finish(group, None)
             return
         with self._lock:
             self._group = group
@@ -168,11 +204,13 @@ class RingDriver:
                     self._error = _failure(-completion.result)
             if self._expected:
                 return
-            self._group = None
-        self._complete(group)
+            following = self._next
+            self._group = self._next = None
+        self._complete(group, following)
 
-    def _complete(self, group: Group) -> None:
+    def _complete(self, group: Group, following: Group | None) -> None:
         commit = group.commit
+        assert commit is not None
         try:
             if self._error is not None:
                 raise self._error
@@ -180,36 +218,53 @@ class RingDriver:
                 # Rare: a signal came in between. Writing the same bytes to the same places again does no harm.
                 commit.carry_out()
         except (SeawallError, OSError) as error:
-            self._queue.fail(group, error)
+            for failed in (group, following):
+                if failed is not None:
+                    self._queue.fail(failed, error)
             self._queue.hand_on()
             return
-        self._finish(group)
+        self._finish(group, following)
 
-    def _finish(self, group: Group) -> None:
-        """The commit is written. What has to be tidied up behind it is done on a thread, and then everybody is told."""
+    def _finish(self, group: Group, following: Group | None) -> None:
+        """The commit is written. What has to be tidied up behind it is done on a thread, and then everybody is told.
+
+        What was gathered meanwhile is on its way before those are told who will offer the next.
+        """
         try:
-            if self._queue.finish(group):
-                self._loop.run_in_executor(None, self._conclude, group)
-            else:
-                self._queue.hand_on()
-                # What was gathered meanwhile is on its way before those are told who will offer the next.
-                self._start(group.record_count)
-                self._queue.tell(group)
+            if self._queue.finish(group) and (following is None or following.commit is None):
+                self._loop.run_in_executor(None, self._conclude, group, following)
+                return
         except BaseException as error:
             # Everybody in the group was told.
+            if following is not None:
+                self._queue.fail(following, error)
             self._queue.hand_on()
             if not isinstance(error, (SeawallError, OSError)):
                 raise
+            return
+        if following is None:
+            self._queue.hand_on()
+            self._start(group.record_count)
+        else:
+            self._follow(following)
+        self._queue.tell(group)
 
-    def _conclude(self, group: Group) -> None:
+    def _follow(self, group: Group) -> None:
+        """Have a group written for which the lead was kept."""
+        if group.commit is not None or self._begin(group):
+            self._write_group(group)
+
+    def _conclude(self, group: Group, following: Group | None) -> None:
         try:
             self._queue.tidy_up(group)
             self._queue.tell(group)
         except (SeawallError, OSError):
             # Everybody in the group was told.
             pass
-        finally:
+        if following is None:
             self._queue.hand_on()
+        else:
+            self._follow(following)
 
 
 def _failure(code: int) -> Exception:

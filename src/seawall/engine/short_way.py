@@ -49,47 +49,64 @@ class ShortWay:
         self.can_write = can_write
         self._wal = wal
         self._term = term
-        self._array = np.zeros(_BLOCK_AT + limits.LARGE_BATCH_SIZE, np.uint8)
-        self._memory = self._array.data
+        # Two, since one commit may begin while the one before it is written.
+        self._arrays = [np.zeros(_BLOCK_AT + limits.LARGE_BATCH_SIZE, np.uint8) for _ in range(2)]
+        self._memories = [array.data for array in self._arrays]
+        self._commits = [Commit(), Commit()]
+        for commit in self._commits:
+            commit.goes_short = True
+        #: How many commits have begun and were finished.
+        self._begun = self._finished = 0
         #: Batches that are in the log, and that catalog and index have not heard of; behind them that of the commit
         #: that is under way.
         self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
         self._fresh_count = 0
-        #: Whether no more batches can wait to take effect.
-        self.is_full = False
+        #: The row of the next batch, behind those of the commits that have begun.
+        self._next_row = 0
         self._written_row = 0
-        self._commit = Commit()
-        self._commit.goes_short = True
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.KEYS]
         # Kept as long as their addresses lie on the desk.
-        self._arrays = (*frontier.arrays, self._fresh)
-        for place, array in enumerate(self._arrays):
+        self._referred = (*frontier.arrays, self._fresh)
+        for place, array in enumerate(self._referred):
             self._desk[kernels.KEYS + 2 * place :][:2] = array.ctypes.data, array.size
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a commit has begun that is not finished."""
+        return self._begun != self._finished
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more batches can wait to take effect."""
+        return self._next_row >= _FRESH_ROWS
 
     def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
         """Number a batch and make it an epoch, which is to be written and then finished.
 
-        There is room for it in the log, below the ceiling and among the rows that wait. What is returned is valid until
-        the next one begins.
+        There is room for it in the log, below the ceiling and among the rows that wait. One more may begin before it is
+        finished; what is returned is valid until the next but one begins.
         """
+        self._begun += 1
+        turn, row = self._begun & 1, self._next_row
+        memory, commit = self._memories[turn], self._commits[turn]
         wal, topic_id, block = self._wal, append.topic_id, append.block
         length = len(block)
-        self._memory[_BLOCK_AT : _BLOCK_AT + length] = block
+        memory[_BLOCK_AT : _BLOCK_AT + length] = block
         raw_length = append.raw_length or length
         choices = AS_TOPIC_CHOICES | append.codec << 16
         batch = (length, append.record_count, topic_id, _NO_SESSION, raw_length, choices)
-        _tell(self._told, 0, *batch, *wal.due(), self._term, wall_ns, self._fresh_count)
-        size = kernels.stage_lone_batch(self._array, self._desk)
+        _tell(self._told, 0, *batch, *wal.due(), self._term, wall_ns, row)
+        size = kernels.stage_lone_batch(self._arrays[turn], self._desk)
         if size < 0:
             raise _refused(topic_id)
         position, seq, offset, time_ns = self._given.tolist()
         numbers = (position, topic_id, seq, offset, time_ns, append.record_count, raw_length, _BATCH_HEADER + length)
         append.numbered = Numbered(_OK, 0, *numbers)
-        commit = self._commit
-        commit.durable, commit.row = durable, self._fresh_count
-        commit.epoch = wal.begin_encoded(self._memory[:size], Position(position + 1), time_ns)
+        self._next_row = row + 1
+        commit.durable, commit.row = durable, row
+        commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns)
         return commit
 
     def write(self, topic_id: TopicId, block: ReadableBuffer, count: int, wall_ns: int, durable: bool) -> Numbered:
@@ -98,14 +115,16 @@ class ShortWay:
         Readers may go on meanwhile: only who leads changes what it touches.
         """
         length, wal = len(block), self._wal
-        self._written_row = row = self._fresh_count
-        self._memory[_BLOCK_AT : _BLOCK_AT + length] = block
+        self._begun += 1
+        self._written_row = row = self._next_row
+        self._next_row = row + 1
+        self._memories[0][_BLOCK_AT : _BLOCK_AT + length] = block
         batch = (length, count, topic_id, _NO_SESSION, length, AS_TOPIC_CHOICES)
         file, at, follows_synced = wal.lone_file()
         _tell(self._told, 0, *batch, *wal.begin_lone(), self._term, wall_ns, row)
         assert isinstance(file, OsFile)
         kind, direct_sync = (WRITE_SYNC if durable else WRITE), follows_synced and file.direct_sync
-        done = kernels.commit_lone_batch(self._array, self._desk, kind, file.fileno(), at, direct_sync)
+        done = kernels.commit_lone_batch(self._arrays[0], self._desk, kind, file.fileno(), at, direct_sync)
         size = _BLOCK_AT + length
         if done != size:
             self._make_good(file, at, size, done, durable)
@@ -118,7 +137,7 @@ class ShortWay:
             raise _refused(self._desk[kernels.TOPIC_ID])
         if done >= 0:
             # Writing the same bytes to the same place again does no harm.
-            write_all(file, [self._memory[:size]], at)
+            write_all(file, [self._memories[0][:size]], at)
             if durable:
                 file.sync()
         elif durable:
@@ -132,7 +151,7 @@ class ShortWay:
     def finish(self, commit: Commit) -> None:
         """The commit is written: its row may take effect."""
         assert commit.epoch is not None
-        self._wal.finish_epoch(commit.epoch, durable=commit.durable)
+        self._wal.finish_encoded(commit.epoch, durable=commit.durable)
         self._keep_row(commit.row)
 
     def finish_written(self, numbered: Numbered, durable: bool) -> None:
@@ -147,12 +166,15 @@ class ShortWay:
             # Somebody has looked meanwhile, and let take effect what was before it.
             self._fresh[count] = self._fresh[row]
         self._fresh_count = count + 1
-        self.is_full = count + 1 == _FRESH_ROWS
+        self._finished += 1
+        if self._begun == self._finished:
+            self._next_row = count + 1
 
     def take_rows(self) -> WalRows:
         """The rows that have to take effect now; valid until the next commit."""
         count, self._fresh_count = self._fresh_count, 0
-        self.is_full = False
+        if self._begun == self._finished:
+            self._next_row = 0
         return self._fresh[:count]
 
 

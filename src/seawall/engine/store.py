@@ -193,11 +193,18 @@ class Store:
             self._failure = error
             raise
 
+    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+        """`begin` while one commit is under way, to be written and finished after it; None if that cannot be: only one
+        small batch that needs nothing but its numbers can be ahead, and only of another such."""
+        if len(appends) != 1 or self._failure is not None or self.is_tidy_up_due:
+            return None
+        with self._changing():
+            return self._committer.begin_ahead(appends[0])
+
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
         """Commit one plain block on this thread, the shortest way there is; None if it has to go another.
 
-        `state` is held while memory is changed that others read, and not while they may go on. `is_tidy_up_due` tells
-        what to do then.
+        `state` is held while memory is changed that others read.
         """
         if self._failure is not None or self._lost is not None:
             return None
@@ -209,7 +216,7 @@ class Store:
 
     @property
     def is_tidy_up_due(self) -> bool:
-        """Whether `tidy_up` has something to do for who has appended to topics without limits."""
+        """Whether `tidy_up` has something to do."""
         return bool(self._removal.loose) or self._is_checkpoint_due()
 
     def finish(self, commit: Commit) -> bool:
@@ -410,7 +417,7 @@ class Store:
                 raise
 
     def _is_checkpoint_due(self) -> bool:
-        return self._wal.at + self._writer.staged - self._checkpoint_at >= self._settings.checkpoint_size
+        return self._wal.at + self._writer.staged >= self._checkpoint_at + self._settings.checkpoint_size
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -428,12 +435,9 @@ class Store:
             yield
         except (CallerError, RetryableError):
             raise
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
-            self._failure = error
-            raise
         except BaseException as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
             self._failure = error
             raise
 

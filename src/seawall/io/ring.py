@@ -39,7 +39,6 @@ from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.topology import discover, pin_thread
 from seawall.kernels import disk_ring
 from seawall.kernels.atomics import store_release_u64
-from seawall.kernels.memory import buffer_address
 from seawall.kernels.rings import CONTENT_WORDS
 
 Words = npt.NDArray[np.int64]
@@ -248,7 +247,7 @@ class DiskRing:
         size = 0
         for each in arrays:
             # By a kernel: `ndarray.ctypes` takes three times as long.
-            iovec.extend((buffer_address(each), each.size))
+            iovec.extend((disk_ring.buffer_address(each), each.size))
             size += each.size
         what = operation | disk_ring.LINK if link else operation
         _write_operation(self._told, 0, tag, what, file.fileno(), iovec.buffer_info()[0], len(arrays), at, size)

@@ -26,8 +26,8 @@ from __future__ import annotations
 import errno
 
 from seawall.kernels.atomics import fence, load_acquire, spin_hint, store_release
-from seawall.kernels.jit import int64, int64_in, int64_out, kernel, void
-from seawall.kernels.memory import as_int64
+from seawall.kernels.jit import bytes_in, int64, int64_in, int64_out, kernel, void
+from seawall.kernels.memory import Bytes, address_of, as_int64
 from seawall.kernels.rings import (
     CONTENT_WORDS,
     COUNTER_WORDS,
@@ -124,6 +124,12 @@ def complete_counters(ring: Words) -> Words:
 def complete_slots(ring: Words) -> Words:
     """Slots of the completion ring."""
     return ring[(_SLOTS + ring.size) // 2 :]
+
+
+@kernel(int64(bytes_in))
+def buffer_address(buffer: Bytes) -> int:
+    """Where a buffer lies in memory, for an iovec."""
+    return address_of(buffer, 0)
 
 
 @kernel(int64(_words, int64_in))

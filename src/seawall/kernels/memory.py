@@ -211,12 +211,6 @@ def pointer_at(typing_context: Any, address: Any) -> Any:
     return types.voidptr(types.int64), generate
 
 
-@kernel(int64(bytes_in))
-def buffer_address(buffer: Bytes) -> int:
-    """Where a buffer lies in memory."""
-    return address_of(buffer, 0)
-
-
 @kernel(void(bytes_out, int64, bytes_in, int64, int64))
 def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
     """Copy `length` bytes without holding the GIL."""

@@ -36,14 +36,14 @@ from collections.abc import Callable, Sequence
 
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
-from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, LimitError
-from seawall.io.files import NO_SPACE, write_all
+from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
+from seawall.io.files import write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
+from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, reserve_spare, spare_path, wal_addresses, wal_path
 
 
 class WalWriter:
@@ -83,7 +83,11 @@ class WalWriter:
         self._signed_salt = 0
         #: What is added to an address for its position in the present file.
         self._file_offset = 0
-        self._encoded: EpochWrite | None = None
+        #: Where the next epoch goes, behind those that have begun; and how many that were encoded elsewhere have.
+        self._next_at = start.at
+        self._next_epoch = start.epoch + 1
+        self._begun = self._finished = 0
+        self._encoded: list[EpochWrite] = []
         self._starts = wal_addresses(files, directory)
         #: Open handles by first address, the current file's among them.
         self._handles: dict[WalAddress, File] = {}
@@ -150,26 +154,40 @@ class WalWriter:
     def begin_encoded(self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs) -> EpochWrite:
         """`begin_epoch` of one that its writer has encoded, header included, for what `due` said.
 
-        What is returned is valid until the next one begins: most epochs are such, so there is one object for them all.
+        One more may begin before this one is finished, but none other; they are written and finished in turn. What is
+        returned is valid until the next but one begins: most epochs are such, so there are two objects for them all.
         """
         self._is_poisoned = True
-        write, at = self._encoded, self.at
-        assert write is not None
+        self._begun += 1
+        write, at = self._encoded[self._begun & 1], self._next_at
         write.buffers = [buffer]
         write.size = len(buffer)
         write.file_at = at + self._file_offset
         write.follows_synced = self._synced_through == at
         write.at = at
-        write.epoch = self._epoch + 1
+        write.epoch = self._next_epoch
         write.next_position = next_position
         write.timestamp_ns = timestamp_ns
+        self._next_at = write.end_at
+        self._next_epoch += 1
         return write
+
+    def finish_encoded(self, write: EpochWrite, *, durable: bool) -> None:
+        """`finish_epoch` of one that `begin_encoded` began."""
+        self._count_in(write, durable=durable)
+        self._finished += 1
+        if self._begun != self._finished:
+            following = self._encoded[self._begun & 1]
+            following.follows_synced = self._synced_through == following.at
+        else:
+            self._is_poisoned = False
 
     def begin_lone(self) -> tuple[int, int, int, int]:
         """What `due` says, for who writes the epoch himself to `lone_file` and calls `finish_lone` then."""
-        due = self.due()
+        if self._is_closed or self._is_poisoned:
+            self._require_usable()
         self._is_poisoned = True
-        return due
+        return self._signed_salt, self._next_epoch, self._synced_through, self.at
 
     def lone_file(self) -> tuple[File, int, bool]:
         """Where the next epoch is written: the file, the position, and whether everything before it is durable."""
@@ -178,8 +196,9 @@ class WalWriter:
 
     def finish_lone(self, size: int, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool) -> None:
         """Count in an epoch of one batch that its writer has written, durably or not."""
-        self.at = end_at = WalAddress(self.at + size)
+        self.at = self._next_at = end_at = WalAddress(self.at + size)
         self._epoch += 1
+        self._next_epoch += 1
         self._position = next_position
         self._timestamp_ns = timestamp_ns
         self._is_clean = False
@@ -192,12 +211,17 @@ class WalWriter:
 
         It must fit the present file.
         """
-        if self._is_closed or self._is_poisoned:
+        if self._is_closed or (self._is_poisoned and self._begun != self._finished + 1):
             self._require_usable()
-        return self._signed_salt, self._epoch + 1, self._synced_through, self.at
+        return self._signed_salt, self._next_epoch, self._synced_through, self._next_at
 
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
         """Count in an epoch that was written; `durable` if it was carried out so."""
+        self._count_in(write, durable=durable)
+        self._next_at, self._next_epoch = self.at, self._epoch + 1
+        self._is_poisoned = False
+
+    def _count_in(self, write: EpochWrite, *, durable: bool) -> None:
         self.at = end_at = write.end_at
         self._epoch = write.epoch
         self._position = write.next_position
@@ -205,11 +229,10 @@ class WalWriter:
         self._is_clean = write.flags == FLAG_CLEAN
         if durable:
             self._synced_through = end_at
-        self._is_poisoned = False
 
     def fits(self, length: int) -> bool:
         """Whether an epoch with `length` bytes of batches fits the present file."""
-        return self.at + 2 * EPOCH_HEADER_SIZE + length <= self._limit_at
+        return self._next_at + 2 * EPOCH_HEADER_SIZE + length <= self._limit_at
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
@@ -384,24 +407,7 @@ class WalWriter:
 
     def _make_spare(self) -> File:
         """A new file without content, its space reserved and durable."""
-        path = spare_path(self._directory)
-        if self._files.exists(path):
-            self._files.unlink(path)
-        try:
-            spare = self._files.open(path, exclusive=True)
-            try:
-                spare.allocate(self._file_size)
-            except OSError:
-                spare.close()
-                self._files.unlink(path)
-                raise
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            raise DiskFullError(
-                f"{self._directory}: no space for another WAL file of {self._file_size} bytes; "
-                "free space, or let a checkpoint drop old files"
-            ) from error
+        spare = reserve_spare(self._files, self._directory, self._file_size)
         self._is_poisoned = True
         spare.sync()
         self._is_poisoned = False
@@ -412,7 +418,10 @@ class WalWriter:
         self._limit_at = current.limit_at
         self._signed_salt = current.salt - (1 << 64) if current.salt >> 63 else current.salt
         self._file_offset = DATA_START - current.first_at
-        self._encoded = EpochWrite(current.file, [], 0, 0, False, self.at, 0, self._position, self._timestamp_ns, 0)
+        self._encoded = [
+            EpochWrite(current.file, [], 0, 0, False, self.at, 0, self._position, self._timestamp_ns, 0)
+            for _ in range(2)
+        ]
         self._handles[current.first_at] = current.file
 
     def _forget(self, first_at: WalAddress) -> None:

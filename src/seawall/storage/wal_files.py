@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from seawall.core.types import LaneEpoch, Position, TimestampNs
-from seawall.errors import CorruptionError
+from seawall.errors import CorruptionError, DiskFullError
+from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import File, Files
 from seawall.storage.epochs import WalAddress
 from seawall.storage.preface import DATA_START, FileKind, Preface
@@ -94,3 +95,26 @@ def open_wal_file(
     except BaseException:
         file.close()
         raise
+
+
+def reserve_spare(files: Files, directory: str, size: int) -> File:
+    """A new file under the name of the prepared one, its space reserved but not durable, or `DiskFullError`."""
+    path = spare_path(directory)
+    if files.exists(path):
+        files.unlink(path)
+    try:
+        spare = files.open(path, exclusive=True)
+        try:
+            spare.allocate(size)
+        except OSError:
+            spare.close()
+            files.unlink(path)
+            raise
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        raise DiskFullError(
+            f"{directory}: no space for another WAL file of {size} bytes; "
+            "free space, or let a checkpoint drop old files"
+        ) from error
+    return spare

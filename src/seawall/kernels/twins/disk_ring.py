@@ -26,6 +26,7 @@ from seawall.kernels.disk_ring import (
     WRITE_SYNC,
     ring_words,
 )
+from seawall.kernels.memory import Bytes
 from seawall.kernels.rings import COUNTER_WORDS, Words
 from seawall.kernels.twins.rings import ring_is_ready, ring_pop, ring_push
 
@@ -105,3 +106,8 @@ def settle(ring: Words, operation: Words, result: int) -> None:
     done = result >= 0 if flags & OPERATION_MASK == SYNC else result == operation[SUBMIT_BYTES]
     ring[CONTROL_CHAIN_BROKEN] = int(bool(flags & LINK) and not done)
     publish(ring, int(operation[SUBMIT_TAG]), flags, result)
+
+
+def buffer_address(buffer: Bytes) -> int:
+    """The address, as numpy tells it."""
+    return int(buffer.ctypes.data)

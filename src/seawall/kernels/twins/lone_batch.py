@@ -20,7 +20,15 @@ from seawall.kernels.twins.staging import write_header
 _EPOCH: Final = Struct("<QQQQQIIQ")
 _START: Final = Struct("<II")
 _NUMBER: Final = np.dtype(np.int64)
-_TYPES: Final = (np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW)
+_TYPES: Final[tuple[np.dtype[Any], ...]] = (
+    np.dtype(np.uint64),
+    _NUMBER,
+    np.dtype(np.uint8),
+    TOPIC_ROW,
+    _NUMBER,
+    ADMISSION_ROW,
+    WAL_ROW,
+)
 
 
 def _array_at(address: int, size: int, dtype: np.dtype[Any]) -> Array:
@@ -34,7 +42,8 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     length: int
     length, record_count, topic_id, client_id, raw_length, choices = told[: places.SALT]
     salt, epoch, synced_through, address, term, wall_ns, row_at = told[places.SALT : places.POSITION]
-    pairs = zip(told[places.KEYS :: 2], told[places.KEYS + 1 :: 2], _TYPES, strict=True)
+    referred = told[places.KEYS : places.OPERATION]
+    pairs = zip(referred[::2], referred[1::2], _TYPES, strict=True)
     arrays = [_array_at(at, size, dtype) for at, size, dtype in pairs]
     keys, values, used, topics, numbers, rows, staged = arrays
     first_position = int(numbers[NEXT_POSITION])

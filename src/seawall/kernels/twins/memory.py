@@ -9,8 +9,3 @@ def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, len
     """Copy `length` bytes."""
     for index in range(length):
         target[target_at + index] = source[source_at + index]
-
-
-def buffer_address(buffer: Bytes) -> int:
-    """The address, as numpy tells it."""
-    return int(buffer.ctypes.data)

@@ -1,0 +1,37 @@
+"""Rooms: where the batches of a topic go, so that most appends need not look at topic, segment and ceiling again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seawall.engine.topic_log import Filling
+from seawall.storage.control import SegmentRoll
+from seawall.storage.control_documents import FloorRaise
+from seawall.topics.state import TopicState
+
+
+@dataclass(slots=True)
+class Room:
+    """Where the batches of one topic go, and how much more may go there before somebody has to look again."""
+
+    topic: TopicState
+    filling: Filling
+    #: To be logged before the first batch.
+    ahead: list[SegmentRoll | FloorRaise]
+    is_limited: bool
+    is_kept: bool
+    is_durable: bool
+    is_written: bool
+    records_left: int
+    bytes_left: int
+    until_ns: int
+    #: Whether small batches may go the short way: they need nothing but numbers, and nobody watches the lane.
+    goes_short: bool = False
+
+    def take(self, records: int, size: int, now: int) -> bool:
+        """Count a batch in; false if it does not fit, and then somebody has to look."""
+        if records > self.records_left or size > self.bytes_left or now >= self.until_ns:
+            return False
+        self.records_left -= records
+        self.bytes_left -= size
+        return True
