@@ -31,7 +31,7 @@ class _Region:
     def __init__(self, size: int) -> None:
         self.size = size
         #: Mappings that hold the lock, each with whether it shares it.
-        self.locks: dict[SimMapping, bool] = {}
+        self.locks: weakref.WeakKeyDictionary[SimMapping, bool] = weakref.WeakKeyDictionary()
         self.descriptor, path = tempfile.mkstemp(prefix="seawall-memory-")
         os.unlink(path)
         weakref.finalize(self, os.close, self.descriptor)
