@@ -159,6 +159,7 @@ GOI_TOKEN: Final = 0
 CONTROL_TERM: Final = 0
 CONTROL_LEADER: Final = 1
 CONTROL_LEASE: Final = 2
+CONTROL_BROKERS: Final = 3  # mask in the lower half, count in the upper
 CONTROL_COMMITTED: Final = 4
 CONTROL_DURABLE: Final = 5
 TAIL_CLAIMED: Final = 0
