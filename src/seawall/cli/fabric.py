@@ -75,8 +75,8 @@ def inspect(path: Path, as_json: bool) -> None:
     finally:
         looked_at.close()
     if as_json:
-        document = {"size": looked_at.layout.size, "regions": _region_rows(looked_at.layout)}
-        print_json({**_header(looked_at), **document, **asdict(seen)})
+        document = {**_header(looked_at), "size": looked_at.layout.size, "regions": _region_rows(looked_at.layout)}
+        print_json({**document, **asdict(seen)})
         return
     click.echo("\n".join(f"{name:12}  {value}" for name, value in _header(looked_at).items()))
     click.echo()

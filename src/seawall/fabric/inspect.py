@@ -22,6 +22,7 @@ from seawall.fabric.mapping import Fabric
 from seawall.kernels.slots import load_words, ready_slots
 
 _HALF = 0xFFFF_FFFF
+_WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ControlReport:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The ring of one broker, in slots: freed, claimed, and of those between how many in a row are ready and decided."""
+    """The ring of one broker, in slots: freed, claimed, and how many of those between are ready and decided in a row."""
 
     broker: int
     completed: int
@@ -94,9 +95,10 @@ def report(fabric: Fabric, now_ns: int) -> FabricReport:
 
 
 def _word(words: Counters, at: int) -> int:
+    """A word as a signed number: no count reaches its sign, and what a damaged fabric holds still fits a kernel."""
     target = np.zeros(1, np.int64)
     load_words(words.view(np.int64), at, target)
-    return int(target.view(np.uint64)[0])
+    return int(target[0])
 
 
 def _control(fabric: Fabric) -> ControlReport:
@@ -108,10 +110,10 @@ def _control(fabric: Fabric) -> ControlReport:
     brokers = _word(words, records.CONTROL_BROKERS)
     return ControlReport(
         term=_word(words, records.CONTROL_TERM),
-        leader=_word(words, records.CONTROL_LEADER),
+        leader=_word(words, records.CONTROL_LEADER) & _WORD,
         lease_ns=_word(words, records.CONTROL_LEASE),
         broker_mask=brokers & _HALF,
-        broker_count=brokers >> 32,
+        broker_count=brokers >> 32 & _HALF,
         durable=durable,
         committed=committed,
         ordered=committed + ahead,
