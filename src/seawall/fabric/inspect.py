@@ -42,7 +42,7 @@ class ControlReport:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The ring of one broker, in slots: freed, claimed, and how many of those between are ready and decided in a row."""
+    """The ring of one broker, in slots: freed, claimed, and how many in a row between them are ready and decided."""
 
     broker: int
     completed: int
