@@ -180,6 +180,13 @@ def test_the_report_of_a_live_fabric(fabric: Fabric) -> None:
     assert report(fabric, now_ns=900).replicas[1].age_ns == 0
 
 
+def test_a_new_fabric_has_no_replicas_and_no_checkpoints(tmp_path: Path) -> None:
+    made = Fabric.create(OsSharedMemory(), str(tmp_path / "new"), SIZES, Identity(bytes(16), bytes(16)))
+    seen = report(made, now_ns=1)
+    assert seen.control == ControlReport(0, 0, 0, 0, 0, 0, 0, 0)
+    assert (len(seen.brokers), seen.replicas, seen.checkpoints) == (2, (), ())
+
+
 def test_a_replica_that_was_seen(fabric: Fabric) -> None:
     fabric.arrays.replica_words[2][2] = 1
     [line] = [line for line in run("fabric", "inspect", fabric.path).output.splitlines() if "replica 2" in line]

@@ -1,8 +1,8 @@
 """What a fabric holds right now: control block, frontiers, rings, vectors and checkpoints.
 
-Everything is read by atomic loads, from memory that need not be writable, beside a pod that goes on. So what is shown
-belongs to almost the same moment: counts that only grow are read from the one behind to the one ahead (durable before
-committed, completed before claimed), so that none overtakes the other.
+Counts and tokens are read by atomic loads, checkpoints are copied and believed by their checksums; the memory need not
+be writable, and the pod goes on. So what is shown belongs to almost the same moment: counts that only grow are read
+from the one behind to the one ahead (durable before committed, completed before claimed): none overtakes the other.
 
 INV-INSPECT-READS: nothing is written and no lock is taken.
 """

@@ -149,11 +149,14 @@ class OsSharedMemory:
         _require_length(path, length)
         descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
-            if size < length:
+            status = os.fstat(descriptor)
+            if status.st_size < length:
                 raise InvalidInputError(
-                    f"{path}: holds {size} bytes, {length} are needed; it was made with other settings, remove it"
+                    f"{path}: holds {status.st_size} bytes, {length} are needed; it was made with other settings, "
+                    "remove it"
                 )
+            if not read_only and status.st_blocks * 512 < status.st_size:
+                _reserve(descriptor, path, length)  # a copy may have holes where the original had zeros (INV-BACKED)
             return OsMapping(descriptor, path, length, length, read_only=read_only)
         except BaseException:
             os.close(descriptor)
