@@ -14,6 +14,7 @@ import pytest
 from seawall.errors import LockedError
 from seawall.fabric import records
 from seawall.fabric.header import Identity
+from seawall.fabric.inspect import report
 from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.fabric.mapping import Fabric, Start
 from seawall.io.memory import OsSharedMemory
@@ -77,7 +78,9 @@ def shared(path: str, sizes: FabricSizes, identity: Identity) -> Iterator[Fabric
 
 @pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
 def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes: FabricSizes) -> None:
+    """And whoever looks on meanwhile sees counts that can be."""
     child = start(BROKER, shared.path, str(LAPS))
+    onlooker = Fabric.look(OsSharedMemory(), shared.path)
     slots, completion = shared.arrays.pbr_words[1], shared.arrays.completion_words[1]
     content, index = np.zeros(8, np.int64), 0
     while index < LAPS * sizes.pbr_entries:
@@ -85,6 +88,9 @@ def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes
             assert content.tolist() == [index * 3] * 7 + [index + 1]
             index += 1
             completion[0] = index
+            seen = report(onlooker, now_ns=0).brokers[1]
+            assert seen.completed == index
+            assert 0 <= seen.ready <= seen.pending <= sizes.pbr_entries
         elif child.poll():
             pytest.fail(child.communicate()[1])
     assert child.wait(DEADLINE_S) == 0
@@ -92,6 +98,7 @@ def test_slots_of_another_process_are_read_by_their_tokens(shared: Fabric, sizes
     assert ready_slots(slots, records.PBR_TOKEN, index, 64) == 0
     assert ready_slots(slots, records.PBR_TOKEN, index - 64, 64) == 64
     child.communicate()
+    onlooker.close()
     del slots, completion
 
 
