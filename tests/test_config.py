@@ -20,6 +20,12 @@ KEYS = [
     "storage.wal_file_size",
     "storage.checkpoint_size",
     "storage.ballast_size",
+    "fabric.directory",
+    "fabric.brokers",
+    "fabric.goi_entries",
+    "fabric.pbr_entries",
+    "fabric.checkpoint_size",
+    "fabric.blog_size",
     "topology.pin",
     "bench.directory",
     "bench.seconds",
@@ -35,6 +41,12 @@ valid = {
     "storage.wal_file_size": st.integers(limits.WAL_FILE_SIZE_MIN, limits.WAL_FILE_SIZE_MAX),
     "storage.checkpoint_size": st.integers(limits.WAL_FILE_SIZE_MIN, 1 << 40),
     "storage.ballast_size": st.integers(0, 1 << 40),
+    "fabric.directory": paths,
+    "fabric.brokers": st.integers(1, 32),
+    "fabric.goi_entries": st.integers(7, 28).map(lambda exponent: 2**exponent),
+    "fabric.pbr_entries": st.integers(6, 19).map(lambda exponent: 2**exponent),
+    "fabric.checkpoint_size": st.integers(*limits.FABRIC_CHECKPOINT_RANGE),
+    "fabric.blog_size": st.integers(*limits.FABRIC_BLOG_RANGE),
     "topology.pin": st.booleans(),
     "bench.directory": paths.filter(bool),
     "bench.seconds": st.floats(0.01, 3600),
@@ -82,6 +94,7 @@ def test_the_defaults() -> None:
     assert [loaded.config.value(key) for key in KEYS] == [
         *("", "auto", 256, "auto"),
         *(64 << 20, 128 << 20, 1 << 20),
+        *("", 1, 1 << 16, 1 << 12, 1 << 20, 32 << 20),
         *(False, ".", 2.0, 5),
     ]
 

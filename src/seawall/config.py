@@ -228,6 +228,37 @@ class StorageConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class FabricConfig(Section):
+    """Shared memory of a pod; its parts and their order are in `docs/fabric.md`."""
+
+    directory: str = field(
+        default="",
+        metadata=_about(path_text(may_be_empty=True), "folder of its file; if empty /dev/shm, else the data directory"),
+    )
+    brokers: int = field(default=1, metadata=_about(integer(1, limits.FABRIC_BROKERS_MAX), "brokers it has room for"))
+    goi_entries: int = field(
+        default=limits.FABRIC_GOI_ENTRIES,
+        metadata=_about(
+            integer(*limits.FABRIC_GOI_RANGE, power_of_two=True), "batches in the global order index, 96 bytes each"
+        ),
+    )
+    pbr_entries: int = field(
+        default=limits.FABRIC_PBR_ENTRIES,
+        metadata=_about(
+            integer(*limits.FABRIC_PBR_RANGE, power_of_two=True), "undecided batches of one broker, 128 bytes each"
+        ),
+    )
+    checkpoint_size: int = field(
+        default=limits.FABRIC_CHECKPOINT_SIZE,
+        metadata=_about(size(*limits.FABRIC_CHECKPOINT_RANGE), "both checkpoints, 64 bytes a client and a topic each"),
+    )
+    blog_size: int = field(
+        default=limits.FABRIC_BLOG_SIZE,
+        metadata=_about(size(*limits.FABRIC_BLOG_RANGE), "bytes of undecided batches of one broker"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TopologyConfig(Section):
     """Processors and memory nodes."""
 
@@ -252,6 +283,7 @@ class Config:
     kernels: KernelsConfig = field(default_factory=KernelsConfig)
     disk: DiskConfig = field(default_factory=DiskConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    fabric: FabricConfig = field(default_factory=FabricConfig)
     topology: TopologyConfig = field(default_factory=TopologyConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
 

@@ -215,6 +215,29 @@ ARROW_THREADS_MAX = 4
 SEGMENT_RESERVE_SIZE_MIN = 64 * KIB
 SEGMENT_RESERVE_SIZE_MAX = 16 * MIB
 
+# --- fabric: defaults, and ranges from the least to the most ---------------------------------------------------
+
+#: Brokers and replicas that a fabric has places for: their vectors fill pages of a fixed size.
+FABRIC_BROKERS_MAX = 32
+FABRIC_REPLICAS_MAX = 16
+
+#: Entries of the global order index: what is ordered and not yet durable everywhere, and some more for late readers.
+FABRIC_GOI_ENTRIES = 65_536
+FABRIC_GOI_RANGE = (128, 1 << 28)
+
+#: Batches that one broker may have undecided; each takes a slot and, once it is decided, a result.
+FABRIC_PBR_ENTRIES = 4_096
+FABRIC_PBR_RANGE = (64, 1 << 19)
+
+#: Both slots of the checkpoint: 64 bytes a client and a topic.
+FABRIC_CHECKPOINT_SIZE = 1 * MIB
+FABRIC_CHECKPOINT_RANGE = (2 * PAGE_SIZE, 1 * GIB)
+
+#: Bytes of batches that one broker may have undecided. By default two of the largest blocks, so that all of a fabric
+#: with one broker fits the 64 MiB of shared memory that containers have.
+FABRIC_BLOG_SIZE = 2 * BLOCK_SIZE_MAX
+FABRIC_BLOG_RANGE = (64 * KIB, 1 * TIB)
+
 # --- measuring -------------------------------------------------------------------------------------------------
 
 #: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.

@@ -16,6 +16,12 @@ disk.direct_sync         auto       default
 storage.wal_file_size    67108864   default
 storage.checkpoint_size  134217728  default
 storage.ballast_size     1048576    default
+fabric.directory         ""         default
+fabric.brokers           1          default
+fabric.goi_entries       65536      default
+fabric.pbr_entries       4096       default
+fabric.checkpoint_size   1048576    default
+fabric.blog_size         33554432   default
 topology.pin             true       flag --set
 bench.directory          .          default
 bench.seconds            0.25       flag --set

@@ -22,6 +22,16 @@ def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
     mapping.close()
 
 
+def test_holes_are_filled_before_a_file_is_handed_out_again(tmp_path):
+    path = tmp_path / "copy"
+    path.touch()
+    os.truncate(path, 1_048_576)
+    OsSharedMemory().attach(str(path), 1_048_576, read_only=True).close()
+    assert path.stat().st_blocks == 0
+    OsSharedMemory().attach(str(path), 1_048_576).close()
+    assert path.stat().st_blocks * 512 >= path.stat().st_size == 1_048_576
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])
 def test_missing_space_is_explained_and_leaves_nothing_behind(tmp_path, monkeypatch, code):
     def full(descriptor: int, offset: int, length: int) -> None:

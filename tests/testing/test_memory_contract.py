@@ -9,7 +9,7 @@ import pytest
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import SharedMemory
 from seawall.io.memory import OsSharedMemory
-from seawall.testing import SimSharedMemory
+from seawall.testing import SimHost, SimSharedMemory
 
 
 @pytest.fixture(params=[OsSharedMemory, SimSharedMemory], ids=["real", "simulated"])
@@ -74,11 +74,70 @@ def test_lengths_are_checked(memory, tmp_path):
         memory.attach(path, 4_097)
 
 
+def test_a_lock_is_shared_by_many_or_held_by_one(memory, tmp_path):
+    path = str(tmp_path / "fabric")
+    first = memory.create(path, 100)
+    second, third = memory.attach(path, 100), memory.attach(path, 100, read_only=True)
+    assert first.try_lock(shared=False)
+    assert not second.try_lock(shared=True)
+    assert first.try_lock(shared=True)
+    assert second.try_lock(shared=True)
+    assert third.try_lock(shared=True)
+    assert not first.try_lock(shared=False)
+    second.close()
+    third.close()
+    assert first.try_lock(shared=False)
+    first.close()
+
+
+def test_a_lock_on_what_has_no_name_is_worth_nothing(memory, tmp_path):
+    path = str(tmp_path / "fabric")
+    old = memory.create(path, 100)
+    memory.remove(path)
+    assert not old.try_lock(shared=False)
+    new = memory.create(path, 100)
+    assert not old.try_lock(shared=True)
+    assert new.try_lock(shared=False)
+    old.close()
+    new.close()
+
+
+def test_who_only_looks_cannot_write(memory, tmp_path):
+    path = str(tmp_path / "fabric")
+    owner = memory.create(path, 100)
+    looking = memory.attach(path, 100, read_only=True)
+    owner.view[3] = 9
+    assert looking.view[3] == 9
+    with pytest.raises(TypeError, match="read-only"):
+        looking.view[3] = 1
+    looking.close()
+    owner.close()
+
+
+def test_the_size_of_the_file_and_the_room_beside_it_are_known(memory, tmp_path):
+    path = str(tmp_path / "fabric")
+    before = memory.free_bytes(path)
+    mapping = memory.create(path, 5 * mmap.PAGESIZE - 1)
+    assert mapping.file_size() == 5 * mmap.PAGESIZE
+    assert before > 0
+    mapping.close()
+
+
+def test_killing_a_simulated_host_frees_its_locks():
+    host = SimHost.create(seed=1)
+    held = host.memory.create("/a", 100)
+    assert held.try_lock(shared=False)
+    host.kill()
+    after = host.memory.attach("/a", 100)
+    assert after.try_lock(shared=False)
+
+
 def test_the_simulated_memory_is_bounded():
     memory = SimSharedMemory(capacity=8_192)
     memory.create("/a", 4_000)
     with pytest.raises(OSError, match="needs 8192 bytes and 4096 are free") as caught:
         memory.create("/b", 5_000)
     assert caught.value.errno == errno.ENOSPC
+    assert memory.free_bytes("/b") == 4_096
     memory.remove("/a")
     memory.create("/b", 5_000)

@@ -90,6 +90,7 @@ COMMANDS = (
     LazyCommand("delete", "seawall.cli.delete", "Delete records of a topic."),
     LazyCommand("doctor", "seawall.cli.doctor", "Look at this machine: what is there, what is missing."),
     LazyCommand("dump", "seawall.cli.dump", "Show what is in one file of a data directory."),
+    LazyCommand("fabric", "seawall.cli.fabric", "Show the shared memory of a pod."),
     LazyCommand("pub", "seawall.cli.publish", "Publish lines, JSON lines or a file to a topic."),
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
     LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they come."),

@@ -145,7 +145,18 @@ class Mapping(Protocol):
 
     @property
     def view(self) -> memoryview:
-        """The bytes, writable."""
+        """The bytes; read-only if it was attached so."""
+        ...
+
+    def file_size(self) -> int:
+        """Length of the file now: one that is shorter than the view was cut, and must not be touched any more."""
+        ...
+
+    def try_lock(self, *, shared: bool) -> bool:
+        """Take the advisory lock of the file, shared or alone; false if others hold it, or the name is another's now.
+
+        A lock that is held already becomes the other kind. Forked children hold it too; it ends with the last of them.
+        """
         ...
 
     def close(self) -> None:
@@ -163,8 +174,12 @@ class SharedMemory(Protocol):
         """
         ...
 
-    def attach(self, path: str, length: int) -> Mapping:
+    def attach(self, path: str, length: int, *, read_only: bool = False) -> Mapping:
         """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
+        ...
+
+    def free_bytes(self, path: str, /) -> int:
+        """Bytes that a new file of this name could have."""
         ...
 
     def remove(self, path: str) -> None:

@@ -10,6 +10,8 @@ Invariants
 - INV-WHOLE-PAGES: mappings start on a page and the file ends on one; the view has exactly the length asked for.
 - INV-MAPPED-LASTS: what `map_read_only` gives stays readable as long as anything refers to it, whatever becomes of name
   and handle. Only files that never get shorter may be mapped: a page behind the end of a file is a SIGBUS.
+- INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file: whoever replaces a file unlinks it,
+  and a lock on what was unlinked keeps nobody out.
 
 What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
 a reboot `/dev/shm` is empty.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import platform
@@ -73,19 +76,38 @@ def map_pages(descriptor: int, at: int, length: int) -> int | None:
 
 
 class OsMapping:
-    """One mapping in this process. Made by `OsSharedMemory`."""
+    """One mapping in this process, and the handle that its lock is taken by. Made by `OsSharedMemory`."""
 
-    __slots__ = ("_length", "_map", "_view")
+    __slots__ = ("__weakref__", "_descriptor", "_give_back", "_length", "_map", "_path", "_view")
 
-    def __init__(self, mapped: mmap.mmap, length: int) -> None:
-        self._map = mapped
+    def __init__(self, descriptor: int, path: str, length: int, size: int, *, read_only: bool = False) -> None:
+        self._descriptor = descriptor
+        self._path = path
         self._length = length
-        self._view = memoryview(mapped)[:length]
+        self._map = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE)
+        self._view = memoryview(self._map)[:length]
+        self._give_back = weakref.finalize(self, os.close, descriptor)
 
     @property
     def view(self) -> memoryview:
-        """The bytes, writable."""
+        """The bytes; read-only if it was attached so."""
         return self._view
+
+    def file_size(self) -> int:
+        """Length of the file now."""
+        return os.fstat(self._descriptor).st_size
+
+    def try_lock(self, *, shared: bool) -> bool:
+        """Take the lock of the file, or change its kind; false if others hold it (INV-LOCK-NAMED)."""
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        try:
+            named = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(named, os.fstat(self._descriptor))
 
     def close(self) -> None:
         """Unmap; `BufferError` while an array or a view over it is alive, and the mapping then stays usable."""
@@ -95,6 +117,7 @@ class OsMapping:
         except BufferError:
             self._view = memoryview(self._map)[: self._length]
             raise
+        self._give_back()
 
 
 class OsSharedMemory:
@@ -114,28 +137,35 @@ class OsSharedMemory:
             if self._node is not None:
                 _prefer_node(descriptor, size, self._node)
             _reserve(descriptor, path, size)
-            mapped = mmap.mmap(descriptor, size)
+            return OsMapping(descriptor, path, length, size)
         except BaseException:
+            os.close(descriptor)
             with contextlib.suppress(OSError):
                 os.unlink(path)
             raise
-        finally:
-            os.close(descriptor)
-        return OsMapping(mapped, length)
 
-    def attach(self, path: str, length: int) -> OsMapping:
+    def attach(self, path: str, length: int, *, read_only: bool = False) -> OsMapping:
         """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
         _require_length(path, length)
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
-            if size < length:
+            status = os.fstat(descriptor)
+            if status.st_size < length:
                 raise InvalidInputError(
-                    f"{path}: holds {size} bytes, {length} are needed; it was made with other settings, remove it"
+                    f"{path}: holds {status.st_size} bytes, {length} are needed; it was made with other settings, "
+                    "remove it"
                 )
-            return OsMapping(mmap.mmap(descriptor, length), length)
-        finally:
+            if not read_only and status.st_blocks * 512 < status.st_size:
+                _reserve(descriptor, path, length)  # a copy may have holes where the original had zeros (INV-BACKED)
+            return OsMapping(descriptor, path, length, length, read_only=read_only)
+        except BaseException:
             os.close(descriptor)
+            raise
+
+    def free_bytes(self, path: str, /) -> int:
+        """Bytes that a new file of this name could have."""
+        status = os.statvfs(parent_directory(path))
+        return status.f_bavail * status.f_frsize
 
     def remove(self, path: str) -> None:
         """Remove the name, fine if it is not there; mappings of it stay valid until closed."""
@@ -200,7 +230,7 @@ def _reserve(descriptor: int, path: str, size: int) -> None:
     try:
         reserve_space(descriptor, size)
     except OSError as error:
-        if error.errno != errno.ENOMEM and error.errno not in NO_SPACE:
+        if error.errno not in (errno.ENOMEM, errno.EFBIG, *NO_SPACE):
             raise
         status = os.statvfs(parent_directory(path))
         raise OSError(

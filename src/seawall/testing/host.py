@@ -13,7 +13,7 @@ Several machines of one simulation share the network and, through it, the time l
 
 | event | disk | shared memory | clock | network |
 |---|---|---|---|---|
-| `kill()`: the processes die | page cache stays, handles and locks go | stays | goes on | peers are reset |
+| `kill()`: the processes die | page cache stays, handles and locks go | stays, locks go | goes on | peers are reset |
 | `crash(keep)`: the power fails | unsynced state survives by `keep` | gone | goes on | peers hear nothing by itself |
 """
 
@@ -74,6 +74,7 @@ class SimHost(Host):
     def kill(self) -> None:
         """End all processes of this machine; it stays up."""
         self.files.kill()
+        self.memory.kill()
         self.net.kill(self.name)
 
     def crash(self, keep: Keep = "random") -> None:

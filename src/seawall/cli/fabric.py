@@ -1,0 +1,142 @@
+"""`seawall fabric`: the shared memory of a pod, as a map and as it is now.
+
+Neither command changes anything; a pod that runs goes on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from seawall.cli.checks import size_text
+from seawall.cli.data_directory import json_option, print_json
+from seawall.config import LoadedConfig
+
+if TYPE_CHECKING:
+    from seawall.fabric.inspect import FabricReport
+    from seawall.fabric.layout import FabricLayout
+    from seawall.fabric.mapping import Fabric
+    from seawall.wire.fields import JsonValue
+
+
+@click.group()
+def fabric() -> None:
+    """Show the shared memory of a pod.
+
+    \b
+    Example:
+      seawall fabric layout --full
+    """
+
+
+@fabric.command()
+@click.option("--full", is_flag=True, help="The map of a memory module of 512 GiB, not of the configured sizes.")
+@json_option
+@click.pass_obj
+def layout(loaded: LoadedConfig, full: bool, as_json: bool) -> None:
+    """Print the map that the settings `fabric.*` give, without making one.
+
+    \b
+    Example:
+      seawall --set fabric.brokers=4 fabric layout --json
+    """
+    from seawall.fabric.layout import FabricLayout, FabricSizes, full_size
+
+    made = FabricLayout.of(full_size() if full else FabricSizes.of(loaded.config.fabric))
+    if as_json:
+        print_json({"size": made.size, "regions": _region_rows(made)})
+    else:
+        _print_regions(made)
+
+
+@fabric.command()
+@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def inspect(path: Path, as_json: bool) -> None:
+    """Show the fabric in the file PATH: regions, frontiers, rings, vectors, checkpoints.
+
+    Nothing is written and no lock is taken: a running pod goes on, and may have moved on from one line to the next.
+
+    \b
+    Example:
+      seawall fabric inspect /dev/shm/seawall-0f1e2d3c.fabric --json
+    """
+    from seawall.fabric.inspect import report
+    from seawall.fabric.mapping import Fabric
+    from seawall.io.clocks import OsClock
+    from seawall.io.memory import OsSharedMemory
+
+    looked_at = Fabric.look(OsSharedMemory(), str(path))
+    try:
+        seen = report(looked_at, OsClock().monotonic_ns())
+    finally:
+        looked_at.close()
+    if as_json:
+        document = {**_header(looked_at), "size": looked_at.layout.size, "regions": _region_rows(looked_at.layout)}
+        print_json({**document, **asdict(seen)})
+        return
+    click.echo("\n".join(f"{name:12}  {value}" for name, value in _header(looked_at).items()))
+    click.echo()
+    _print_regions(looked_at.layout)
+    click.echo()
+    _print_report(seen)
+
+
+def _header(fabric: Fabric) -> dict[str, JsonValue]:
+    identity = fabric.header.identity
+    return {
+        "path": fabric.path,
+        "boot_id": identity.boot_id.hex(),
+        "directory_id": identity.directory_id.hex(),
+        "created_ns": fabric.header.created_ns,
+    }
+
+
+def _print_report(seen: FabricReport) -> None:
+    control = seen.control
+    click.echo(
+        f"control       term {control.term}, leader {control.leader}, lease until {control.lease_ns} ns, "
+        f"{control.broker_count} brokers, mask {control.broker_mask:#x}"
+    )
+    click.echo(f"frontiers     durable {control.durable}, committed {control.committed}, ordered {control.ordered}")
+    for each in seen.brokers:
+        click.echo(
+            f"broker {each.broker:<5}  completed {each.completed}, claimed {each.claimed}, pending {each.pending} of "
+            f"{each.entries} ({each.pending / each.entries:.0%}), ready {each.ready}, decided {each.decided}, "
+            f"{each.blog_claimed} bytes claimed"
+        )
+    for replica in seen.replicas:
+        age = "never seen" if replica.age_ns is None else f"seen {replica.age_ns / 1e9:.1f} s ago"
+        click.echo(f"replica {replica.replica:<4}  durable {replica.durable}, view {replica.view}, {age}")
+    for checkpoint in seen.checkpoints:
+        click.echo(
+            f"checkpoint {checkpoint.slot}  generation {checkpoint.generation}, position {checkpoint.position}, "
+            f"term {checkpoint.term}, {checkpoint.clients} clients, {checkpoint.topics} topics"
+        )
+
+
+def _region_rows(layout: FabricLayout) -> list[JsonValue]:
+    return [
+        {
+            "region": region.name,
+            "at": region.at,
+            "size": region.size,
+            "count": region.count,
+            "entry_size": region.entry_size,
+            "writer": region.writer,
+        }
+        for region in layout.regions()
+    ]
+
+
+def _print_regions(layout: FabricLayout) -> None:
+    click.echo(f"{'at':>14}  {'bytes':>14}  {'region':17}  {'count':>10}  {'of bytes':>11}  writer")
+    for region in layout.regions():
+        click.echo(
+            f"{region.at:#14x}  {region.size:14}  {region.name:17}  {region.count:10}  {region.entry_size:11}  "
+            f"{region.writer}"
+        )
+    click.echo(f"{layout.size:#14x}  {layout.size:14}  all: {size_text(layout.size)}")

@@ -1,0 +1,79 @@
+"""A fabric as numpy arrays: every region over the same memory, nothing copied.
+
+Structured arrays are for reading and filling entries; arrays of words are for what several processes touch at once, by
+`kernels.atomics` (u64: control block, tails, vectors) and `kernels.slots` (i64: slots with tokens).
+
+INV-FABRIC-ALIGNED: every array of words starts on a cache line, so that no atomic access straddles one: mappings start
+on a page, and regions and entries on a line.
+
+Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.fabric import records
+from seawall.fabric.layout import FabricLayout, Region
+from seawall.fabric.records import Records, Words
+
+Bytes = npt.NDArray[np.uint8]
+Counters = npt.NDArray[np.uint64]
+
+
+class FabricArrays:
+    """All regions of one fabric; read-only where the memory is."""
+
+    __slots__ = (
+        *("blogs", "broker_tails", "checkpoints", "completion_vector", "completion_words", "control", "control_words"),
+        *("goi", "goi_words", "header", "pbr", "pbr_words", "replica_vector", "replica_words", "result_words"),
+        *("results", "side", "tail_words"),
+    )
+
+    def __init__(self, memory: memoryview, layout: FabricLayout) -> None:
+        brokers = layout.sizes.brokers
+
+        def entries(region: Region, dtype: np.dtype[Any]) -> Records:
+            return np.frombuffer(memory, dtype, region.count, region.at)
+
+        def counters(region: Region) -> tuple[Counters, ...]:
+            words = region.entry_size // 8
+            return tuple(
+                np.frombuffer(memory, np.uint64, words, region.at + at * region.entry_size)
+                for at in range(region.count)
+            )
+
+        def rings(region: Region, dtype: np.dtype[Any]) -> tuple[Records, ...]:
+            return tuple(np.split(entries(region, dtype), brokers))
+
+        def stretches(region: Region) -> tuple[Bytes, ...]:
+            return tuple(
+                np.frombuffer(memory, np.uint8, region.entry_size, region.at + at * region.entry_size)
+                for at in range(region.count)
+            )
+
+        self.header: Bytes = stretches(layout.header)[0]
+        self.control = entries(layout.control, records.CONTROL)
+        self.control_words: Counters = counters(layout.control)[0]
+        self.broker_tails = entries(layout.broker_tails, records.TAIL)
+        self.tail_words = counters(layout.broker_tails)
+        self.replica_vector = entries(layout.replica_vector, records.REPLICA)
+        self.replica_words = counters(layout.replica_vector)
+        self.completion_vector = entries(layout.completion_vector, records.COMPLETION)
+        self.completion_words = counters(layout.completion_vector)
+        self.goi = entries(layout.goi, records.GOI_ENTRY)
+        self.goi_words: Words = _words(self.goi)
+        self.side = entries(layout.side, records.SIDE_ENTRY)
+        self.pbr = rings(layout.pbr, records.PBR_ENTRY)
+        self.pbr_words: tuple[Words, ...] = tuple(map(_words, self.pbr))
+        self.results = rings(layout.results, records.RESULT)
+        self.result_words: tuple[Words, ...] = tuple(map(_words, self.results))
+        self.checkpoints = stretches(layout.checkpoint)
+        self.blogs = stretches(layout.blogs)
+
+
+def _words(entries: Records) -> Words:
+    return entries.view(np.int64)

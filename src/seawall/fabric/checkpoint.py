@@ -1,0 +1,120 @@
+"""Checkpoints of the sequencer in the fabric: two slots that take turns, so that one is whole at any moment.
+
+A slot is a header of 64 bytes and rows of 64 bytes, those of clients first, then those of topics; what is in a row its
+owner knows.
+
+| at | size | field        | notes                                                                        |
+|----|------|--------------|------------------------------------------------------------------------------|
+| 0  | 8    | generation   | from 1, one more each time; its parity is the slot; 0 while rows are written   |
+| 8  | 8    | position     | batches below it are taken into account: replay begins with it                |
+| 16 | 8    | term         | of the leader that wrote it                                                  |
+| 24 | 8    | timestamp_ns | for people                                                                   |
+| 32 | 4    | client_rows  |                                                                              |
+| 36 | 4    | topic_rows   |                                                                              |
+| 40 | 4    | rows_crc     | CRC-32C of the rows                                                          |
+| 44 | 4    | header_crc   | CRC-32C of bytes 0–43                                                        |
+| 48 | 16   | zero         |                                                                              |
+
+Valid: a generation of this slot, rows that fit, both checksums. The newest is the valid one of the greater generation.
+
+INV-CHECKPOINT-OTHER: writing touches only the slot that does not hold the newest. A crash in the middle leaves a slot
+that is not valid, and the one before it.
+
+One writer, the commit frontier; whoever reads works on a copy, since the writer may come round meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from seawall.errors import InvalidInputError, LimitError
+from seawall.fabric.arrays import Bytes, FabricArrays
+from seawall.fabric.layout import CHECKPOINT_ROW_SIZE, CHECKPOINT_SLOTS
+from seawall.fabric.records import CHECKPOINT_HEADER
+from seawall.kernels.atomics import store_release_u64
+from seawall.wire.frames import checksum
+
+_HEADER_CRC_AT = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What one slot holds; rows are bytes, 64 each."""
+
+    generation: int
+    position: int
+    term: int
+    timestamp_ns: int
+    clients: Bytes
+    topics: Bytes
+
+
+def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
+    """Write the next checkpoint over the older one; its generation is one more than the newest has."""
+    newest = newest_checkpoint(arrays)
+    expected = newest.generation + 1 if newest else 1
+    if checkpoint.generation != expected:
+        raise InvalidInputError(f"a checkpoint of generation {checkpoint.generation}; the next one is {expected}")
+    rows = np.concatenate((_rows(checkpoint.clients), _rows(checkpoint.topics)))
+    slot = arrays.checkpoints[checkpoint.generation % CHECKPOINT_SLOTS]
+    room = slot.size - CHECKPOINT_ROW_SIZE
+    if rows.size > room:
+        raise LimitError(
+            f"a checkpoint of {rows.size} bytes, a slot holds {room}; enlarge fabric.checkpoint_size to "
+            f"{CHECKPOINT_SLOTS * (rows.size + CHECKPOINT_ROW_SIZE)}"
+        )
+    header = np.zeros(1, CHECKPOINT_HEADER)
+    fields = header[0]
+    for name in ("generation", "position", "term", "timestamp_ns"):
+        fields[name] = getattr(checkpoint, name)
+    fields["client_rows"] = checkpoint.clients.size // CHECKPOINT_ROW_SIZE
+    fields["topic_rows"] = checkpoint.topics.size // CHECKPOINT_ROW_SIZE
+    fields["rows_crc"] = checksum(rows.data)
+    fields["header_crc"] = checksum(header.view(np.uint8)[:_HEADER_CRC_AT].data)
+    generation = slot[:8].view(np.uint64)
+    store_release_u64(generation, 0, 0)
+    slot[CHECKPOINT_ROW_SIZE : CHECKPOINT_ROW_SIZE + rows.size] = rows
+    slot[8:CHECKPOINT_ROW_SIZE] = header.view(np.uint8)[8:]
+    store_release_u64(generation, 0, checkpoint.generation)
+
+
+def read_checkpoint(arrays: FabricArrays, slot: int) -> Checkpoint | None:
+    """What a slot holds, copied; None if that is nothing valid."""
+    memory = arrays.checkpoints[slot]
+    head = memory[:CHECKPOINT_ROW_SIZE].copy()
+    fields = head.view(CHECKPOINT_HEADER)[0]
+    generation = int(fields["generation"])
+    if generation == 0 or generation % CHECKPOINT_SLOTS != slot:
+        return None
+    if int(fields["header_crc"]) != checksum(head[:_HEADER_CRC_AT].data):
+        return None
+    clients_end = CHECKPOINT_ROW_SIZE * (1 + int(fields["client_rows"]))
+    end = clients_end + CHECKPOINT_ROW_SIZE * int(fields["topic_rows"])
+    if end > memory.size:
+        return None
+    rows = memory[CHECKPOINT_ROW_SIZE:end].copy()
+    if int(fields["rows_crc"]) != checksum(rows.data):
+        return None
+    middle = clients_end - CHECKPOINT_ROW_SIZE
+    return Checkpoint(
+        generation,
+        position=int(fields["position"]),
+        term=int(fields["term"]),
+        timestamp_ns=int(fields["timestamp_ns"]),
+        clients=rows[:middle],
+        topics=rows[middle:],
+    )
+
+
+def newest_checkpoint(arrays: FabricArrays) -> Checkpoint | None:
+    """The one to recover from; None if no slot is valid."""
+    found = [read_checkpoint(arrays, slot) for slot in range(CHECKPOINT_SLOTS)]
+    return max((each for each in found if each), key=lambda each: each.generation, default=None)
+
+
+def _rows(rows: Bytes) -> Bytes:
+    if rows.ndim != 1 or rows.size % CHECKPOINT_ROW_SIZE:
+        raise InvalidInputError(f"rows of shape {rows.shape}: they are bytes, {CHECKPOINT_ROW_SIZE} for each row")
+    return rows

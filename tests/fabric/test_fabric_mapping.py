@@ -1,0 +1,351 @@
+"""Creating, finding, sharing and leaving a fabric; what does not fit is an error that says what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from seawall.config import FabricConfig
+from seawall.errors import (
+    ChecksumError,
+    ConflictError,
+    CorruptionError,
+    DiskFullError,
+    LockedError,
+    NotFoundError,
+    UnsupportedError,
+    WrongStateError,
+)
+from seawall.fabric import records
+from seawall.fabric.header import FabricHeader, Identity, header_checksum
+from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
+from seawall.fabric.mapping import Fabric, Start, fabric_path
+from seawall.io.files import OsFiles
+from seawall.io.interfaces import Mapping, SharedMemory
+from seawall.io.memory import OsSharedMemory
+from seawall.kernels.slots import publish_slot, ready_slots
+from seawall.testing import SimDisk, SimHost, SimSharedMemory
+
+Parts = tuple[SharedMemory, str, FabricSizes, Identity]
+
+
+@pytest.fixture
+def parts(memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity) -> Parts:
+    return memory, path, sizes, identity
+
+
+def other_boot(identity: Identity) -> Identity:
+    return Identity(bytes(16), identity.directory_id)
+
+
+def rewrite_header(memory: SharedMemory, path: str, **fields: int) -> None:
+    """Change fields of the header, with the checksum that fits unless it is given."""
+    mapping = memory.attach(path, 4096)
+    data = np.frombuffer(bytes(mapping.view[HEADER_AT : HEADER_AT + HEADER_SIZE]), records.HEADER).copy()
+    for name, value in fields.items():
+        data[0][name] = value
+    if "crc" not in fields:
+        data[0]["crc"] = header_checksum(data.tobytes())
+    mapping.view[HEADER_AT : HEADER_AT + HEADER_SIZE] = data.tobytes()
+    mapping.close()
+
+
+def test_a_new_fabric_is_cold_and_zero(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    fabric = Fabric.open_or_create(memory, path, sizes, identity, created_ns=5)
+    assert (fabric.start, fabric.why) == (Start.COLD, "there was none")
+    assert fabric.header == FabricHeader(identity, sizes, 5)
+    assert fabric.layout == FabricLayout.of(sizes)
+    assert not fabric.arrays.control.view(np.uint8).any()
+    assert not fabric.arrays.goi_words.any()
+    assert FabricHeader.parse(fabric.arrays.header.tobytes(), path) == fabric.header
+    fabric.close()
+
+
+def test_the_same_boot_and_directory_are_found_warm(parts: Parts) -> None:
+    first = Fabric.open_or_create(*parts)
+    publish_slot(first.arrays.pbr_words[1], records.PBR_TOKEN, 5, np.arange(8, dtype=np.int64))
+    first.arrays.control_words[records.CONTROL_COMMITTED] = 17
+    first.close()
+    second = Fabric.open_or_create(*parts)
+    assert second.start is Start.WARM
+    assert second.arrays.control[0]["committed"] == 17
+    assert ready_slots(second.arrays.pbr_words[1], records.PBR_TOKEN, 5, 9) == 1
+    second.close()
+
+
+@pytest.mark.parametrize("which", ["boot_id", "directory_id"])
+def test_another_boot_or_directory_starts_cold(parts: Parts, which: str) -> None:
+    memory, path, sizes, identity = parts
+    first = Fabric.open_or_create(*parts)
+    first.arrays.control_words[records.CONTROL_COMMITTED] = 17
+    first.close()
+    now = dataclasses.replace(identity, **{which: b"another" + bytes(9)})
+    second = Fabric.open_or_create(memory, path, sizes, now)
+    assert second.start is Start.COLD
+    assert second.why == now.mismatch(identity) != ""
+    assert not second.arrays.control_words.any()
+    assert second.header.identity == now
+    second.close()
+
+
+def test_another_version_of_another_boot_starts_cold_too(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    Fabric.open_or_create(*parts).close()
+    rewrite_header(memory, path, version=9)
+    fabric = Fabric.open_or_create(memory, path, sizes, other_boot(identity))
+    assert fabric.start is Start.COLD
+    fabric.close()
+
+
+def test_an_unfinished_creation_starts_cold(parts: Parts) -> None:
+    memory, path, sizes, _ = parts
+    memory.create(path, FabricLayout.of(sizes).size).close()
+    fabric = Fabric.open_or_create(*parts)
+    assert (fabric.start, fabric.why) == (Start.COLD, "its creation was not finished")
+    fabric.close()
+
+
+def test_a_creation_that_ended_before_the_first_byte_starts_cold(
+    path: str, sizes: FabricSizes, identity: Identity
+) -> None:
+    Path(path).touch()
+    fabric = Fabric.open_or_create(OsSharedMemory(), path, sizes, identity)
+    assert (fabric.start, fabric.why) == (Start.COLD, "its creation was not finished")
+    fabric.close()
+
+
+def test_what_is_ours_and_does_not_fit_is_kept_and_named(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    Fabric.open_or_create(*parts).close()
+    with pytest.raises(
+        ConflictError, match=r"other sizes than configured: brokers 2 \(1\); start and stop its pod once"
+    ):
+        Fabric.open_or_create(memory, path, dataclasses.replace(sizes, brokers=1), identity)
+    rewrite_header(memory, path, version=2)
+    with pytest.raises(UnsupportedError, match="a fabric of version 2"):
+        Fabric.open_or_create(*parts)
+    rewrite_header(memory, path, version=1, crc=3)
+    with pytest.raises(ChecksumError, match="checksum of the header"):
+        Fabric.open_or_create(*parts)
+    rewrite_header(memory, path)
+    warm = Fabric.open_or_create(*parts)
+    assert warm.start is Start.WARM
+    warm.close()
+
+
+def test_roles_share_what_the_supervisor_lets_them_in(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    supervisor = Fabric.open_or_create(*parts)
+    with pytest.raises(LockedError, match="a supervisor has not let roles in yet"):
+        Fabric.attach(memory, path, identity)
+    supervisor.share()
+    roles = [Fabric.attach(memory, path, identity, sizes), Fabric.attach(memory, path, identity)]
+    roles[0].arrays.tail_words[1][0] = 8
+    assert roles[1].arrays.broker_tails[1]["claimed"] == supervisor.arrays.broker_tails[1]["claimed"] == 8
+    supervisor.close()
+    for role in roles:
+        with pytest.raises(LockedError, match="roles of a running pod use it"):
+            Fabric.open_or_create(*parts)
+        role.close()
+    Fabric.open_or_create(*parts).close()
+
+
+def test_attaching_needs_the_right_fabric(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    with pytest.raises(NotFoundError, match="there is no fabric; start its pod first"):
+        Fabric.attach(memory, path, identity)
+    supervisor = Fabric.open_or_create(*parts)
+    supervisor.share()
+    with pytest.raises(ConflictError, match="not the fabric that was asked for: it is from before the last reboot"):
+        Fabric.attach(memory, path, other_boot(identity))
+    with pytest.raises(ConflictError, match="pbr_entries 64"):
+        Fabric.attach(memory, path, identity, dataclasses.replace(sizes, pbr_entries=128))
+    supervisor.close()
+
+
+def test_a_running_pod_is_not_discarded(parts: Parts) -> None:
+    memory, path, sizes, identity = parts
+    supervisor = Fabric.open_or_create(*parts)
+    supervisor.share()
+    with pytest.raises(LockedError, match="another pod uses this fabric; give this one another place"):
+        Fabric.open_or_create(memory, path, sizes, other_boot(identity))
+    Fabric.attach(memory, path, identity).close()
+    supervisor.close()
+
+
+def test_a_name_is_made_once(parts: Parts) -> None:
+    fabric = Fabric.create(*parts)
+    with pytest.raises(LockedError, match="there is a fabric already"):
+        Fabric.create(*parts)
+    fabric.close()
+
+
+def test_a_fabric_that_somebody_took_over_while_it_was_made(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = parts[0]
+    made = memory.create
+
+    def create_and_lose(_self: SharedMemory, path: str, length: int) -> Mapping:
+        mapping = made(path, length)
+        memory.remove(path)
+        return mapping
+
+    monkeypatch.setattr(type(memory), "create", create_and_lose)
+    with pytest.raises(LockedError, match="another process takes over this fabric right now"):
+        Fabric.create(*parts)
+
+
+def test_a_supervisor_that_lost_its_fabric_is_told(parts: Parts) -> None:
+    memory, path, _, _ = parts
+    fabric = Fabric.create(*parts)
+    memory.remove(path)
+    with pytest.raises(LockedError, match="taken over by another supervisor"):
+        fabric.share()
+    fabric.close()
+
+
+def test_closing_waits_for_arrays_and_says_so(parts: Parts) -> None:
+    fabric = Fabric.create(*parts)
+    kept = fabric.arrays.blogs[0]
+    with pytest.raises(WrongStateError, match="arrays of the fabric are still in use"):
+        fabric.close()
+    kept[0] = 3
+    assert fabric.arrays.blogs[0][0] == 3
+    del kept
+    fabric.close()
+    with pytest.raises(WrongStateError, match="this fabric is closed"):
+        fabric.arrays.control.sum()
+
+
+def test_removal_needs_all_roles_to_have_ended(parts: Parts) -> None:
+    memory, path, _, identity = parts
+    fabric = Fabric.create(*parts)
+    fabric.share()
+    role = Fabric.attach(memory, path, identity)
+    with pytest.raises(LockedError, match="roles still use the fabric"):
+        fabric.remove()
+    role.close()
+    fabric.remove()
+    fabric.arrays.blogs[1][-1] = 1
+    fabric.close()
+    with pytest.raises(NotFoundError):
+        Fabric.look(memory, path)
+
+
+def test_looking_changes_nothing_and_needs_no_lock(parts: Parts) -> None:
+    memory, path, _, _ = parts
+    owner = Fabric.create(*parts)
+    seen = Fabric.look(memory, path)
+    owner.arrays.control_words[records.CONTROL_TERM] = 4
+    assert seen.arrays.control[0]["term"] == 4
+    assert seen.header == owner.header
+    with pytest.raises(ValueError, match="read-only"):
+        seen.arrays.control_words[0] = 1
+    seen.close()
+    owner.close()
+
+
+def test_a_file_that_was_cut_is_not_touched(path: str, sizes: FabricSizes, identity: Identity) -> None:
+    memory = OsSharedMemory()
+    fabric = Fabric.create(memory, path, sizes, identity)
+    fabric.share()
+    fabric.require_whole()
+    os.truncate(path, 8192)
+    with pytest.raises(CorruptionError, match=r"shorter than the \d+ bytes that its header says: somebody cut it"):
+        fabric.require_whole()
+    with pytest.raises(CorruptionError, match="somebody cut it"):
+        Fabric.attach(memory, path, identity)
+    with pytest.raises(CorruptionError, match="somebody cut it"):
+        Fabric.look(memory, path)
+    fabric.close()
+    os.truncate(path, 100)
+    with pytest.raises(CorruptionError, match="not a fabric of Seawall: a file of 100 bytes"):
+        Fabric.open_or_create(memory, path, sizes, identity)
+
+
+def test_every_page_is_reserved(path: str, sizes: FabricSizes, identity: Identity) -> None:
+    Fabric.create(OsSharedMemory(), path, sizes, identity).close()
+    status = os.stat(path)
+    assert status.st_blocks * 512 >= status.st_size == FabricLayout.of(sizes).size
+    assert status.st_mode & 0o077 == 0
+
+
+def test_missing_space_is_told_before_anything_is_made(sizes: FabricSizes, identity: Identity) -> None:
+    need = FabricLayout.of(sizes).size
+    memory = SimSharedMemory(capacity=need - 1)
+    message = (
+        rf"/f: the fabric needs {need} bytes and {need - 1} are free there: lower fabric.brokers \(now 2\) or "
+        r"fabric.blog_size \(now 65536\), of which blogs take 131072 bytes, .* or set fabric.directory"
+    )
+    with pytest.raises(DiskFullError, match=message):
+        Fabric.create(memory, "/f", sizes, identity)
+    with pytest.raises(NotFoundError):
+        Fabric.look(memory, "/f")
+    Fabric.create(SimSharedMemory(capacity=need), "/f", sizes, identity).close()
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.ENOSPC, r"\d+ are free there: lower"),
+        (errno.EFBIG, r"files of this process must be smaller \(ulimit -f\)"),
+    ],
+)
+def test_space_that_goes_meanwhile_is_told_alike(
+    path: str, sizes: FabricSizes, identity: Identity, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(DiskFullError, match=words):
+        Fabric.create(OsSharedMemory(), path, sizes, identity)
+    assert not os.path.exists(path)
+
+
+def test_other_failures_stay_what_they_are(
+    path: str, sizes: FabricSizes, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "posix_fallocate", broken)
+    with pytest.raises(OSError, match="broken") as caught:
+        Fabric.create(OsSharedMemory(), path, sizes, identity)
+    assert not isinstance(caught.value, DiskFullError)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, sizes: FabricSizes, identity: Identity) -> None:
+    with pytest.raises(NotFoundError, match=r"its folder does not exist; make it, or set fabric.directory"):
+        Fabric.create(OsSharedMemory(), str(tmp_path / "none" / "f"), sizes, identity)
+
+
+def test_a_simulated_machine_keeps_the_fabric_over_a_kill_and_loses_it_with_the_power(
+    sizes: FabricSizes, identity: Identity
+) -> None:
+    host = SimHost.create(seed=1)
+    held = Fabric.open_or_create(host.memory, "/f", sizes, identity)
+    held.arrays.control_words[records.CONTROL_COMMITTED] = 3
+    with pytest.raises(LockedError):
+        Fabric.open_or_create(host.memory, "/f", sizes, identity)
+    host.kill()
+    warm = Fabric.open_or_create(host.memory, "/f", sizes, identity)
+    assert (warm.start, int(warm.arrays.control[0]["committed"])) == (Start.WARM, 3)
+    host.crash()
+    cold = Fabric.open_or_create(host.memory, "/f", sizes, identity)
+    assert (cold.start, int(cold.arrays.control[0]["committed"])) == (Start.COLD, 0)
+
+
+def test_where_a_fabric_lies() -> None:
+    disk, directory_id = SimDisk(seed=1), bytes(range(16))
+    name = f"seawall-{directory_id.hex()}.fabric"
+    assert fabric_path(disk, FabricConfig(), "/data", directory_id) == f"/data/{name}"
+    disk.make_directory("/dev/shm")
+    assert fabric_path(disk, FabricConfig(), "/data", directory_id) == f"/dev/shm/{name}"
+    assert fabric_path(disk, FabricConfig(directory="/dax"), "/data", directory_id) == f"/dax/{name}"
+    assert fabric_path(OsFiles(), FabricConfig(directory="x"), "/data", directory_id) == f"x/{name}"

@@ -1,0 +1,38 @@
+"""Which start of the machine this is."""
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seawall.io.boot import boot_id, read_boot_id
+
+
+def test_a_file_with_a_number_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "boot_id"
+    path.write_text("00112233-4455-6677-8899-aabbccddeeff\n", encoding="ascii")
+    assert read_boot_id(str(path)) == bytes.fromhex("00112233445566778899aabbccddeeff")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no number", b"\xff\xfe"])
+def test_where_none_is_told_no_two_are_alike(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "boot_id"
+    if content is not None:
+        path.write_bytes(content)
+    first, second = read_boot_id(str(path)), read_boot_id(str(path))
+    assert len(first) == len(second) == 16
+    assert first != second
+
+
+def test_it_stays_the_same_in_a_process() -> None:
+    assert boot_id() == boot_id()
+    assert len(boot_id()) == 16
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="only Linux tells it in a file")
+def test_every_process_of_one_start_has_the_same() -> None:
+    code = "import sys; from seawall.io.boot import boot_id; sys.stdout.write(boot_id().hex())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == boot_id().hex()
