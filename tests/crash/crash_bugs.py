@@ -158,7 +158,7 @@ def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
 def places_not_filled(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint forgets the batches that wait in the log, and copies none."""
 
-    def fill(self: TopicLog, locate: object) -> None:
+    def fill(self: TopicLog, *_: object) -> None:
         for filling in self.filling:
             filling.waiting.clear()
 

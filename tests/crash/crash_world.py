@@ -153,6 +153,7 @@ class World:
             *[self.append] * 12,
             *[self.check] * 2,
             *[self.checkpoint] * 2,
+            *[self.place] * 2,
             *[self.delete_below] * 2,
             *[self.delete_tag] * 2,
             *[self.pass_time] * 2,
@@ -345,6 +346,12 @@ class World:
     def checkpoint(self) -> None:
         with self.changing() as store:
             store.checkpoint()
+
+    def place(self) -> None:
+        """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
+        for job in self._usable().plan_places():
+            job.carry_out()
+            job.settle()
 
     def check(self) -> None:
         self.history.check(self._usable(), self.chance, whole=False)

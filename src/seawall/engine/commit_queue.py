@@ -123,10 +123,7 @@ class CommitQueue:
         return Delivery(self, bundle, offset, record_count)
 
     def join(self, topic: str, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
-        """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it.
-
-        This is what most records of many publishers do, so it is `offer` without anything that they do not need.
-        """
+        """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it."""
         with self._mutex:
             bundle = self._open.get(topic)
             if bundle is None:
@@ -218,10 +215,27 @@ class CommitQueue:
             self._give_turn_up(turn)
             raise
         try:
-            with self.state:
+            with self._store.upkeep.placing, self.state:
                 yield self._store
         finally:
             self.hand_on()
+
+    def place_ahead(self) -> None:
+        """Bring what waits in the log to its places while others go on, so that a checkpoint has less to do."""
+        store = self._store
+        with store.upkeep.placing:
+            try:
+                with self.state:
+                    jobs = store.plan_places()
+                for job in jobs:
+                    job.carry_out()
+                with self.state:
+                    for job in jobs:
+                        job.settle()
+            except (SeawallError, OSError) as error:
+                # Whoever changes something next is told: a place that could not be filled is no place.
+                with self.state:
+                    store.refuse_changes(error)
 
     def _take_turn(self, turn: Turn) -> bool:
         """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""

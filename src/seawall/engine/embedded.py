@@ -91,6 +91,8 @@ class EmbeddedLog:
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
+        self._placer = Pump(self.queue.place_ahead)
+        store.upkeep.place_soon = self._placer.wake
         #: Notified when there is something new to read.
         self._news = threading.Condition()
         self._readers_waiting = 0
@@ -324,6 +326,7 @@ class EmbeddedLog:
         if self._refusal is not None:
             return
         self._pump.stop()
+        self._placer.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
                 self._refusal = "this log is closed"

@@ -28,6 +28,7 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, Tim
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.placing import PlaceJob
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
@@ -35,6 +36,7 @@ from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
+from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
 from seawall.io.files import NO_SPACE, OsFiles
@@ -110,7 +112,7 @@ class Store:
             ceiling_step=settings.ceiling_step,
             headroom=_HEADROOM,
         )
-        self._checkpoint_at = checkpoint_at
+        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
         self._catalog = catalog
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
@@ -217,15 +219,12 @@ class Store:
     @property
     def is_tidy_up_due(self) -> bool:
         """Whether `tidy_up` has something to do."""
-        return bool(self._removal.loose) or self._is_checkpoint_due()
+        return bool(self._removal.loose) or self._wal.at + self._writer.staged >= self.upkeep.look_at
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
-        try:
+        with self._changing():
             self._committer.finish(commit)
-        except BaseException as error:
-            self._failure = error
-            raise
         return bool(commit.limited) or self.is_tidy_up_due
 
     def fail(self, error: BaseException) -> None:
@@ -261,23 +260,29 @@ class Store:
             self._writer.flush(durable=True)
             self._committer.forget_rooms()
             for log in self._logs.values():
-                log.fill(self._wal.locate)
+                log.fill(self._wal.locate, self._wal.at)
                 log.seal_rolled()
-            filling = [
-                (topic_id, each.segment.first_seq, each.segment.index.entries)
-                for topic_id, log in self._logs.items()
-                if log.is_kept
-                for each in log.filling
-            ]
+            filling = [each for log in self._logs.values() for each in log.unsealed()]
             sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
             now = self._machine.clock.wall_ns()
             self._snapshots.write(Snapshot(self._writer.frontier.next_position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
-            self._checkpoint_at = self._wal.at
+            self.upkeep.checkpointed(self._wal.at)
         self._removal.look_everywhere()
         self._let_go()
         with self._preparing():
             self._removal.store_deletes()
+
+    def plan_places(self) -> list[PlaceJob]:
+        """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
+        self._committer.absorb()
+        jobs = [job for log in self._logs.values() for job in log.plan_places(self._wal.locate, self._wal.at)]
+        # A segment that nothing waits for may be taken back meanwhile.
+        return [job for job in jobs if job.entries.size]
+
+    def refuse_changes(self, error: BaseException) -> None:
+        """Something went wrong on the side (INV-STORE-FAILED)."""
+        self._failure = self._failure or error
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
@@ -364,8 +369,6 @@ class Store:
                 self.sessions.apply(part)
             case Ceiling():
                 self._writer.frontier.set_ceiling(part.topic_id, part.ceiling)
-            case _:
-                pass
 
     def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
@@ -406,18 +409,16 @@ class Store:
                 self.retain(due)
             elif self._removal.loose:
                 self._let_go()
-            if self._is_checkpoint_due():
-                self.checkpoint()
+            at = self._wal.at + self._writer.staged
+            if at >= self.upkeep.look_at:
+                self.upkeep.look_after(at, self.checkpoint)
         except DiskFullError:
             # The log stays longer than it should; the next try is after another stretch of it.
-            self._checkpoint_at = self._wal.at
+            self.upkeep.checkpointed(self._wal.at)
         except (SeawallError, OSError):
             # Whoever changes something next is told: INV-STORE-FAILED.
             if self._failure is None:
                 raise
-
-    def _is_checkpoint_due(self) -> bool:
-        return self._wal.at + self._writer.staged >= self._checkpoint_at + self._settings.checkpoint_size
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

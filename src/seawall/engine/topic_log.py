@@ -18,13 +18,14 @@ One owner at a time, for planning too. This module must not know what makes a ba
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.engine.placing import LocateFile, PlaceJob, plan_place
 from seawall.engine.planning import (
     LiveRuns,
     Locate,
@@ -33,7 +34,7 @@ from seawall.engine.planning import (
     split_by_place,
     waiting_addresses,
 )
-from seawall.io.interfaces import File, Files
+from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
 from seawall.storage.batch_index import BatchIndex, Entries
 from seawall.storage.directory import DataDirectory
@@ -41,9 +42,6 @@ from seawall.storage.epochs import WalAddress
 from seawall.storage.segment_names import sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
-
-#: The file an address of the log lies in, and the position there.
-LocateFile: TypeAlias = Callable[[WalAddress], tuple[File, int]]
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -146,17 +144,22 @@ class TopicLog:
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
-    def fill(self, locate_file: LocateFile) -> None:
+    def plan_places(self, locate_file: LocateFile, below: WalAddress) -> list[PlaceJob]:
+        """What waits in the log below an address, to be brought to its places."""
+        return [plan_place(filling, locate_file, below) for filling in self.filling]
+
+    def fill(self, locate_file: LocateFile, below: WalAddress) -> None:
         """Copy every batch that waits in the log to its place, and make all places durable."""
-        for filling in self.filling:
-            for first, last in _runs(filling):
-                entries = filling.segment.index.slice(first, last)
-                at = int(entries["at"][0])
-                length = int(entries["at"][-1]) + int(entries["length"][-1]) - at
-                source, source_at = locate_file(filling.waiting[first])
-                filling.segment.copy_from(source, source_at, at, length)
-            filling.segment.sync()
-            filling.waiting.clear()
+        for job in self.plan_places(locate_file, below):
+            job.carry_out()
+            job.settle()
+
+    def unsealed(self) -> list[tuple[TopicId, Seq, Entries]]:
+        """The segments that are not sealed and outlive the process: topic, first seq, index."""
+        if not self.is_kept:
+            return []
+        segments = [filling.segment for filling in self.filling]
+        return [(self._home.topic_id, segment.first_seq, segment.index.entries) for segment in segments]
 
     def seal_rolled(self) -> None:
         """Seal every segment that is not written on any more; all places must be filled."""
@@ -267,21 +270,6 @@ class TopicLog:
 
 def _reaches(index: BatchIndex, seq: Seq) -> bool:
     return len(index) > 0 and index.last_seq >= seq
-
-
-def _runs(filling: Filling) -> Iterator[tuple[int, int]]:
-    """Ranges of entries that lie back to back in the log as they do in the segment: one copy each."""
-    lengths = filling.segment.index.entries["length"]
-    first = end = -1
-    for entry in sorted(filling.waiting):
-        address = filling.waiting[entry]
-        if entry != end or address != filling.waiting[entry - 1] + int(lengths[entry - 1]):
-            if end > first:
-                yield first, end
-            first = entry
-        end = entry + 1
-    if end > first:
-        yield first, end
 
 
 def topic_home(files: Files, directory: DataDirectory, topic_id: TopicId) -> TopicHome:
