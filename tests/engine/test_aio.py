@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import seawall
 from seawall.engine.aio import AsyncLog
+from seawall.engine.appends import Append, Commit
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
-from seawall.errors import FatalError, InvalidInputError, LockedError, NotFoundError, SeawallError, WrongStateError
+from seawall.errors import (
+    FatalError,
+    InvalidInputError,
+    LockedError,
+    NotFoundError,
+    SeawallError,
+    SyncError,
+    WrongStateError,
+)
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
@@ -271,12 +281,86 @@ def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
 
     async def work(log: AsyncLog) -> None:
         monkeypatch.setattr(Store, "checkpoint", checkpoint)
-        assert (await log.publish("events", bytes(5_000))).first_seq == 1
+        sent = 0
+        # It comes when batches were brought to their places, on a thread.
+        while log._log is not None and log._log._store._failure is None:
+            assert (await log.publish("events", b"x" * 500)).first_seq == sent + 1
+            sent += 1
         with pytest.raises(FatalError, match="earlier change"):
             await log.publish("events", b"y")
-        assert await values(log) == [bytes(5_000)]
+        assert await values(log) == [b"x" * 500] * sent
 
     on_loop(tmp_path, work, replace(SMALL, checkpoint_size=KIB))
+
+
+async def crowd(log: AsyncLog, rounds: int) -> None:
+    """Many tasks, each with one record under way."""
+
+    async def append(name: int) -> None:
+        for number in range(rounds):
+            await log.publish("events", b"%d %d" % (name, number))
+
+    await asyncio.gather(*(append(name) for name in range(40)))
+
+
+def test_a_commit_begins_while_another_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[bool] = []
+    real = Store.begin_ahead
+
+    def begin_ahead(self: Store, appends: Sequence[Append]) -> Commit | None:
+        commit = real(self, appends)
+        begun.append(commit is not None)
+        return commit
+
+    monkeypatch.setattr(Store, "begin_ahead", begin_ahead)
+
+    async def work(log: AsyncLog) -> None:
+        await crowd(log, 60)
+        # Turns of others come in between, and readers look.
+        running = asyncio.create_task(crowd(log, 60))
+        for number in range(5):
+            await log.create_topic(f"between-{number}")
+            await log.describe("events")
+        await running
+
+    on_loop(tmp_path, work)
+    assert any(begun)
+    with seawall.open(tmp_path / "data") as log:
+        assert log.verify().is_sound
+        found = [record.value for item in log.follow("events") for record in cast("ReceivedBatch", item)]
+        for name in range(40):
+            own = [int(value.split()[1]) for value in found if value.split()[0] == b"%d" % name]
+            assert own == [*range(60), *range(60)]
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_what_was_begun_falls_with_the_commit_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    real = DiskRing.reap
+    if not is_begun:
+        monkeypatch.setattr(Store, "begin_ahead", lambda *_: None)
+
+    async def work(log: AsyncLog) -> None:
+        await crowd(log, 5)
+        before = (await log.describe("events")).record_count
+
+        def reap(self: DiskRing, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
+            done = real(self, wait_ms=wait_ms, count=count)
+            # Only once something waits behind it.
+            if log._driver is not None and log._driver._next is not None:
+                return [Completion(each.tag, -errno.EIO) for each in done]
+            return done
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskRing, "reap", reap)
+            told = await asyncio.gather(*(crowd(log, 20) for _ in range(2)), return_exceptions=True)
+        assert {type(each) for each in told} <= {SyncError, FatalError}
+        with pytest.raises(FatalError, match="an earlier change failed"):
+            await log.publish("events", b"x")
+        assert (await log.describe("events")).record_count >= before
+
+    on_loop(tmp_path, work)
 
 
 def test_opening_and_closing(tmp_path: Path) -> None:

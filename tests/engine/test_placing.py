@@ -147,29 +147,39 @@ def test_a_log_that_ends_too_early_is_damage(store: Store) -> None:
 class Tended:
     """What an upkeep has asked for."""
 
-    def __init__(self, size: int) -> None:
-        self.done: list[str] = []
-        self.upkeep = Upkeep(WalAddress(1_000), size)
-        self.upkeep.place_soon = lambda: self.done.append("place")
+    def __init__(self) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.at = 1_000
+        self.upkeep = Upkeep(WalAddress(self.at), 800)
+        self.upkeep.place_soon = lambda: self.done.append(("place", self.at))
 
-    def grow(self, at: int) -> None:
-        if at >= self.upkeep.look_at:
-            self.upkeep.look_after(at, lambda: self.checkpoint(at))
+    def grow(self, to: int) -> None:
+        while self.at < to:
+            self.at += 10
+            if self.at >= self.upkeep.look_at:
+                self.upkeep.look_after(self.at, self.checkpoint)
 
-    def checkpoint(self, at: int) -> None:
-        self.done.append("checkpoint")
-        self.upkeep.checkpointed(WalAddress(at))
-
-
-def test_places_are_filled_in_steps_and_then_there_is_a_checkpoint() -> None:
-    tended = Tended(800)
-    for at in range(1_000, 2_601, 50):
-        tended.grow(at)
-    assert tended.done == [*["place"] * 7, "checkpoint", *["place"] * 7, "checkpoint"]
+    def checkpoint(self) -> None:
+        self.done.append(("checkpoint", self.at))
+        self.upkeep.checkpointed(WalAddress(self.at))
 
 
-def test_a_checkpoint_waits_for_who_is_placing() -> None:
-    tended = Tended(800)
+def test_places_are_filled_before_there_is_a_checkpoint() -> None:
+    tended = Tended()
+    tended.grow(1_830)
+    assert tended.done == [("place", 1_800)]
+    # It takes its time, and is asked again.
+    tended.grow(1_870)
+    assert tended.done == [("place", 1_800), ("place", 1_850)]
+    tended.upkeep.placed()
+    tended.grow(2_600)
+    assert tended.done[2:] == [("checkpoint", 1_880)]
+    tended.grow(2_680)
+    assert tended.done[3:] == [("place", 2_680)]
+
+
+def test_a_checkpoint_leaves_those_alone_who_place() -> None:
+    tended = Tended()
     entered, left = threading.Event(), threading.Event()
 
     def place() -> None:
@@ -180,21 +190,20 @@ def test_a_checkpoint_waits_for_who_is_placing() -> None:
     thread = threading.Thread(target=place)
     thread.start()
     assert entered.wait(30)
+    tended.upkeep.placed()
     tended.grow(1_800)
     assert tended.done == []
-    assert tended.upkeep.look_at > 1_800
     left.set()
     thread.join()
-    tended.grow(tended.upkeep.look_at)
-    assert tended.done == ["checkpoint"]
+    tended.grow(1_900)
+    assert [what for what, _ in tended.done] == ["checkpoint"]
 
 
 def test_nobody_has_to_place() -> None:
-    tended = Tended(800)
+    tended = Tended()
     tended.upkeep.place_soon = None
-    for at in range(1_000, 1_801, 50):
-        tended.grow(at)
-    assert tended.done == ["checkpoint"]
+    tended.grow(2_600)
+    assert tended.done == [("checkpoint", 1_800), ("checkpoint", 2_600)]
 
 
 # --- on the side ---------------------------------------------------------------------------------------------------

@@ -232,6 +232,7 @@ class CommitQueue:
                 with self.state:
                     for job in jobs:
                         job.settle()
+                    store.upkeep.placed()
             except (SeawallError, OSError) as error:
                 # Whoever changes something next is told: a place that could not be filled is no place.
                 with self.state:
