@@ -353,6 +353,9 @@ def test_a_second_opener_is_refused(tmp_path: Path, log: EmbeddedLog) -> None:
 
 
 def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
+    # A record waits, whose batch others would join.
+    waiting = log.queue.offer(log.bundle_of("events", b"waits"))
+    assert log.queue.joinable
     child = os.fork()
     if child == 0:
         refused = 0
@@ -364,8 +367,8 @@ def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
         log.close()
         os._exit(0 if refused == 2 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    log.publish("events", b"still open in the parent")
-    assert values(log) == [b"still open in the parent"]
+    assert log.publish("events", b"still open in the parent").position == waiting.result().position
+    assert values(log) == [b"waits", b"still open in the parent"]
 
 
 def test_records_are_deleted_by_seq_and_by_tag(tmp_path: Path) -> None:

@@ -20,17 +20,17 @@ INV-NOT-FORGOTTEN: while the queue is not empty somebody leads, or was woken to.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import ClassVar, Final
+from typing import Final
 
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group, error_of
 from seawall.engine.store import Store
+from seawall.engine.turns import HELP_AFTER_S, Turn
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
@@ -41,31 +41,6 @@ from seawall.wire.records import raw_head
 _ORDERED: Final = int(AckLevel.ORDERED)
 _DURABLE: Final = int(AckLevel.DURABLE)
 
-#: A thread that waits for another's commit looks after this long whether it is stuck behind an idle driver.
-_HELP_AFTER_S: Final = 0.05
-
-
-class Turn:
-    """A thread that wants the store for itself."""
-
-    __slots__ = ("_woken", "is_taken")
-
-    #: Whoever waits for a turn commits what is before it.
-    driver: ClassVar[None] = None
-
-    def __init__(self) -> None:
-        self._woken = threading.Event()
-        self.is_taken = False
-
-    def wait(self) -> None:
-        """Sleep until woken, or for a while."""
-        self._woken.wait(_HELP_AFTER_S)
-        self._woken.clear()
-
-    def wake_one(self) -> None:
-        """Let it look again."""
-        self._woken.set()
-
 
 class CommitQueue:
     """The queue before one store."""
@@ -75,7 +50,7 @@ class CommitQueue:
         self._mutex = Lock()
         self._queue: deque[Bundle | Turn] = deque()
         #: The last queued bundle of a topic, by its name, where more records may become part of its batch.
-        self._open: dict[str, Bundle] = {}
+        self.joinable: dict[str, Bundle] = {}
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
@@ -104,7 +79,7 @@ class CommitQueue:
         if is_alone:
             if bundle.counts is not None or bundle.identity is not None or not self._commit_lone(bundle):
                 self._commit(Group((bundle,)))
-        elif waiter.acquire(timeout=_HELP_AFTER_S) and bundle.is_done:
+        elif waiter.acquire(timeout=HELP_AFTER_S) and bundle.is_done:
             bundle.wake_one()
         else:
             self.wait(bundle, None, waiter)
@@ -125,7 +100,7 @@ class CommitQueue:
     def join(self, topic: str, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
         """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it."""
         with self._mutex:
-            bundle = self._open.get(topic)
+            bundle = self.joinable.get(topic)
             if bundle is None:
                 return None
             offset = bundle.record_count
@@ -146,9 +121,9 @@ class CommitQueue:
         name = bundle.topic.name
         if not bundle.is_plain:
             # What follows must not get into a batch before this one.
-            self._open.pop(name, None)
+            self.joinable.pop(name, None)
         else:
-            before = self._open.get(name)
+            before = self.joinable.get(name)
             if (
                 before is not None
                 and before.topic is bundle.topic
@@ -157,7 +132,7 @@ class CommitQueue:
                 offset = before.record_count
                 before.take(bundle)
                 return before, offset
-            self._open[name] = bundle
+            self.joinable[name] = bundle
         self._queue.append(bundle)
         return bundle, 0
 
@@ -181,7 +156,7 @@ class CommitQueue:
                 self._commit(self._take())
                 continue
             self._look_after()
-            wait_s = _HELP_AFTER_S
+            wait_s = HELP_AFTER_S
             if deadline_ns is not None:
                 wait_s = min(wait_s, (deadline_ns - OsClock().monotonic_ns()) / 1e9)
             if wait_s > 0:
@@ -206,7 +181,7 @@ class CommitQueue:
         with self._mutex:
             self._queue.append(turn)
             # What comes later is committed later.
-            self._open.clear()
+            self.joinable.clear()
         try:
             while not self._take_turn(turn):
                 self._look_after()
@@ -426,8 +401,8 @@ class CommitQueue:
                 taken.append(first)
                 count += first.record_count
                 queue.popleft()
-                if self._open.get(first.topic.name) is first:
-                    del self._open[first.topic.name]
+                if self.joinable.get(first.topic.name) is first:
+                    del self.joinable[first.topic.name]
         return Group(taken)
 
     def _settle(self, bundle: Bundle, appends: Sequence[Append], error: Exception | None) -> None:

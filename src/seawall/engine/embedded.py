@@ -85,7 +85,6 @@ class EmbeddedLog:
         self._store = store
         #: Why nothing may be asked of it any more, if something may not.
         self._refusal: str | None = None
-        disown_on_fork(self)
         #: A topic, for who needs no look at what it holds.
         self.topic_named = store.topic_named
         self.queue = CommitQueue(store)
@@ -93,6 +92,7 @@ class EmbeddedLog:
         self._pump = Pump(self.queue.lead_all)
         self._placer = Pump(self.queue.place_ahead)
         store.upkeep.place_soon = self._placer.wake
+        disown_on_fork(self)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
         self._readers_waiting = 0
@@ -133,7 +133,12 @@ class EmbeddedLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`: a repetition is told where the first ones are.
         """
-        return self.queue.publish(self.bundle_of(topic, records, idempotency_key))
+        queue = self.queue
+        if queue.joinable and type(records) is bytes and idempotency_key is None:
+            delivery = queue.join(topic, records, None)
+            if delivery is not None:
+                return delivery.result()
+        return queue.publish(self.bundle_of(topic, records, idempotency_key))
 
     def publisher(
         self,
@@ -335,6 +340,8 @@ class EmbeddedLog:
     def disown(self) -> None:
         """This is a forked child: files, locks and threads belong to the parent."""
         self._refusal = "this log was opened by another process: a forked child must not use it"
+        # Nobody here would commit what waits.
+        self.queue.joinable.clear()
 
     def __enter__(self) -> Self:
         return self
