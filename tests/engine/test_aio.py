@@ -15,6 +15,7 @@ import pytest
 import seawall
 from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import Append, Commit
+from seawall.engine.delivery import Delivery
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
@@ -30,6 +31,7 @@ from seawall.errors import (
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
+from seawall.topics.state import TopicState
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
@@ -361,6 +363,52 @@ def test_what_was_begun_falls_with_the_commit_before_it(
         assert (await log.describe("events")).record_count >= before
 
     on_loop(tmp_path, work)
+
+
+def test_who_is_told_may_publish_at_once(tmp_path: Path) -> None:
+    """Ack level 1 is told while a commit begins, also one that begins ahead."""
+
+    async def work(log: AsyncLog) -> None:
+        publisher = await log.publisher("events", ack=1)
+        more: list[Delivery] = []
+
+        def again(delivery: Delivery) -> None:
+            more.append(log.publish("events", b"again"))
+
+        for number in range(300):
+            publisher.publish(b"%d" % number).add_callback(again)
+            more.append(log.publish("events", b"beside"))
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        while len(more) < 600:
+            await more[-1]
+        await asyncio.gather(*more)
+        assert (await log.describe("events")).record_count == 900
+
+    on_loop(tmp_path, work)
+
+
+def test_closing_waits_for_what_is_tidied_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, left = threading.Event(), threading.Event()
+    real = Store.tidy_up
+
+    def tidy_up(self: Store, *limited: Sequence[TopicState]) -> None:
+        entered.set()
+        assert left.wait(30)
+        real(self, *limited)
+
+    async def work(log: AsyncLog) -> None:
+        monkeypatch.setattr(Store, "tidy_up", tidy_up)
+        log.publish("events", bytes(5_000))
+        while not entered.is_set():
+            await asyncio.sleep(0.001)
+        log.publish("events", b"behind it")
+        threading.Timer(0.05, left.set).start()
+
+    on_loop(tmp_path, work, replace(SMALL, checkpoint_size=KIB))
+    monkeypatch.undo()
+    with seawall.open(tmp_path / "data") as log:
+        assert log.describe("events").record_count == 2
 
 
 def test_opening_and_closing(tmp_path: Path) -> None:

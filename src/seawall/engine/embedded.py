@@ -1,4 +1,4 @@
-"""The embedded log: `seawall.open("data/")` in any Python process. No server, and no thread until there is work for one.
+"""The embedded log: `seawall.open("data/")` in any Python process. No server, no thread before there is work for one.
 
     with seawall.open("data/") as log:
         log.create_topic("events")

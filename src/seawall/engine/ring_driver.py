@@ -2,8 +2,9 @@
 
 The loop's turn goes on while the ring's server, which needs no GIL, writes; a readable descriptor brings the end of the
 commit back. Checkpoints and evictions behind a commit are done on a thread. What is left on the loop is the beginning
-of a segment or of a file of the log, once in many megabytes. One commit is under way at a time, and what is published
-meanwhile goes into the next: the more appenders, the more each sync carries.
+of a segment or of a file of the log, once in many megabytes. One commit is written at a time, and what is published
+meanwhile goes into the next: the more appenders, the more each sync carries. When half of those who append wait for one
+commit, the records of the other half are numbered and encoded for the next.
 
 A thread that needs the store while a commit is under way may finish it instead of the loop (`help`); on the loop's own
 thread it has to, because nobody else would.
@@ -42,7 +43,11 @@ class RingDriver:
         self._ring = ring
         self._loop = loop
         self._thread = threading.get_ident()
-        self._lock = threading.Lock()
+        # Entered again by whoever is told of a delivery and publishes at once.
+        self._lock = threading.RLock()
+        #: Set unless something is tidied up on a thread.
+        self._is_tidy = threading.Event()
+        self._is_tidy.set()
         self._group: Group | None = None
         #: What is written after it; begun already, where that can be.
         self._next: Group | None = None
@@ -51,6 +56,7 @@ class RingDriver:
         self._is_short = False
         self._error: Exception | None = None
         self._is_woken = False
+        self._is_closed = False
         #: Calls since the last commit began.
         self._wakes = 0
         #: Records that are on their way at once, as far as is known.
@@ -61,6 +67,8 @@ class RingDriver:
     def wake(self) -> None:
         """Have what is queued committed soon; from any thread."""
         on_loop = threading.get_ident() == self._thread
+        if self._is_closed:
+            return
         if self._group is not None:
             if on_loop:
                 self._prepare()
@@ -86,8 +94,11 @@ class RingDriver:
             self._reap(0)
 
     def close(self) -> None:
-        """Finish what is under way and leave the loop."""
-        self.help()
+        """Finish what is under way and leave the loop; what is queued is left to whoever leads next."""
+        self._is_closed = True
+        while self._group is not None or not self._is_tidy.is_set():
+            self.help()
+            self._is_tidy.wait()
         self._queue.help = None
         self._loop.remove_reader(self._ring.completed.wait_fd)
         self._ring.close()
@@ -97,7 +108,7 @@ class RingDriver:
     def _start(self, told_soon: int = 0) -> None:
         """Begin the next commit, if none is under way; `told_soon` records of the last one are about to be told."""
         self._is_woken = False
-        if self._group is not None:
+        if self._group is not None or self._is_closed:
             return
         group = self._queue.take_lead()
         if group is None:
@@ -126,10 +137,15 @@ class RingDriver:
             if group is None:
                 return
             self._gauge(self._group.record_count + group.record_count)
-            with suppress(SeawallError, OSError):
-                # If it fails everybody in it is told; if it cannot be, it begins when its turn has come.
+            self._next = group
+            try:
+                # If it cannot be, it begins when its turn has come.
                 self._queue.begin_ahead(group)
-                self._next = group
+            except BaseException as error:
+                # Everybody in the group was told.
+                self._next = None
+                if not isinstance(error, (SeawallError, OSError)):
+                    raise
 
     def _gauge(self, record_count: int) -> None:
         """So many records, beside those that are queued, are on their way."""
@@ -232,6 +248,7 @@ class RingDriver:
         """
         try:
             if self._queue.finish(group) and (following is None or following.commit is None):
+                self._is_tidy.clear()
                 self._loop.run_in_executor(None, self._conclude, group, following)
                 return
         except BaseException as error:
@@ -256,15 +273,16 @@ class RingDriver:
 
     def _conclude(self, group: Group, following: Group | None) -> None:
         try:
-            self._queue.tidy_up(group)
-            self._queue.tell(group)
-        except (SeawallError, OSError):
-            # Everybody in the group was told.
-            pass
-        if following is None:
-            self._queue.hand_on()
-        else:
-            self._follow(following)
+            # If it fails everybody in the group is told.
+            with suppress(SeawallError, OSError):
+                self._queue.tidy_up(group)
+                self._queue.tell(group)
+        finally:
+            if following is None:
+                self._queue.hand_on()
+            else:
+                self._follow(following)
+            self._is_tidy.set()
 
 
 def _failure(code: int) -> Exception:

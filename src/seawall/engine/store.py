@@ -39,7 +39,7 @@ from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
 from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
-from seawall.io.files import NO_SPACE, OsFiles
+from seawall.io.files import NO_SPACE, PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -103,7 +103,7 @@ class Store:
         self._committer = Committer(
             catalog,
             writer,
-            ShortWay(wal, writer.frontier, term, can_write=isinstance(machine.files, OsFiles)),
+            ShortWay(wal, writer.frontier, term, can_write=PLAIN_SYNC_IS_ENOUGH and isinstance(machine.files, OsFiles)),
             self._removal,
             sessions.window,
             machine.clock,

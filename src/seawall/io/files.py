@@ -33,6 +33,7 @@ from seawall.limits import COPY_BUFFER_SIZE, IOVEC_COUNT_MAX
 
 __all__ = [
     "NO_SPACE",
+    "PLAIN_SYNC_IS_ENOUGH",
     "REPLACEMENT_SUFFIX",
     "OsFile",
     "OsFiles",
@@ -51,6 +52,9 @@ NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 #: macOS keeps written data in the drive's own cache on `fsync`; only this command empties it. None elsewhere.
 _FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+#: Whether a kernel that writes and syncs by itself keeps the promise of `OsFile.sync`.
+PLAIN_SYNC_IS_ENOUGH: Final = _FULL_SYNC_COMMAND is None
 
 #: Reasons the kernel gives when it cannot copy between these two files, though a read and a write would work.
 _COPY_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
