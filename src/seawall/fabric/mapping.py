@@ -42,13 +42,14 @@ from seawall.errors import (
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.header import MAGIC, FabricHeader, Identity, is_unfinished, parse_identity
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
+from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import Files, Mapping, SharedMemory
 from seawall.limits import PAGE_SIZE
 
 #: Where memory that several processes share lives on Linux.
 SHARED_MEMORY_DIRECTORY: Final = "/dev/shm"
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EDQUOT})
+_NO_ROOM: Final = NO_SPACE | {errno.ENOMEM}
 
 
 class Start(StrEnum):
