@@ -35,7 +35,7 @@ class Desk:
         self.answers = np.zeros(rooms, broker_acks.ANSWER_ROW)
 
     def settle(self, index: int, position: int, status: int = 0, reason: int = 0) -> None:
-        content = struct.pack("<QQQQBxH20xQ", position, position + 100, position + 200, 7, status, reason, index + 1)
+        content = struct.pack("<qQQQBxH20xQ", position, position + 100, position + 200, 7, status, reason, index + 1)
         self.results.reshape(-1, 64)[index % SLOTS] = np.frombuffer(content, np.uint8)
 
     def collect(self, module: Any = broker_acks, *, durable: int = 0) -> list[tuple[Any, ...]]:
@@ -49,7 +49,7 @@ class Desk:
 
 
 cells = st.tuples(st.sampled_from([0, 2, 5]), st.sampled_from([0, 1, 2]))
-results = st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 4), st.integers(0, 9))
+results = st.tuples(st.integers(0, 3), st.integers(-1, 9), st.integers(0, 4), st.integers(0, 9))
 stages = st.lists(st.integers(0, 2), min_size=SLOTS, max_size=SLOTS)
 
 
@@ -144,3 +144,10 @@ def test_more_answers_than_fit_come_with_the_next_call() -> None:
     assert [answer[1] for answer in desk.collect()] == [0, 1]
     assert desk.answered == 2
     assert [answer[1] for answer in desk.collect()] == [2]
+
+
+def test_a_position_that_is_not_known_is_not_durable() -> None:
+    desk = Desk((2, 2), (2, 1))
+    desk.settle(0, -1, 1)
+    desk.settle(1, -1, 1)
+    assert [(answer[1], answer[4]) for answer in desk.collect(durable=99)] == [(1, UNKNOWN)]

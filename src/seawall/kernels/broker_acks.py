@@ -78,7 +78,8 @@ def judge_result(order: int, ack_level: int, status: int, position: int, durable
         return ANSWER_RESULT
     if ack_level == LEVEL_FAILURES:
         return ANSWER_NOTHING
-    if ack_level == LEVEL_DURABLE and position >= durable:
+    # A position that is not known is negative here, and durable it is not.
+    if ack_level == LEVEL_DURABLE and (position < 0 or position >= durable):
         return STAYS
     return ANSWER_RESULT
 

@@ -19,7 +19,7 @@ def judge_result(order: int, ack_level: int, status: int, position: int, durable
     if (order, ack_level) == (0, acks.LEVEL_ORDERED):
         return acks.ANSWER_ARRIVED
     if status in (0, 1):
-        reached = ack_level != acks.LEVEL_DURABLE or position < durable
+        reached = ack_level != acks.LEVEL_DURABLE or 0 <= position < durable
         told = acks.ANSWER_RESULT if ack_level else acks.ANSWER_NOTHING
         return told if reached else acks.STAYS
     return acks.ANSWER_RESULT if status > 1 else acks.STAYS
