@@ -205,6 +205,24 @@ def test_a_full_blog_takes_more_only_after_completion() -> None:
     assert ring.publish(batch(500)) == (broker_ring.RUN_DONE, [1, 2, 500])
 
 
+def test_not_one_line_of_bytes_in_use_is_given_away() -> None:
+    ring = Ring()
+    ring.publish(batch(512) + batch(512))
+    ring.complete(1)
+    assert ring.publish(batch(513))[0] == broker_ring.RUN_FULL
+    assert ring.publish(batch(512))[0] == broker_ring.RUN_DONE
+
+
+def test_what_was_passed_over_is_free_with_the_slot_before_it() -> None:
+    ring = Ring()
+    ring.publish(batch(512) + batch(128))
+    ring.complete(1)
+    ring.publish(batch(512))
+    assert ring.entry(2)[0] == BLOG
+    ring.complete(2)
+    assert ring.publish(batch(512)) == (broker_ring.RUN_DONE, [1, 3, 512])
+
+
 def test_a_batch_never_lies_across_the_end() -> None:
     ring = Ring()
     ring.publish(batch(600))
