@@ -19,8 +19,9 @@ PACKAGE = Path(__file__).parents[1] / "src" / "seawall"
 
 #: A room imports itself and the rooms before it.
 ROOMS = (
-    *("limits", "errors", "config", "core", "kernels", "wire", "io", "telemetry", "fabric", "sequencer", "storage"),
-    *("topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli", "testing"),
+    *("limits", "errors", "config", "core", "kernels", "wire", "io", "telemetry", "fabric", "sequencer"),
+    *("broker", "storage", "topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli"),
+    "testing",
 )
 
 #: What runs in a user's process, or in Spark's, must not drag a server along.

@@ -238,6 +238,25 @@ FABRIC_CHECKPOINT_RANGE = (2 * PAGE_SIZE, 1 * GIB)
 FABRIC_BLOG_SIZE = 2 * BLOCK_SIZE_MAX
 FABRIC_BLOG_RANGE = (64 * KIB, 1 * TIB)
 
+# --- brokers ---------------------------------------------------------------------------------------------------
+
+#: How long a batch that is still arriving may keep its slot: completion cannot pass it, so nobody's slots get free.
+BROKER_RESERVATION_MS = 1_000
+
+#: Batches that arrive in pieces, over all connections of a broker; each may take a whole batch of private memory.
+BROKER_UPLOADS_MAX = 64
+
+#: Fill of ring or BLog, in percent, at which a broker is under pressure, and at which it is not any more. Far enough
+#: apart that it does not change with every batch.
+BROKER_HIGH_WATERMARK_PERCENT = 80
+BROKER_LOW_WATERMARK_PERCENT = 50
+
+#: Pressure that lasts this long is told to publishers: a burst is over before, a slow disk is not.
+BROKER_PRESSURE_MS = 5_000
+
+#: Answers of one turn; there is another turn while there are more.
+BROKER_ANSWERS_MAX = 1_024
+
 # --- measuring -------------------------------------------------------------------------------------------------
 
 #: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.

@@ -169,7 +169,8 @@ REPLICA_VIEW: Final = 1
 REPLICA_HEARTBEAT: Final = 2
 COMPLETION_COMPLETED: Final = 0
 
-#: Flags of pending batches and of GOI entries. A SKIP with RANGE passes over `record_count` client seqs.
+#: Flags of pending batches and of GOI entries. A SKIP with RANGE passes over `record_count` client seqs. A pending
+#: batch that is a NOP has no bytes.
 FLAG_STRONG_ORDER: Final = 1 << 0
 FLAG_RECOVERED: Final = 1 << 2
 FLAG_SKIP: Final = 1 << 3

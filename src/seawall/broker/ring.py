@@ -1,0 +1,185 @@
+"""One broker's ring and BLog in the fabric, as an object: publish, reserve, answer, and how full it is.
+
+    publish    batches that have arrived, back to back, in one kernel call
+    reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
+    answers    what can be said about published batches (`kernels.broker_acks`)
+
+Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
+Whoever makes one has seen to it that the broker before has ended.
+
+`kernels.broker_ring` has the invariants. One thread uses a ring. A crash loses what this object holds, and all of it
+can be found out again from the fabric. It must not know connections: an owner is a number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from seawall.broker.watermarks import Pressure, Watermarks
+from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.fabric import records
+from seawall.fabric.arrays import Bytes, FabricArrays
+from seawall.fabric.records import Records
+from seawall.kernels import broker_acks, broker_ring
+from seawall.kernels.atomics import load_acquire_u64
+from seawall.limits import BROKER_ANSWERS_MAX
+from seawall.wire.codes import AckLevel
+
+assert broker_ring.TOKEN_WORD == records.PBR_TOKEN == records.RESULT_TOKEN
+assert (broker_ring.TAIL_CLAIMED, broker_ring.TAIL_BLOG_CLAIMED) == (records.TAIL_CLAIMED, records.TAIL_BLOG_CLAIMED)
+assert broker_ring.COMPLETED == records.COMPLETION_COMPLETED
+assert broker_acks.CONTROL_DURABLE == records.CONTROL_DURABLE
+assert broker_ring.FLAG_STRONG_ORDER == records.FLAG_STRONG_ORDER
+assert (broker_ring.FLAG_RECOVERED, broker_ring.FLAG_NOP) == (records.FLAG_RECOVERED, records.FLAG_NOP)
+
+
+class Stop(IntEnum):
+    """Why publishing ended where it did."""
+
+    DONE = broker_ring.RUN_DONE
+    FULL = broker_ring.RUN_FULL
+    NEVER_FITS = broker_ring.RUN_NEVER_FITS
+    CUT = broker_ring.RUN_CUT
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Batches that have their slots: `count` of them from index `first` on, the bytes before `consumed`."""
+
+    stop: Stop
+    count: int
+    first: int
+    consumed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What batches get that leave order and ack level to their topic."""
+
+    order: int
+    ack_level: AckLevel
+
+
+class BrokerRing:
+    """The pending batch ring of one broker, from the broker's side."""
+
+    __slots__ = (
+        *("_answers", "_blog", "_completion", "_control", "_control_words", "_entries", "_pending", "_progress"),
+        *("_results", "_result_words", "_slots", "_state", "_tails", "_watermarks", "broker", "stuck"),
+    )
+
+    def __init__(self, arrays: FabricArrays, broker: int, watermarks: Watermarks | None = None) -> None:
+        if not 0 <= broker < len(arrays.pbr):
+            raise InvalidInputError(
+                f"broker {broker} of a fabric with {len(arrays.pbr)}: take one of them, or raise fabric.brokers"
+            )
+        self.broker: Final = broker
+        self._control_words = arrays.control_words
+        self._control = arrays.control_words.view(np.int64)
+        self._tails = arrays.tail_words[broker].view(np.int64)
+        self._completion = arrays.completion_words[broker].view(np.int64)
+        self._slots = arrays.pbr_words[broker]
+        self._entries: Bytes = self._slots.view(np.uint8)
+        self._result_words = arrays.result_words[broker]
+        self._results: Bytes = self._result_words.view(np.uint8)
+        self._blog = arrays.blogs[broker]
+        self._pending = np.zeros(len(arrays.pbr[broker]), broker_ring.PENDING_ROW)
+        self._state = np.zeros(broker_ring.STATE_SIZE, np.int64)
+        self._state[broker_ring.BROKER] = broker
+        self._progress = np.zeros(broker_ring.PROGRESS_SIZE, np.int64)
+        self._answers = np.zeros(BROKER_ANSWERS_MAX, broker_acks.ANSWER_ROW)
+        self._watermarks = watermarks or Watermarks()
+        #: Slots of the broker before this one that became NOPs.
+        self.stuck: Final = broker_ring.resume_ring(
+            *(self._state, self._tails, self._completion, self._pending, self._entries, self._slots, self.term)
+        )
+        if self.stuck < 0:
+            raise CorruptionError(
+                f"broker {broker} has claimed {self._tails[0]} slots of which {self._completion[0]} are completed, in "
+                f"a ring of {len(self._pending)}: remove the fabric and start again, from what is on disk"
+            )
+
+    @property
+    def term(self) -> int:
+        """The term that batches are taken in now."""
+        return load_acquire_u64(self._control_words, records.CONTROL_TERM)
+
+    @property
+    def claimed(self) -> int:
+        """Slots taken since the beginning of the pod."""
+        return int(self._state[broker_ring.CLAIMED])
+
+    def publish(
+        self, batches: Bytes, owner: int, defaults: TopicDefaults, *, start: int = 0, end: int | None = None
+    ) -> Published:
+        """Publish the batches that lie back to back in a buffer, as many as have room; their checksums were verified.
+
+        `owner` comes back with their answers. What was not consumed is the caller's: it waits (FULL), it is refused
+        (NEVER_FITS), or the rest of it is still to come (CUT).
+        """
+        stop_at = batches.size if end is None else end
+        if not 0 <= start <= stop_at <= batches.size:
+            raise InvalidInputError(f"bytes {start} to {stop_at} of a buffer of {batches.size}")
+        code = broker_ring.publish_run(
+            *(batches, start, stop_at, owner, defaults.order, int(defaults.ack_level), self.term),
+            *(self._state, self._tails, self._completion, self._pending),
+            *(self._entries, self._slots, self._blog, self._progress),
+        )
+        count, first, consumed = self._progress.tolist()
+        return Published(Stop(code), count, first, consumed)
+
+    def reserve(self, size: int, deadline_ns: int) -> int | None:
+        """Claim a slot for a batch of `size` bytes that is still to come: its index, or None without room."""
+        index = broker_ring.reserve_slot(
+            *(self._state, self._tails, self._completion, self._pending, self._blog.size, size, deadline_ns)
+        )
+        if index == broker_ring.NEVER_FITS:
+            raise LimitError(
+                f"a batch of {size} bytes, the BLog has {self._blog.size}: send smaller ones or raise fabric.blog_size"
+            )
+        return index if index >= 0 else None
+
+    def reserved_bytes(self, index: int) -> Bytes:
+        """Where the batch of a reservation goes; not to be touched once it is published or abandoned."""
+        row = self._pending[index % len(self._pending)]
+        at = int(row["blog_offset"]) % self._blog.size
+        return self._blog[at : at + int(row["size"])]
+
+    def publish_reserved(self, index: int, owner: int, defaults: TopicDefaults) -> bool:
+        """Publish a reservation whose bytes are there; false if it was abandoned before."""
+        code = broker_ring.publish_reserved(
+            *(self._state, self._pending, self._entries, self._slots, self._blog),
+            *(index, owner, defaults.order, int(defaults.ack_level), self.term),
+        )
+        if code == broker_ring.RESERVED_CUT:
+            raise InvalidInputError(f"slot {index} does not hold one batch of its size: abandon it")
+        return code == broker_ring.RESERVED_PUBLISHED
+
+    def abandon(self, index: int) -> bool:
+        """Make a NOP of a reservation; false if it is none any more."""
+        arrays = (self._state, self._pending, self._entries, self._slots)
+        return broker_ring.abandon_reserved(*arrays, index, self.term) == 1
+
+    def overdue(self, now_ns: int, most: int) -> list[int]:
+        """Reservations whose deadline has come, oldest first."""
+        found = np.zeros(most, np.int64)
+        count = broker_ring.find_overdue(self._state, self._pending, now_ns, found)
+        return [int(index) for index in found[:count]]
+
+    def answers(self) -> Records:
+        """Answers that can be given now (`ANSWER_ROW`), valid until the next call; an empty array if there are none."""
+        arrays = (self._state, self._pending, self._result_words, self._results, self._control, self._answers)
+        return self._answers[: broker_acks.collect_answers(*arrays)]
+
+    def pressure(self, now_ns: int) -> Pressure:
+        """The advice of the watermarks, by whichever is fuller: the ring or the BLog."""
+        broker_ring.free_completed(self._state, self._completion, self._pending)
+        state = self._state
+        slots = int(state[broker_ring.CLAIMED] - state[broker_ring.FREED])
+        used = int(state[broker_ring.BLOG_CLAIMED] - state[broker_ring.BLOG_FREED])
+        capacity = len(self._pending) * self._blog.size
+        return self._watermarks.observe(max(slots * self._blog.size, used * len(self._pending)), capacity, now_ns)

@@ -1,0 +1,179 @@
+"""A broker's ring in a fabric: what the sequencer sees of it, what publishers are told, and how full it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seawall.broker.ring import BrokerRing, Published, Stop, TopicDefaults
+from seawall.broker.watermarks import Pressure
+from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.fabric import records
+from seawall.fabric.arrays import Bytes, FabricArrays
+from seawall.kernels.slots import ready_slots
+from seawall.limits import BROKER_PRESSURE_MS
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
+
+Make = Callable[..., Bytes]
+BLOG = 64 * 1024
+SLOTS = 64
+
+
+def test_the_sequencer_finds_batches_and_what_is_to_be_known_of_them(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    sent = np.concatenate([make_batch(7), make_batch(8, 300, order=5)])
+    assert ring.publish(sent, 70, defaults) == Published(Stop.DONE, 2, 0, 500)
+    assert ready_slots(arrays.pbr_words[1], records.PBR_TOKEN, 0, SLOTS) == 2
+    assert ready_slots(arrays.pbr_words[0], records.PBR_TOKEN, 0, SLOTS) == 0
+    assert arrays.broker_tails[1]["claimed"] == ring.claimed == 2
+    for index, (client_seq, flags) in enumerate([(7, 0), (8, records.FLAG_STRONG_ORDER)]):
+        entry = arrays.pbr[1][index]
+        at, size = int(entry["blog_offset"]), int(entry["size"])
+        header = parse_batch_header(arrays.blogs[1][at : at + size], source=BatchSource.CLIENT)
+        assert (header.client_seq, header.block_crc) == (client_seq, entry["block_crc"])
+        assert (entry["client_id"], entry["client_seq"], entry["session_epoch"]) == (9, client_seq, 6)
+        assert (entry["broker"], entry["term"], entry["flags"]) == (1, 3, flags)
+        assert (entry["topic_id"], entry["record_count"]) == (4, 2)
+
+
+def test_part_of_a_buffer_is_published_and_the_rest_is_the_callers(
+    ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    sent = np.concatenate([make_batch(1), make_batch(2), make_batch(3)])
+    assert ring.publish(sent, 70, defaults, start=200, end=500) == Published(Stop.CUT, 1, 0, 400)
+    with pytest.raises(InvalidInputError, match="bytes 0 to 601 of a buffer of 600"):
+        ring.publish(sent, 70, defaults, end=601)
+    assert ring.publish(make_batch(1, BLOG + 1), 70, defaults).stop is Stop.NEVER_FITS
+
+
+def test_answers_come_with_the_level_that_was_asked_for(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
+) -> None:
+    for level in (AckLevel.FAILURES, AckLevel.ORDERED, AckLevel.DURABLE):
+        ring.publish(make_batch(level + 1, ack_level=int(level)), 70, defaults)
+    assert ring.answers().size == 0
+    for index in range(3):
+        decide(index, 40 + index)
+    [ordered] = ring.answers()
+    assert (ordered["owner"], ordered["client_id"], ordered["client_seq"]) == (70, 9, 2)
+    assert (ordered["position"], ordered["base_seq"], ordered["timestamp_ns"]) == (41, 1041, 2041)
+    arrays.control["durable"] = 42
+    assert ring.answers().size == 0
+    arrays.control["durable"] = 43
+    [durable] = ring.answers()
+    assert (durable["client_seq"], durable["status"]) == (3, int(AckStatus.OK))
+
+
+def test_order_0_is_answered_before_it_is_ordered(ring: BrokerRing, make_batch: Make) -> None:
+    ring.publish(make_batch(5), 71, TopicDefaults(0, AckLevel.ORDERED))
+    [answer] = ring.answers()
+    assert (answer["client_seq"], answer["position"], answer["status"]) == (5, POSITION_UNKNOWN, int(AckStatus.OK))
+
+
+def test_a_refusal_comes_with_its_reason(
+    ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
+) -> None:
+    ring.publish(make_batch(5), 71, defaults)
+    decide(0, 8, AckStatus.REJECTED, int(ErrorCode.TOPIC_DELETED))
+    [answer] = ring.answers()
+    assert (answer["status"], answer["reason"]) == (int(AckStatus.REJECTED), int(ErrorCode.TOPIC_DELETED))
+
+
+def test_many_laps_lose_nothing_and_answer_everything_once(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
+) -> None:
+    waiting = np.concatenate([make_batch(number, 96 + number * 37 % 3000) for number in range(1, 401)])
+    at = decided = 0
+    answered: list[int] = []
+    while at < waiting.size or decided < ring.claimed:
+        done = ring.publish(waiting, 70, defaults, start=at)
+        at = done.consumed
+        for index in range(decided, ring.claimed):
+            slot = index % SLOTS
+            assert arrays.pbr[1][slot]["token"] == index + 1
+            decide(index, index)
+        decided = ring.claimed
+        arrays.control["durable"] = decided
+        arrays.completion_vector[1]["completed"] = decided
+        answered += ring.answers()["client_seq"].tolist()
+    assert answered == list(range(1, 401))
+    assert arrays.broker_tails[1]["blog_claimed"] > 5 * BLOG
+
+
+def test_a_slot_is_not_used_again_before_its_answer_was_taken(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
+) -> None:
+    ring.publish(np.concatenate([make_batch(1, 96)] * SLOTS), 70, defaults)
+    decide(0, 0)
+    arrays.completion_vector[1]["completed"] = 1
+    assert ring.publish(make_batch(2), 70, defaults).stop is Stop.FULL
+    assert ring.answers().size == 1
+    assert ring.publish(make_batch(2), 70, defaults).stop is Stop.DONE
+
+
+@pytest.mark.parametrize("size", [96, 6000])
+def test_pressure_follows_the_fuller_of_ring_and_blog(
+    arrays: FabricArrays,
+    ring: BrokerRing,
+    make_batch: Make,
+    size: int,
+) -> None:
+    on_arrival = TopicDefaults(0, AckLevel.ORDERED)
+    fits = SLOTS if size == 96 else BLOG // 6016
+    count = next(count for count in range(fits) if count * max(1 / SLOTS, size / BLOG) >= 0.8)
+    assert ring.pressure(0) is Pressure.CALM
+    ring.publish(np.concatenate([make_batch(1, size)] * (count - 1)), 70, on_arrival)
+    assert ring.pressure(1) is Pressure.CALM
+    ring.publish(make_batch(1, size), 70, on_arrival)
+    assert ring.pressure(2) is Pressure.HIGH
+    assert ring.pressure(2 + BROKER_PRESSURE_MS * 1_000_000) is Pressure.SUSTAINED
+    assert ring.publish(make_batch(1, size), 70, on_arrival).stop is Stop.DONE  # advice: nothing is refused
+    assert ring.answers().size == count + 1
+    arrays.completion_vector[1]["completed"] = count + 1
+    assert ring.pressure(3) is Pressure.CALM
+
+
+def test_a_ring_is_taken_over_with_what_is_in_it(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    ring.publish(make_batch(1), 70, defaults)
+    assert ring.reserve(500, 10) == 1
+    ring.publish(make_batch(2), 70, defaults)
+    assert ready_slots(arrays.pbr_words[1], records.PBR_TOKEN, 0, SLOTS) == 1
+    next_one = BrokerRing(arrays, 1)
+    assert (next_one.stuck, next_one.claimed) == (1, 3)
+    assert ready_slots(arrays.pbr_words[1], records.PBR_TOKEN, 0, SLOTS) == 3
+    assert arrays.pbr[1]["flags"][:3].tolist() == [0, records.FLAG_NOP | records.FLAG_RECOVERED, 0]
+    assert next_one.publish(make_batch(3), 70, defaults).first == 3
+    assert next_one.answers().size == 0
+
+
+def test_a_ring_with_impossible_counts_is_refused(arrays: FabricArrays) -> None:
+    arrays.broker_tails[1]["claimed"] = SLOTS + 1
+    with pytest.raises(CorruptionError, match="claimed 65 slots of which 0"):
+        BrokerRing(arrays, 1)
+
+
+@pytest.mark.parametrize("broker", [-1, 2])
+def test_a_broker_that_the_fabric_has_no_place_for_is_refused(arrays: FabricArrays, broker: int) -> None:
+    with pytest.raises(InvalidInputError, match=r"raise fabric\.brokers"):
+        BrokerRing(arrays, broker)
+
+
+def test_a_reservation_that_can_never_fit_is_refused(ring: BrokerRing) -> None:
+    with pytest.raises(LimitError, match=r"raise fabric\.blog_size"):
+        ring.reserve(BLOG + 1, 0)
+
+
+def test_what_is_in_a_reservation_must_be_one_batch(ring: BrokerRing, defaults: TopicDefaults) -> None:
+    index: Any = ring.reserve(200, 0)
+    with pytest.raises(InvalidInputError, match="abandon it"):
+        ring.publish_reserved(index, 70, defaults)
+    assert ring.abandon(index)
+    assert not ring.abandon(index)
+    assert not ring.publish_reserved(index, 70, defaults)

@@ -1,0 +1,162 @@
+"""Answers of a broker against their twin, and what each ack level promises."""
+
+from __future__ import annotations
+
+import struct
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall.kernels import broker_acks, broker_ring, jit
+from seawall.kernels.twins import broker_acks as twin
+
+EXAMPLES = 25 if jit.PYTHON_MODE else 200
+SLOTS = 4
+UNKNOWN = 2**64 - 1
+
+
+@pytest.fixture(autouse=True, scope="module", params=[broker_acks, twin], ids=["kernel", "twin"])
+def subject(request: pytest.FixtureRequest) -> None:
+    """What holds for the kernels holds for their twins."""
+    Desk.subject = request.param
+
+
+class Desk:
+    """Claimed slots of a ring of four, and their results, over memory of its own."""
+
+    subject: ModuleType = broker_acks
+
+    def __init__(self, *waiting: tuple[int, int], first: int = 0, rooms: int = 8) -> None:
+        self.state = np.zeros(broker_ring.STATE_SIZE, np.int64)
+        self.state[[broker_ring.ANSWERED, broker_ring.CLAIMED]] = first, first + len(waiting)
+        self.pending = np.zeros(SLOTS, broker_ring.PENDING_ROW)
+        for index, (order, level) in enumerate(waiting, start=first):
+            row = self.pending[index % SLOTS]
+            row["owner"], row["client_id"], row["client_seq"] = 70 + index, 1 << 63, index
+            row["order"], row["ack_level"], row["stage"] = order, level, broker_ring.STAGE_WAITING
+        self.slots = np.zeros(SLOTS * 8, np.int64)
+        self.results = self.slots.view(np.uint8)
+        self.control = np.zeros(16, np.int64)
+        self.answers = np.zeros(rooms, broker_acks.ANSWER_ROW)
+
+    def settle(self, index: int, position: int, status: int = 0, reason: int = 0) -> None:
+        content = struct.pack("<qQQQBxH20xQ", position, position + 100, position + 200, 7, status, reason, index + 1)
+        self.results.reshape(-1, 64)[index % SLOTS] = np.frombuffer(content, np.uint8)
+
+    def collect(self, module: ModuleType | None = None, *, durable: int = 0) -> list[tuple[Any, ...]]:
+        self.control[broker_acks.CONTROL_DURABLE] = durable
+        arrays = (self.state, self.pending, self.slots, self.results, self.control, self.answers)
+        return self.answers[: (module or self.subject).collect_answers(*arrays)].tolist()
+
+    @property
+    def answered(self) -> int:
+        return int(self.state[broker_ring.ANSWERED])
+
+
+cells = st.tuples(st.sampled_from([0, 2, 5]), st.sampled_from([0, 1, 2]))
+results = st.tuples(st.integers(0, 3), st.integers(-1, 9), st.integers(0, 4), st.integers(0, 9))
+stages = st.lists(st.sampled_from([2, 2, 2, 1, 0]), min_size=SLOTS, max_size=SLOTS)
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    st.lists(cells, max_size=4),
+    stages,
+    st.lists(results, max_size=8),
+    st.sampled_from([0, 3, 2**40]),
+    st.integers(0, 5),
+)
+def test_answers_equal_their_twin(
+    waiting: list[tuple[int, int]],
+    stage: list[int],
+    settled: list[tuple[int, int, int, int]],
+    first: int,
+    rooms: int,
+) -> None:
+    desk, model = Desk(*waiting, first=first, rooms=rooms), Desk(*waiting, first=first, rooms=rooms)
+    for each in (desk, model):
+        each.pending["stage"] = stage
+    for slot, position, status, durable in settled:
+        for each in (desk, model):
+            each.settle(first + slot, position, status, 5)
+        assert desk.collect(broker_acks, durable=durable) == model.collect(twin, durable=durable)
+        assert desk.state.tolist() == model.state.tolist()
+        assert desk.pending.tolist() == model.pending.tolist()
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+@pytest.mark.parametrize("status", [2, 3, 4])
+def test_a_refusal_is_told_at_every_level_without_waiting(level: int, status: int) -> None:
+    desk = Desk((5, level))
+    assert desk.collect() == []
+    desk.settle(0, 9, status, 0x25)
+    assert desk.collect() == [(70, 0, 1 << 63, 0, 9, 109, 209, 7, 0x25, status, level)]
+    assert desk.collect() == []
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_level_1_is_told_when_ordered_level_2_when_durable_and_level_0_never(status: int) -> None:
+    desk = Desk((2, 0), (2, 1), (2, 2))
+    for index in range(3):
+        desk.settle(index, 10 + index, status)
+    assert [answer[1] for answer in desk.collect(durable=12)] == [1]
+    assert desk.answered == 2
+    assert [answer[1] for answer in desk.collect(durable=13)] == [2]
+    assert (desk.answered, desk.collect(durable=99)) == (3, [])
+
+
+def test_order_0_is_answered_on_arrival_at_level_1_only() -> None:
+    desk = Desk((0, 1), (0, 2), (0, 0))
+    assert desk.collect() == [(70, 0, 1 << 63, 0, UNKNOWN, 0, 0, UNKNOWN, 0, 0, 1)]
+    assert desk.answered == 1
+    desk.settle(1, 4)
+    assert desk.collect(durable=4) == []
+    assert [answer[1] for answer in desk.collect(durable=5)] == [1]
+
+
+def test_results_come_in_any_order_and_what_is_passed_stays_behind() -> None:
+    desk = Desk((5, 1), (5, 1), (5, 1))
+    desk.settle(2, 1)
+    desk.settle(1, 2)
+    assert [answer[1] for answer in desk.collect()] == [1, 2]
+    assert desk.answered == 0
+    desk.settle(0, 3)
+    assert [answer[1] for answer in desk.collect()] == [0]
+    assert desk.answered == 3
+
+
+def test_a_reserved_slot_holds_the_count_and_gets_no_answer() -> None:
+    desk = Desk((2, 1), (2, 1))
+    desk.pending[0]["stage"] = broker_ring.STAGE_RESERVED
+    desk.settle(0, 1)
+    desk.settle(1, 2)
+    assert [answer[1] for answer in desk.collect()] == [1]
+    assert desk.answered == 0
+
+
+def test_a_result_of_the_lap_before_is_no_answer() -> None:
+    desk = Desk((2, 1), first=SLOTS)
+    desk.settle(0, 1)
+    assert desk.collect() == []
+    desk.settle(SLOTS, 2)
+    assert [answer[4] for answer in desk.collect()] == [2]
+
+
+def test_more_answers_than_fit_come_with_the_next_call() -> None:
+    desk = Desk((2, 1), (2, 1), (2, 1), rooms=2)
+    for index in range(3):
+        desk.settle(index, index)
+    assert [answer[1] for answer in desk.collect()] == [0, 1]
+    assert desk.answered == 2
+    assert [answer[1] for answer in desk.collect()] == [2]
+
+
+def test_a_position_that_is_not_known_is_not_durable() -> None:
+    desk = Desk((2, 2), (2, 1))
+    desk.settle(0, -1, 1)
+    desk.settle(1, -1, 1)
+    assert [(answer[1], answer[4]) for answer in desk.collect(durable=99)] == [(1, UNKNOWN)]
