@@ -144,9 +144,8 @@ def _restored(value: Any, wanted: Any) -> Any:
     """A field's value, from what JSON has for it; `TypeError` if it is of another type."""
     if isinstance(wanted, type) and issubclass(wanted, IntEnum):
         return wanted[value]
-    if isinstance(value, list):
-        value = tuple(value)
-    plain = tuple if wanted == tuple[int, ...] else wanted
-    if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
+    if wanted == tuple[int, ...] and isinstance(value, list):
+        return tuple(_restored(each, int) for each in value)
+    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
         raise TypeError(f"{value!r} is not {wanted}")
     return value

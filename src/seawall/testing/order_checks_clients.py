@@ -20,12 +20,14 @@ _STRONG = 5
 
 
 def _committing(step: Step, state: OrderState) -> Entry | None:
-    """What the entry that a step commits becomes; None if the step commits nothing that was ordered."""
+    """What the entry that a step commits becomes; None if nothing was ordered there, or it is committed already."""
     committed = step.event
     if not isinstance(committed, events.Committed):
         return None
     entry = state.entries.get(committed.position)
-    return None if entry is None else Entry(entry.ordered, entry.ordered_at, committed, step.number)
+    if entry is None or entry.committed is not None:
+        return None
+    return Entry(entry.ordered, entry.ordered_at, committed, step.number)
 
 
 def check_property_2(history: History) -> None:

@@ -51,11 +51,21 @@ def _check_commit(step: Step, committed: events.Committed, state: OrderState) ->
     original = state.stored(ordered.client, ordered.client_seq)
     if original is not None:
         violated(name, "one batch is stored at two positions", *original.steps(), *entry.steps(), step)
+    sent = state.sent.get((ordered.client, ordered.client_seq))
+    if sent is not None and not _is_sent(sent, ordered, committed):
+        violated(name, "what is stored is not what was sent", sent, *entry.steps(), step)
     expected = state.next_seqs.get(committed.topic, 1)
     if committed.base_seq < expected or committed.records < 1:
         violated(name, f"seqs of topic {committed.topic} below {expected} are given twice", *entry.steps(), step)
     if committed.base_seq > expected:
         violated(name, f"seq {expected} of topic {committed.topic} is neither given nor in a gap", step)
+
+
+def _is_sent(sent: Step, ordered: events.Ordered, committed: events.Committed) -> bool:
+    batch = sent.event
+    assert isinstance(batch, events.Sent)
+    stored = (ordered.block, ordered.order, committed.topic, committed.records)
+    return (batch.block, batch.order, batch.topic, batch.records) == stored
 
 
 def _check_content(step: Step, seen: events.BatchSeen, state: OrderState) -> None:
