@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -94,9 +95,15 @@ def test_a_text_without_a_shape_is_refused() -> None:
             History.from_json_lines(text)
 
 
+@cache
+def sample() -> tuple[e.OrderEvent, ...]:
+    """Events of every kind."""
+    return tuple(step.event for seed in range(8) for step in good_history(seed))
+
+
 @pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
 def test_events_are_frozen_values(kind: type[e.OrderEvent]) -> None:
-    events = [step.event for seed in range(20) for step in good_history(seed) if isinstance(step.event, kind)]
+    events = [event for event in sample() if isinstance(event, kind)]
     assert events
     assert not hasattr(events[0], "__dict__")
     assert hash(events[0]) == hash(kind(**{field.name: getattr(events[0], field.name) for field in fields(kind)}))

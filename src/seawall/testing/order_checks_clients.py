@@ -56,20 +56,19 @@ def _highest_stored(state: OrderState, kept: int) -> dict[int, Entry]:
 
 def check_property_2b(history: History) -> None:
     """Declared loss: a lost client seq is under one SKIP, ahead of what it releases, and readers are told."""
-    readers: dict[int, int] = {}
+    readers: dict[int, Step] = {}
     for step, state in walk(history):
         match step.event:
             case events.Committed():
                 entry = _committing(step, state)
                 if entry is not None and entry.skips:
                     _check_skip(entry, state)
-            case events.SkipSeen(reader=reader, position=position) as seen:
-                _check_skip_seen(step, seen, state)
-                readers[reader] = max(readers.get(reader, 0), position)
-            case events.BatchSeen(reader=reader, position=position) as passed:
-                if reader in readers:
-                    _check_passed(step, passed, readers[reader], state)
-                readers[reader] = max(readers.get(reader, 0), position)
+            case events.SkipSeen() | events.BatchSeen() as seen:
+                if isinstance(seen, events.SkipSeen):
+                    _check_skip_seen(step, seen, state)
+                if seen.reader in readers:
+                    _check_passed(step, seen, readers[seen.reader], state)
+                readers[seen.reader] = step
 
 
 def _check_skip(entry: Entry, state: OrderState) -> None:
@@ -97,13 +96,20 @@ def _check_skip_seen(step: Step, seen: events.SkipSeen, state: OrderState) -> No
         violated("Property 2b", "a reader was told of another SKIP than was ordered", *entry.steps(), step)
 
 
-def _check_passed(step: Step, passed: events.BatchSeen, last: int, state: OrderState) -> None:
-    for position in range(last + 1, passed.position):
+def _check_passed(step: Step, seen: events.SkipSeen | events.BatchSeen, before: Step, state: OrderState) -> None:
+    """No SKIP that concerns the reader lies between what it saw last and now; batches that go back are Property 1."""
+    last = before.event
+    assert isinstance(last, events.SkipSeen | events.BatchSeen)
+    if seen.position <= last.position and events.SkipSeen in (type(seen), type(last)):
+        violated("Property 2b", f"reader {seen.reader} went back from position {last.position}", before, step)
+    here = state.standing(seen.position)
+    topic = None if here is None or here.committed is None else here.committed.topic
+    for position in range(last.position + 1, seen.position):
         entry = state.standing(position)
         if entry is None or entry.committed is None or not entry.skips:
             continue
-        if passed.by is ReadBy.POSITION or entry.committed.topic == passed.topic:
-            violated("Property 2b", f"reader {passed.reader} was not told of a SKIP", *entry.steps(), step)
+        if seen.by is ReadBy.POSITION or entry.committed.topic == topic:
+            violated("Property 2b", f"reader {seen.reader} was not told of a SKIP", *entry.steps(), step)
 
 
 def check_prop_skip(history: History) -> None:
@@ -113,8 +119,8 @@ def check_prop_skip(history: History) -> None:
         match step.event:
             case events.Committed():
                 entry = _committing(step, state)
-                for client_seq in () if entry is None else entry.client_seqs:
-                    _check_skip_or_batch(entry, client_seq, state)
+                if entry is not None:
+                    _check_skip_or_batch(entry, state)
             case events.Answered(client=client, client_seq=client_seq, status=status) if status in _STORED:
                 skip = state.skipped(client, client_seq)
                 if skip is not None:
@@ -125,15 +131,13 @@ def check_prop_skip(history: History) -> None:
                     violated(name, f"client seq {client_seq} is skipped, reader {reader} saw it", *skip.steps(), step)
 
 
-def _check_skip_or_batch(entry: Entry | None, client_seq: int, state: OrderState) -> None:
-    if entry is None:
-        return
-    client = entry.ordered.client
-    other = state.stored(client, client_seq) if entry.skips else None
-    if entry.stored:
-        other = state.skipped(client, client_seq)
-    if other is not None:
-        violated("PROP-SKIP", f"client seq {client_seq} is both skipped and stored", *other.steps(), *entry.steps())
+def _check_skip_or_batch(entry: Entry, state: OrderState) -> None:
+    for client_seq in entry.client_seqs:
+        look = state.stored if entry.skips else state.skipped
+        other = look(entry.ordered.client, client_seq)
+        if other is not None and (entry.skips or entry.stored):
+            reason = f"client seq {client_seq} is both skipped and stored"
+            violated("PROP-SKIP", reason, *other.steps(), *entry.steps())
 
 
 def check_i4(history: History) -> None:
@@ -172,8 +176,8 @@ def check_i7(history: History) -> None:
         seen = step.event
         if not isinstance(seen, events.BatchSeen):
             continue
-        entry = state.standing(seen.position)
-        if entry is None or entry.ordered.order != _STRONG:
+        sent = state.sent.get((seen.client, seen.client_seq))
+        if sent is None or not isinstance(sent.event, events.Sent) or sent.event.order != _STRONG:
             continue
         last = seen_last.get((seen.reader, seen.client))
         if last is not None and _client_seq(last) >= seen.client_seq:
