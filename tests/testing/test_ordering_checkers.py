@@ -153,6 +153,10 @@ GOOD: dict[str, Events] = {
         e.Committed(2, AckStatus.OK, 1, 2, 1),
     ],
     "a cold recovery": [*LOOSE, *cold(2, 4, 2, crash_gap(2, 9)), *batch(4, 0, 2, 10, term=2)[:-2]],
+    "what is lost is sent and seen again": [
+        *(*LOOSE, *cold(2, 4, 2, crash_gap(2, 9)), *batch(4, 0, 2, 10, term=2)[:-1]),
+        *(e.GapSeen(2, 1, 2, 9), is_read(4, 2, 10)[1]),
+    ],
     "evicted batches are not read": [
         *(*ONE, *batch(2, 1, 2, 2)[:-2], e.GapDeclared(1, 2, 2, GapReason.CAP), e.GapSeen(2, 1, 2, 2)),
         *batch(3, 2, 3, 3),

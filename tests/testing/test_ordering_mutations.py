@@ -84,7 +84,7 @@ def two_positions_are_swapped(events: Events, random: Random) -> Events | None:
 
 @breaks("I3")
 def a_batch_is_dropped_from_the_order(events: Events, random: Random) -> Events | None:
-    return dropped(events, choice(random, places(events, e.Committed, is_stored)[:-1]))
+    return dropped(events, choice(random, places(events, e.Committed, is_stored)[:-1]) if crash_free(events) else None)
 
 
 @breaks("Property 1")
@@ -130,6 +130,8 @@ def a_seq_is_given_twice(events: Events, random: Random) -> Events | None:
 @breaks("Property 1")
 def a_reader_is_not_shown_a_batch(events: Events, random: Random) -> Events | None:
     reader = choice(random, [each.reader for each in events if isinstance(each, e.BatchSeen)])
+    if not crash_free(events):
+        return None  # what is lost before anything else is seen need not be seen
     return dropped(events, choice(random, places(events, e.BatchSeen, lambda each: each.reader == reader)[1:-1]))
 
 
@@ -215,7 +217,9 @@ def an_entry_is_of_an_older_term(events: Events, random: Random) -> Events | Non
 
 @breaks("Property 5")
 def an_answer_gets_lost(events: Events, random: Random) -> Events | None:
-    final = places(events, e.Answered, lambda each: each.status is not AckStatus.RETRY and each.level == 2)
+    fenced = {each.client for each in events if isinstance(each, e.SessionFenced)}  # they may go without
+    decisive = places(events, e.Answered, lambda each: each.status is not AckStatus.RETRY and each.level == 2)
+    final = [at for at in decisive if events[at].client not in fenced]
     return dropped(events, choice(random, final))
 
 

@@ -171,18 +171,21 @@ def _client_seq(step: Step) -> int:
 
 def check_i7(history: History) -> None:
     """Each reader sees the batches of order 5 of one client in the client's order."""
-    seen_last: dict[tuple[int, int], Step] = {}
+    seen_before: dict[tuple[int, int], list[tuple[int, Step]]] = {}
     for step, state in walk(history):
-        seen = step.event
-        if not isinstance(seen, events.BatchSeen):
-            continue
-        sent = state.sent.get((seen.client, seen.client_seq))
-        if sent is None or not isinstance(sent.event, events.Sent) or sent.event.order != _STRONG:
-            continue
-        last = seen_last.get((seen.reader, seen.client))
-        if last is not None and _client_seq(last) >= seen.client_seq:
-            violated("I7", f"reader {seen.reader} saw batches of a client in another order than its own", last, step)
-        seen_last[seen.reader, seen.client] = step
+        match step.event:
+            case events.Recovered(kept=kept):  # what was lost may be sent, stored and seen again
+                for steps in seen_before.values():
+                    steps[:] = [each for each in steps if each[0] < kept]
+            case events.BatchSeen() as seen:
+                sent = state.sent.get((seen.client, seen.client_seq))
+                if sent is None or not isinstance(sent.event, events.Sent) or sent.event.order != _STRONG:
+                    continue
+                steps = seen_before.setdefault((seen.reader, seen.client), [])
+                if steps and _client_seq(steps[-1][1]) >= seen.client_seq:
+                    reason = f"reader {seen.reader} saw batches of a client in another order than its own"
+                    violated("I7", reason, steps[-1][1], step)
+                steps.append((seen.position, step))
 
 
 def check_i_client(history: History) -> None:
