@@ -279,6 +279,9 @@ LISTEN_BACKLOG = 1_024
 #: Events a simulator remembers for `history()`: enough for a failing test, not enough to fill the memory of a sweep.
 SIM_HISTORY_EVENTS_MAX = 20_000
 
+#: Events of one ordering history, none of which may be forgotten before it is checked: about a gigabyte of memory.
+ORDER_HISTORY_EVENTS_MAX = 5_000_000
+
 #: Versions of one unsynced sector that a simulated crash may choose from, beside the synced one.
 SIM_SECTOR_VERSIONS_MAX = 8
 

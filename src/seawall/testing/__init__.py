@@ -10,21 +10,29 @@
 
 All run in one thread, take a seed, never look at real time, and keep a readable `history()`: print it when a test
 fails. The same seed gives the same run.
+
+For what a pod does there are judges instead: it is recorded as a `History` of the events in `order_events`, and
+`check_all` of `ordering_checkers` raises an `OrderingViolationError` where it breaks a promise of the order.
 """
 
 from seawall.testing.clock import SimClock
 from seawall.testing.disk import SimDisk
 from seawall.testing.disk_file import DeadHandleError, SimFile
 from seawall.testing.faults import Fault, SimCrash
+from seawall.testing.history import History, PodShape
 from seawall.testing.host import SimHost
 from seawall.testing.links import Link
 from seawall.testing.memory import SimSharedMemory
 from seawall.testing.net import SimNet
+from seawall.testing.ordering_checkers import OrderingViolationError, check_all
 
 __all__ = [
     "DeadHandleError",
     "Fault",
+    "History",
     "Link",
+    "OrderingViolationError",
+    "PodShape",
     "SimClock",
     "SimCrash",
     "SimDisk",
@@ -32,4 +40,5 @@ __all__ = [
     "SimHost",
     "SimNet",
     "SimSharedMemory",
+    "check_all",
 ]
