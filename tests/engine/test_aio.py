@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -388,6 +389,11 @@ def test_who_is_told_may_publish_at_once(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
+def _set_and_wait(event: threading.Event, wait: Callable[[], bool]) -> None:
+    event.set()
+    wait()
+
+
 def test_closing_waits_for_what_is_tidied_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, left = threading.Event(), threading.Event()
     real = Store.tidy_up
@@ -400,10 +406,12 @@ def test_closing_waits_for_what_is_tidied_up(tmp_path: Path, monkeypatch: pytest
     async def work(log: AsyncLog) -> None:
         monkeypatch.setattr(Store, "tidy_up", tidy_up)
         log.publish("events", bytes(5_000))
-        while not entered.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(entered.wait, 30)
         log.publish("events", b"behind it")
-        threading.Timer(0.05, left.set).start()
+        # What is tidied up ends only when closing waits for it.
+        assert log._driver is not None
+        tidy = log._driver._is_tidy
+        monkeypatch.setattr(tidy, "wait", partial(_set_and_wait, left, tidy.wait))
 
     on_loop(tmp_path, work, replace(SMALL, checkpoint_size=KIB))
     monkeypatch.undo()

@@ -14,9 +14,11 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.embedded import EmbeddedLog, open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
+from seawall.engine.short_way import ShortWay
 from seawall.errors import FatalError, InvariantError, SyncError
 from seawall.kernels import lone_batch
 from seawall.storage.wal_files import WalFile
+from seawall.topics.catalog import TopicCatalog
 
 SMALL = StoreSettings(wal_file_size=1 << 20, checkpoint_size=1 << 62)
 
@@ -157,6 +159,37 @@ def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest
         log.publish("events", b"fourth")
     assert seen == [[b"first, which makes room", b"second", b"third"]]
     assert values(log) == [*seen[0], b"fourth"]
+    log.close()
+
+
+def test_a_reader_that_is_absorbing_keeps_its_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that has its room begins to write while a reader lets the batches before it take effect."""
+    real_write, real_apply = ShortWay.write, TopicCatalog.apply_run
+    absorbing, written = threading.Event(), threading.Event()
+
+    def apply_run(self: TopicCatalog, rows: Any) -> Any:
+        absorbing.set()
+        assert written.wait(30)
+        return real_apply(self, rows)
+
+    reader = threading.Thread(target=log.describe, args=("events",))
+
+    def write(self: ShortWay, *given: Any) -> Any:
+        reader.start()
+        assert absorbing.wait(30)
+        numbered = real_write(self, *given)
+        written.set()
+        return numbered
+
+    for number in range(3):
+        log.publish("events", b"%d" % number)
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicCatalog, "apply_run", apply_run)
+        patch.setattr(ShortWay, "write", write)
+        log.publish("events", b"meanwhile")
+        reader.join()
+    assert log.describe("events").next_seq == 6
+    assert values(log)[1:] == [b"0", b"1", b"2", b"meanwhile"]
     log.close()
 
 

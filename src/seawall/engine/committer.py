@@ -131,11 +131,12 @@ class Committer:
         now, short_way = self._clock.wall_ns(), self._short_way
         with state:
             room = self._short_room(topic_id, len(block), count, now) if short_way.can_write else None
-        if room is None:
-            return None
-        numbered = short_way.write(topic_id, block, count, now, room.is_durable)
+            if room is None:
+                return None
+            row = short_way.take_row()
+        numbered = short_way.write(row, topic_id, block, count, now, room.is_durable)
         with state:
-            short_way.finish_written(numbered, room.is_durable)
+            short_way.finish_written(row, numbered, room.is_durable)
         return numbered
 
     def absorb(self) -> None:
@@ -301,9 +302,7 @@ class Committer:
             records_left=0 if is_limited else records - count,
             bytes_left=free - size,
             until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
-            goes_short=not ahead
-            and not self._writer.is_observed
-            and topic.config.durability in (Durability.DISK, Durability.FSYNC),
+            goes_short=is_written and not ahead and not self._writer.is_observed,
         )
 
     def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:

@@ -245,8 +245,9 @@ class Delivery:
 
     @property
     def seqs(self) -> range:
-        """The seq of each record, in the order they were given; the delivery must be decided."""
-        return range(self.first_seq, self.first_seq + self.record_count)
+        """The seq of each record, in the order they were given; none where nobody knows them."""
+        first = self.first_seq
+        return range(first, first + self.record_count) if first else range(0)
 
     def result(self, timeout_s: float | None = None) -> Delivery:
         """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""

@@ -1,11 +1,13 @@
 """The short way to the log, for most commits: one small batch of a topic that needs nothing but its numbers.
 
 The block is copied into memory of its own, and one kernel call makes it an epoch: headers, numbers, checksums. Nothing
-is staged in the lane, which must be empty, so that positions stay in order; one commit is under way at a time, so one
-memory is enough. Batches take effect the way replay lets them: their rows are kept, and catalog and index learn of many
-at once, when somebody looks (`Committer.absorb`).
+is staged in the lane, which must be empty, so that positions stay in order. At most two commits have begun and are not
+finished, so two memories are enough. Batches take effect the way replay lets them: their rows are kept, and catalog and
+index learn of many at once, when somebody looks (`Committer.absorb`).
 
 INV-SHORT-WAY: what it writes is, byte for byte, what the long way would have written.
+INV-ROW-APART: a row is taken while the store's memory is held, and never one that somebody absorbs or that another
+commit has. It is written without.
 
 A crash loses the rows, and finds them again in the log. This module must not know topics, rooms or who waits.
 """
@@ -63,7 +65,6 @@ class ShortWay:
         self._fresh_count = 0
         #: The row of the next batch, behind those of the commits that have begun.
         self._next_row = 0
-        self._written_row = 0
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.KEYS]
@@ -88,8 +89,8 @@ class ShortWay:
         There is room for it in the log, below the ceiling and among the rows that wait. One more may begin before it is
         finished; what is returned is valid until the next but one begins.
         """
-        self._begun += 1
-        turn, row = self._begun & 1, self._next_row
+        row = self.take_row()
+        turn = self._begun & 1
         memory, commit = self._memories[turn], self._commits[turn]
         wal, topic_id, block = self._wal, append.topic_id, append.block
         length = len(block)
@@ -104,20 +105,24 @@ class ShortWay:
         position, seq, offset, time_ns = self._given.tolist()
         numbers = (position, topic_id, seq, offset, time_ns, append.record_count, raw_length, _BATCH_HEADER + length)
         append.numbered = Numbered(_OK, 0, *numbers)
-        self._next_row = row + 1
         commit.durable, commit.row = durable, row
         commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns)
         return commit
 
-    def write(self, topic_id: TopicId, block: ReadableBuffer, count: int, wall_ns: int, durable: bool) -> Numbered:
+    def take_row(self) -> int:
+        """The row of a commit that begins (INV-ROW-APART)."""
+        self._begun += 1
+        self._next_row += 1
+        return self._next_row - 1
+
+    def write(
+        self, row: int, topic_id: TopicId, block: ReadableBuffer, count: int, wall_ns: int, durable: bool
+    ) -> Numbered:
         """`begin` of a plain block, and write it, on this thread; `finish_written` has to follow.
 
-        Readers may go on meanwhile: only who leads changes what it touches.
+        Readers may go on meanwhile: all it touches is changed by who leads alone, but for its row, which is its own.
         """
         length, wal = len(block), self._wal
-        self._begun += 1
-        self._written_row = row = self._next_row
-        self._next_row = row + 1
         self._memories[0][_BLOCK_AT : _BLOCK_AT + length] = block
         batch = (length, count, topic_id, _NO_SESSION, length, AS_TOPIC_CHOICES)
         file, at, follows_synced = wal.lone_file()
@@ -154,11 +159,11 @@ class ShortWay:
         self._wal.finish_encoded(commit.epoch, durable=commit.durable)
         self._keep_row(commit.row)
 
-    def finish_written(self, numbered: Numbered, durable: bool) -> None:
+    def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
         """What `write` has written may take effect."""
         size = EPOCH_HEADER_SIZE + numbered.size
         self._wal.finish_lone(size, Position(numbered.position + 1), numbered.timestamp_ns, durable=durable)
-        self._keep_row(self._written_row)
+        self._keep_row(row)
 
     def _keep_row(self, row: int) -> None:
         count = self._fresh_count
@@ -171,7 +176,7 @@ class ShortWay:
             self._next_row = count + 1
 
     def take_rows(self) -> WalRows:
-        """The rows that have to take effect now; valid until the next commit."""
+        """The rows that have to take effect now; valid as long as the store's memory is held."""
         count, self._fresh_count = self._fresh_count, 0
         if self._begun == self._finished:
             self._next_row = 0

@@ -87,7 +87,7 @@ class TopicCatalog:
         """The topic with this name, or `NotFoundError`."""
         topic = self._by_name.get(name)
         if topic is None:
-            raise NotFoundError(f"there is no topic {name!r}")
+            raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
 
     def names(self) -> list[str]:
