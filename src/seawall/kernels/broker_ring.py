@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.atomics import load_acquire, store_release
+from seawall.kernels.frontier import batch_end
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import (
     Bytes,
@@ -111,8 +112,6 @@ AS_TOPIC = 0xFF
 ORDER_STRONG = 5
 
 LINE = 64
-_HEADER = 96
-_FRAME_HEADER = 44
 
 _pending = record_array(PENDING_ROW)
 
@@ -158,17 +157,6 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
     store_release(tails, TAIL_BLOG_CLAIMED, after)
     store_release(tails, TAIL_CLAIMED, index + 1)
     return index
-
-
-@kernel(int64(bytes_in, int64, int64))
-def whole_batch(source: Bytes, at: int, end: int) -> int:
-    """Bytes of the batch at `at`, or 0 if it is not whole before `end`."""
-    if end - at < _HEADER:
-        return 0
-    size = _FRAME_HEADER + load_u32(source, at + 32)
-    if size < _HEADER or size > end - at:
-        return 0
-    return size
 
 
 @kernel(void(bytes_out, int64_out, int64, int64, int64, int64, int64))
@@ -264,18 +252,18 @@ def publish_run(
     progress[PROGRESS_COUNT] = 0
     progress[PROGRESS_FIRST] = state[CLAIMED]
     while at < end:
-        size = whole_batch(source, at, end)
-        if size == 0:
+        after = batch_end(source, at, end)
+        if after < 0:
             code = RUN_CUT
             break
-        index = claim_slot(state, tails, completion, pending, blog.size, size)
+        index = claim_slot(state, tails, completion, pending, blog.size, after - at)
         if index < 0:
             code = RUN_FULL if index == NO_ROOM else RUN_NEVER_FITS
             break
-        copy_bytes(blog, pending[index % pending.size]["blog_offset"] % blog.size, source, at, size)
+        copy_bytes(blog, pending[index % pending.size]["blog_offset"] % blog.size, source, at, after - at)
         publish_filled(state, pending, entries, slots, blog, index, owner, order, ack_level, term)
         progress[PROGRESS_COUNT] += 1
-        at += size
+        at = after
     progress[PROGRESS_CONSUMED] = at
     return code
 
@@ -326,7 +314,7 @@ def publish_reserved(
     row = pending[index % pending.size]
     size = as_int64(row["size"])
     at = as_int64(row["blog_offset"]) % blog.size
-    if whole_batch(blog, at, at + size) != size:
+    if batch_end(blog, at, at + size) != at + size:
         return RESERVED_CUT
     publish_filled(state, pending, entries, slots, blog, index, owner, order, ack_level, term)
     return RESERVED_PUBLISHED

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.checksum import crc32c
-from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
 from seawall.kernels.memory import Bytes, as_int64, load_u16, load_u32, store_u32, store_u64
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
@@ -112,7 +112,7 @@ def next_timestamp(last_ns: int, wall_ns: int) -> int:
     return max(last_ns + 1, wall_ns - wall_ns % _MILLISECOND_NS)
 
 
-@kernel(int64(bytes_out, int64, int64))
+@kernel(int64(bytes_in, int64, int64))
 def batch_end(buffer: Bytes, at: int, end: int) -> int:
     """Where the batch at `at` ends, or -1 if it is not whole before `end`."""
     if end - at < _HEADER:

@@ -10,6 +10,7 @@ from seawall.kernels import broker_ring as ring
 from seawall.kernels.broker_ring import Rows
 from seawall.kernels.memory import Bytes
 from seawall.kernels.rings import SLOT_WORDS, Words
+from seawall.kernels.twins.frontier import batch_end
 
 _ENTRY = struct.Struct("<QIIIIHHIQQII")
 
@@ -49,14 +50,6 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
     state[ring.CLAIMED] = tails[ring.TAIL_CLAIMED] = index + 1
     state[ring.BLOG_CLAIMED] = tails[ring.TAIL_BLOG_CLAIMED] = after
     return index
-
-
-def whole_batch(source: Bytes, at: int, end: int) -> int:
-    """The size a header states, if that many bytes are there."""
-    if end - at < 96:
-        return 0
-    size = 44 + int.from_bytes(source[at + 32 : at + 36].tobytes(), "little")
-    return size if 96 <= size <= end - at else 0
 
 
 def publish_nop(entries: Bytes, slots: Words, index: int, blog_offset: int, broker: int, term: int, flags: int) -> None:
@@ -111,8 +104,8 @@ def publish_run(
     stops = {ring.NO_ROOM: ring.RUN_FULL, ring.NEVER_FITS: ring.RUN_NEVER_FITS}
     progress[:] = 0, state[ring.CLAIMED], start
     while (at := int(progress[ring.PROGRESS_CONSUMED])) < end:
-        size = whole_batch(source, at, end)
-        if not size:
+        size = batch_end(source, at, end) - at
+        if size < 0:
             return ring.RUN_CUT
         index = claim_slot(state, tails, completion, pending, blog.size, size)
         if index < 0:
@@ -164,7 +157,8 @@ def publish_reserved(
         return ring.RESERVED_GONE
     row = pending[index % len(pending)]
     at = int(row["blog_offset"]) % blog.size
-    if whole_batch(blog, at, at + int(row["size"])) != row["size"]:
+    end = at + int(row["size"])
+    if batch_end(blog, at, end) != end:
         return ring.RESERVED_CUT
     publish_filled(state, pending, entries, slots, blog, index, owner, order, ack_level, term)
     return ring.RESERVED_PUBLISHED
