@@ -265,6 +265,17 @@ SEQUENCER_QUEUE_REFS = 32_768
 #: Finished stretches of the global order index that wait for the frontier, for each worker: one for each drain.
 SEQUENCER_RANGES = 4_096
 
+#: Such stretches of all workers that cannot be joined yet because an earlier one is still being written. A worker has
+#: one at a time under way; what finds no room waits in the worker's ring.
+GOI_RANGES_WAITING_MAX = 4_096
+
+#: How long the frontier may stand although positions are handed out, before it looks at the index itself: a stretch
+#: that nobody told of is a defect, and a pod that stands for ever is worse.
+GOI_RECONCILE_MS = 5_000
+
+#: How long a sequencer counts as alive after its last step.
+SEQUENCER_LEASE_MS = 2_000
+
 #: Refs that a worker takes in one drain, with one reservation for all of them: enough to make its cost nothing, and
 #: their entries still fit the core's own cache.
 SEQUENCER_DRAIN_REFS = 4_096

@@ -1,4 +1,4 @@
-"""Finished stretches are joined in the order of their positions, however they arrive: against the twin, and complete."""
+"""Finished stretches are joined in the order of their positions, however they arrive: against the twin, and whole."""
 
 from __future__ import annotations
 

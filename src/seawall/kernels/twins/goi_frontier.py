@@ -1,0 +1,239 @@
+"""The commit frontier of a pod with entries as tuples: stamped one after the other, told at the end. One caller."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from seawall.kernels import frontier as numbering
+from seawall.kernels import goi_frontier as frontier
+from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, Rows
+from seawall.kernels.memory import Bytes
+from seawall.kernels.rings import SLOT_WORDS, Words
+from seawall.kernels.tables import Keys, Values
+from seawall.kernels.twins.frontier import header_at, next_timestamp
+
+_ENTRY = struct.Struct("<QIIHHqIIIQQII")
+_SIDE = struct.Struct("<IBxHQQQ")
+_RESULT = struct.Struct("<QQQqBxH20xQ")
+
+
+class Entry(NamedTuple):
+    """The fields of an entry, in order."""
+
+    token: int
+    topic_id: int
+    block_crc: int
+    broker: int
+    term: int
+    blog_offset: int
+    size: int
+    record_count: int
+    zero: int
+    client_id: int
+    client_seq: int
+    pbr_index: int
+    flags: int
+
+
+class Stamp(NamedTuple):
+    """The fields of an entry of the side array."""
+
+    topic_id: int
+    status: int
+    reason: int = 0
+    base_seq: int = 0
+    base_offset: int = 0
+    timestamp_ns: int = 0
+
+
+def entry_at(goi: Words, base: int) -> Entry:
+    """The entry whose first word is `base`."""
+    return Entry(*_ENTRY.unpack(goi[base : base + SLOT_WORDS].tobytes()))
+
+
+def stamp_at(side: Words, at: int) -> Stamp:
+    """The side entry whose first word is `at`."""
+    return Stamp(*_SIDE.unpack(side[at : at + frontier.SIDE_WORDS].tobytes()))
+
+
+def _put(words: Words, at: int, content: bytes) -> None:
+    words[at : at + len(content) // 8] = np.frombuffer(content, np.int64)
+
+
+def _base(goi: Words, position: int) -> int:
+    return position % (len(goi) // SLOT_WORDS) * SLOT_WORDS
+
+
+def _side_at(goi: Words, position: int) -> int:
+    return _base(goi, position) // SLOT_WORDS * frontier.SIDE_WORDS
+
+
+def write_side(
+    side: Words, at: int, topic: int, status: int, reason: int, base_seq: int, base_offset: int, timestamp_ns: int
+) -> None:
+    """Its fields, packed."""
+    _put(side, at, _SIDE.pack(topic, status, reason, base_seq, base_offset, timestamp_ns))
+
+
+def blog_offset_of(goi: Words, base: int) -> int:
+    """A signed number at byte 20."""
+    return entry_at(goi, base).blog_offset
+
+
+def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
+    """Its status and reason; numbers by the note, else by the original as far as that is still there."""
+    entry = entry_at(goi, _base(goi, position))
+    stamp = Stamp(entry.topic_id, entry.record_count & 0xFF, entry.record_count >> 8 & 0xFFFF)
+    if stamp.status == frontier.STATUS_DUPLICATE:
+        base_seq, timestamp_ns = notes.reshape(-1, frontier.NOTE_WORDS)[position % (len(goi) // SLOT_WORDS)].tolist()
+        stamp = stamp._replace(base_seq=base_seq, timestamp_ns=timestamp_ns)
+        reach = range(max(0, position - len(goi) // SLOT_WORDS + 1), position)
+        if base_seq == 0 and entry.blog_offset in reach:
+            original = stamp_at(side, _side_at(goi, entry.blog_offset))
+            if original.status == numbering.STATUS_OK:
+                stamp = stamp._replace(base_seq=original.base_seq, timestamp_ns=original.timestamp_ns)
+            else:
+                stamp = Stamp(entry.topic_id, numbering.STATUS_REJECTED, frontier.REASON_SKIPPED, 0, 0, timestamp_ns)
+    write_side(side, _side_at(goi, position), *stamp)
+
+
+def refusal_of(topics: Rows, row: int, flags: int) -> int:
+    """The first rule that it breaks."""
+    known = int(topics[row]["flags"]) if row >= 0 else 0
+    wrong_order = bool(known & numbering.TOPIC_STRONG) != bool(flags & frontier.FLAG_STRONG_ORDER)
+    rules = (
+        (row < 0, numbering.REASON_TOPIC_NOT_FOUND),
+        (known & numbering.TOPIC_DELETED, numbering.REASON_TOPIC_DELETED),
+        (wrong_order, frontier.REASON_NOT_ALLOWED),
+        (known & numbering.TOPIC_FULL, numbering.REASON_READ_ONLY),
+    )
+    return next((reason for is_broken, reason in rules if is_broken), 0)
+
+
+def number_entry(
+    goi: Words, base: int, raw_length: int, wall_ns: int, topics: Rows, row: int, numbers: Values, side: Words, at: int
+) -> int:
+    """The topic's numbers, moved on by what the batch has."""
+    entry, topic = entry_at(goi, base), topics[row]
+    base_seq, base_offset = int(topic["next_seq"]), int(topic["next_offset"])
+    if base_seq + entry.record_count > int(topic["ceiling"]):
+        topic["wanted"] = base_seq + entry.record_count
+        return numbering.RUN_NEEDS_CEILING
+    numbers[LAST_TIMESTAMP] = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
+    timestamp_ns = max(int(numbers[LAST_TIMESTAMP]), int(topic["last_timestamp_ns"]))
+    topic["last_timestamp_ns"] = timestamp_ns
+    for name, more in (
+        ("next_seq", entry.record_count),
+        ("next_offset", raw_length),
+        ("record_total", entry.record_count),
+        ("byte_total", entry.size),
+    ):
+        topic[name] = int(topic[name]) + more
+    write_side(side, at, entry.topic_id, numbering.STATUS_OK, 0, base_seq, base_offset, timestamp_ns)
+    return numbering.RUN_DONE
+
+
+def blog_place(goi: Words, base: int, laps: Words, blog_size: int) -> int:
+    """The remainder, in the broker's own stretch."""
+    entry = entry_at(goi, base)
+    laps[entry.broker] = entry.blog_offset // blog_size * blog_size
+    return entry.broker * blog_size + entry.blog_offset % blog_size
+
+
+def slot_index_of(goi: Words, base: int, completion: Words) -> int:
+    """The number with these low bits that is nearest to what is completed, unless it is lower."""
+    entry = entry_at(goi, base)
+    completed = int(completion[entry.broker * frontier.COMPLETION_WORDS])
+    near = completed >> 32 << 32 | entry.pbr_index
+    index = min((near - (1 << 32), near, near + (1 << 32)), key=lambda each: abs(each - completed))
+    return index if index >= completed else -1
+
+
+def write_result(goi: Words, side: Words, position: int, index: int, results: Words, at: int) -> None:
+    """Its fields, packed."""
+    stamp = stamp_at(side, _side_at(goi, position))
+    original = -1
+    if stamp.status == frontier.STATUS_DUPLICATE:
+        original = blog_offset_of(goi, _base(goi, position))
+    numbers = (position, stamp.base_seq, stamp.timestamp_ns, original)
+    _put(results, at, _RESULT.pack(*numbers, stamp.status, stamp.reason, index + 1))
+
+
+def commit_run(
+    limit: int,
+    wall_ns: int,
+    term: int,
+    term_start: int,
+    goi: Words,
+    side: Words,
+    notes: Words,
+    blogs: Bytes,
+    laps: Words,
+    completion: Words,
+    results: Words,
+    control: Words,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+) -> int:
+    """Stamp until something stops it, commit, and tell the brokers of all of it."""
+    code = numbering.RUN_DONE
+    rows = {int(keys[entry]): int(values[entry]) for entry in np.flatnonzero(used)}
+    while code == numbering.RUN_DONE and (position := int(numbers[NEXT_POSITION])) < limit:
+        base, at = _base(goi, position), _side_at(goi, position)
+        entry = entry_at(goi, base)
+        if entry.token != position + 1:
+            code = frontier.RUN_HOLE
+        elif position >= term_start and entry.term != term & 0xFFFF:
+            code = frontier.RUN_STALE_TERM
+        elif entry.flags & frontier.FLAG_CONTROL:
+            code = frontier.RUN_CONTROL
+        elif entry.flags & frontier.FLAG_NOP:
+            settle_nop(goi, position, side, notes)
+        elif entry.flags & frontier.FLAG_SKIP:
+            write_side(side, at, entry.topic_id, numbering.STATUS_OK, 0, 0, 0, 0)
+        elif reason := refusal_of(topics, rows.get(entry.topic_id, -1), entry.flags):
+            write_side(side, at, entry.topic_id, numbering.STATUS_REJECTED, reason, 0, 0, 0)
+        else:
+            header = header_at(blogs, blog_place(goi, base, laps, len(blogs) // len(laps)))
+            row = rows[entry.topic_id]
+            code = number_entry(goi, base, header.raw_length, wall_ns, topics, row, numbers, side, at)
+        numbers[NEXT_POSITION] += code == numbering.RUN_DONE
+    committed, control[frontier.CONTROL_COMMITTED] = int(control[frontier.CONTROL_COMMITTED]), numbers[NEXT_POSITION]
+    rings = results.reshape(len(laps), -1, SLOT_WORDS)
+    for position in range(committed, int(numbers[NEXT_POSITION])):
+        entry = entry_at(goi, _base(goi, position))
+        if entry.broker != frontier.NO_BROKER:
+            index = slot_index_of(goi, _base(goi, position), completion)
+            write_result(goi, side, position, index, rings[entry.broker, index % rings.shape[1]], 0)
+    return code
+
+
+def advance_durable(control: Words, replicas: Words, members: int, members_min: int) -> int:
+    """The least of what members have, never lower than before."""
+    vector = replicas.reshape(-1, frontier.REPLICA_WORDS)[:, 0].tolist()
+    counts = [durable for replica, durable in enumerate(vector) if members >> replica & 1]
+    if len(counts) >= members_min:
+        reached = min([*counts, int(control[frontier.CONTROL_COMMITTED])])
+        control[frontier.CONTROL_DURABLE] = max(reached, int(control[frontier.CONTROL_DURABLE]))
+    return int(control[frontier.CONTROL_DURABLE])
+
+
+def advance_completion(control: Words, results: Words, completion: Words, brokers: int) -> int:
+    """Slot after slot of each ring, as long as its result is there and durable."""
+    freed = 0
+    for broker, ring in enumerate(results.reshape(brokers, -1, SLOT_WORDS)):
+        at = broker * frontier.COMPLETION_WORDS
+        while True:
+            index = int(completion[at])
+            result = ring[index % len(ring)]
+            if result[frontier.RESULT_TOKEN] != index + 1 or result[0] >= control[frontier.CONTROL_DURABLE]:
+                break
+            completion[at] = index + 1
+            freed += 1
+    return freed
