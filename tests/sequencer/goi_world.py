@@ -18,6 +18,7 @@ from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.goi_frontier import chunk_of
 from seawall.kernels.rings import PRODUCED
 from seawall.limits import KIB
 from seawall.sequencer import shared as private
@@ -28,6 +29,7 @@ from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.codes import AckLevel, AckStatus, ErrorCode
 
 GOI = 128
+CHUNK = chunk_of(GOI)
 SLOTS = 64
 BROKERS = 3
 WALL_NS = 1_700_000_000_000_000_000
@@ -69,6 +71,7 @@ class Item:
     seq: int = 0
     lost: int = 0
     topic: int = 0
+    makes: TopicNumbers | None = None
 
 
 @dataclass
@@ -101,6 +104,8 @@ class Model:
 
     def _stamp(self, position: int, item: Item, wall_ns: int) -> Stamp:
         if item.kind == records.FLAG_CONTROL:
+            if item.makes:
+                self.topics[item.makes.topic_id] = item.makes
             return Stamp(item.topic, timestamp_ns=self.clock.now(wall_ns))
         if item.slot is None:
             return Stamp(item.topic)
@@ -137,7 +142,7 @@ class Model:
         if item.note[0]:
             return Stamp(slot.topic, item.status, 0, item.note[0], 0, item.note[1], item.original)
         original = self.stamps.get(item.original)
-        if original is None or position - item.original >= GOI:
+        if original is None or position - item.original > GOI - CHUNK:
             return Stamp(slot.topic, item.status, original=item.original)
         if original.status != AckStatus.OK:
             return Stamp(slot.topic, int(AckStatus.REJECTED), int(ErrorCode.CLIENT_SEQ_SKIPPED))
@@ -165,16 +170,16 @@ def topics() -> list[TopicNumbers]:
 class World:
     """The pod; positions begin at `start`."""
 
-    def __init__(self, *, start: int = 0, workers: int = 2, goi: int = GOI, blog_size: int = 64 * KIB) -> None:
+    def __init__(self, *, start: int = 0, workers: int = 2) -> None:
         sizes = FabricSizes(
-            brokers=BROKERS, goi_entries=goi, pbr_entries=SLOTS, checkpoint_size=64 * KIB, blog_size=blog_size
+            brokers=BROKERS, goi_entries=GOI, pbr_entries=SLOTS, checkpoint_size=64 * KIB, blog_size=64 * KIB
         )
         layout = FabricLayout.of(sizes)
         self.arrays = FabricArrays(memoryview(mmap.mmap(-1, layout.size)), layout)
         control = self.arrays.control
         control["term"], control["committed"], control["durable"] = TERM, start, start
         self.rings = [BrokerRing(self.arrays, broker) for broker in range(BROKERS)]
-        self.shared = SequencerShared.make(goi, workers=workers, start=start)
+        self.shared = SequencerShared.make(GOI, workers=workers, start=start)
         self.model = Model(start, {each.topic_id: each for each in topics()})
         self.commit_frontier = CommitFrontier(
             next_position=Position(start), topics=topics(), ceiling_step=STEP, topics_max=16, rows_max=1
@@ -237,14 +242,14 @@ class World:
         """The first of `count` positions; None while they would lap what is needed."""
         counters = self.shared.counters
         first = int(counters[private.RESERVED])
-        if first + count - int(counters[private.FLOOR]) > self.shared.goi_entries:
+        if first + count - int(counters[private.FLOOR]) > GOI:
             return None
         counters[private.RESERVED] = first + count
         return first
 
     def write(self, position: int, item: Item, *, is_whole: bool = True) -> None:
         """One entry; without its token if it is not whole."""
-        entry = self.arrays.goi[position % self.shared.goi_entries]
+        entry = self.arrays.goi[position % GOI]
         slot = item.slot
         content = np.zeros(1, records.GOI_ENTRY)[0]
         content["term"] = self.term & 0xFFFF
@@ -266,10 +271,10 @@ class World:
             content["broker"], content["flags"] = records.NO_BROKER, item.kind
             content["client_id"], content["client_seq"], content["record_count"] = item.client, item.seq, item.lost
             content["topic_id"] = item.topic
-        note = self.shared.notes[position % self.shared.goi_entries]
+        note = self.shared.notes[position % GOI]
         note["base_seq"], note["timestamp_ns"] = item.note
         content["token"] = entry["token"]
-        self.arrays.goi[position % self.shared.goi_entries] = content
+        self.arrays.goi[position % GOI] = content
         if is_whole:
             entry["token"] = position + 1
         self.model.items[position] = item
@@ -320,9 +325,10 @@ class World:
         assert committed == model.committed == self.commit_frontier.next_position
         assert {each.topic_id: each for each in self.commit_frontier.snapshot().topics} == model.topics
         assert self.commit_frontier.last_timestamp_ns == model.clock.last_ns
-        first = max(min(model.stamps, default=committed), committed - self.shared.goi_entries)
+        # A run that was cut may have written over what is a lap below the chunk that it was in.
+        first = max(min(model.stamps, default=committed), committed - GOI + CHUNK)
         for position in range(first, committed):
-            stamp, side = model.stamps[position], self.arrays.side[position % self.shared.goi_entries]
+            stamp, side = model.stamps[position], self.arrays.side[position % GOI]
             told = (stamp.topic, stamp.status, 0, stamp.reason, stamp.base_seq, stamp.base_offset, stamp.timestamp_ns)
             assert side.item() == told, position
         self.check_results()

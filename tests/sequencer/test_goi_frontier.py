@@ -343,7 +343,7 @@ def test_the_floor_follows_the_lower_of_durable_and_checkpoint() -> None:
 def test_a_checkpoint_has_the_rows_of_its_position() -> None:
     world = World()
     world.order(Item(slot=published(world, count=5)))
-    with pytest.raises(WrongStateError, match="step first"):
+    with pytest.raises(WrongStateError, match="step all"):
         world.frontier.write_checkpoint(np.zeros(0, np.uint8))
     world.settle()
     world.frontier.write_checkpoint(np.arange(64, dtype=np.uint8))

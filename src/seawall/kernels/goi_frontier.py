@@ -19,8 +19,8 @@ INV-GOI-TERM: from the start of a term on only entries of that term count; below
 INV-GOI-RESULT-LAST: a result is written only after `committed` has passed its entry.
 INV-FRONTIER-CEILING, INV-FRONTIER-TIME: as in `frontier`. BLogs are read, never written.
 
-What a crash does: `committed` says what was decided. What was stamped above it was seen by nobody and is stamped anew;
-results of the last chunk may be missing, and a recovery writes them (`goi_recovery`).
+What a crash does: `committed` says what was decided. What was stamped above it, a chunk at most, was seen by nobody and
+is stamped anew; results of the last chunk may be missing, and a recovery writes them (`goi_recovery`).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ COMPLETION_WORDS = 16
 REPLICA_WORDS = 8
 RESULT_TOKEN = 7
 
-#: Entries that are stamped before their results are written.
-CHUNK = 512
+#: Entries that are stamped before they are committed and their results written; never more than half of the index.
+CHUNK_MAX = 512
 
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
@@ -104,10 +104,20 @@ def blog_offset_of(goi: Words, base: int) -> int:
     return as_int64(((goi[base + 2] >> 32) & _LOW) | (goi[base + 3] << 32))
 
 
+@kernel(int64(int64))
+def chunk_of(entries: int) -> int:
+    """How many entries of an index of this size are stamped at once."""
+    return min(CHUNK_MAX, entries >> 1)
+
+
 @kernel(void(int64_out, int64, int64_out, int64_out))
 def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
-    """Stamp a NOP: what the worker says of it and, of a repetition, the numbers of the original."""
+    """Stamp a NOP: what the worker says of it and, of a repetition, the numbers of the original.
+
+    An original that is nearly a lap away is not looked up: a run that was cut may have stamped a chunk ahead of here.
+    """
     mask = goi.size // SLOT_WORDS - 1
+    reach = mask + 1 - chunk_of(mask + 1)
     place = position & mask
     base = place * SLOT_WORDS
     topic = goi[base + 1] & _LOW
@@ -119,7 +129,7 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
         base_seq = notes[place * NOTE_WORDS]
         timestamp = notes[place * NOTE_WORDS + 1]
         original = blog_offset_of(goi, base)
-        if base_seq == 0 and original >= 0 and original < position and position - original <= mask:
+        if base_seq == 0 and original >= 0 and original < position and position - original <= reach:
             at = (original & mask) * SIDE_WORDS
             if (side[at] >> 32) & 0xFF == STATUS_OK:
                 base_seq = side[at + 1]
@@ -323,8 +333,9 @@ def commit_run(
     broker.
     """
     ring_entries = results.size // (SLOT_WORDS * laps.size)
+    chunk = chunk_of(goi.size // SLOT_WORDS)
     while True:
-        end = min(limit, numbers[NEXT_POSITION] + CHUNK)
+        end = min(limit, numbers[NEXT_POSITION] + chunk)
         code = _stamp(
             end, wall_ns, term, term_start, goi, side, notes, blogs, laps, keys, values, used, topics, numbers
         )

@@ -15,8 +15,8 @@ what is written there is committed although nobody told of it. It is counted: it
 
 INV-GOI-FLOOR: the floor, below which workers may write over entries, is at most `durable` and the position of the last
 checkpoint: what is needed to recover is still there.
-INV-GOI-QUIESCENT: a checkpoint is written only when every reserved position is committed, so that its rows are those of
-one position. Whoever asks has the workers stopped, or sees that none has reserved anything meanwhile.
+INV-GOI-QUIESCENT: a checkpoint is written only when every reserved position is committed and settled by its worker, so
+that its rows are those of one position, and no refused batch is called stored. Whoever asks has the workers stopped.
 
 One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
 connections, or what a control means.
@@ -80,7 +80,7 @@ class GoiFrontier:
     __slots__ = (
         *("_advanced_ns", "_blogs", "_checkpoint_position", "_completion", "_control", "_counters", "_fabric", "_goi"),
         *("_heap", "_laps", "_lease_ns", "_limit", "_on_control", "_ranges", "_reconcile_ns", "_replicas", "_results"),
-        *("_run", "_side", "_term", "frontier", "reconciled"),
+        *("_run", "_settled", "_side", "_term", "frontier", "reconciled"),
     )
 
     def __init__(
@@ -113,7 +113,7 @@ class GoiFrontier:
         room = limits.GOI_RANGES_WAITING_MAX
         self._heap = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64))
         self._goi = fabric.goi_words
-        self._side = fabric.side.view(np.int64)
+        self._side = fabric.side_words
         self._control = fabric.control_words.view(np.int64)
         self._replicas = fabric.replica_all_words
         self._completion = fabric.completion_all_words
@@ -125,6 +125,8 @@ class GoiFrontier:
         )
         newest = newest_checkpoint(fabric)
         self._checkpoint_position = newest.position if newest else committed
+        self._settled = shared.settled
+        store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
         self._limit = int(limit or committed)
         self._advanced_ns: int | None = None
         self._reconcile_ns = reconcile_after_ns
@@ -189,8 +191,11 @@ class GoiFrontier:
     def write_checkpoint(self, clients: Bytes) -> Position:
         """Write what a recovery begins with: the rows of all clients, and those of the topics; its position."""
         committed = self.committed
-        if self.reserved != committed:
-            raise WrongStateError(f"{self.reserved} positions are handed out, {committed} committed: step first")
+        if self.reserved != committed or int(self._settled[:: private.LINE_WORDS].min()) < committed:
+            raise WrongStateError(
+                f"{self.reserved} positions are handed out, {committed} committed, and settled by the workers below "
+                f"{self._settled[:: private.LINE_WORDS].min()}: step all of them first"
+            )
         newest = newest_checkpoint(self._fabric)
         write_checkpoint(
             self._fabric,
@@ -208,9 +213,7 @@ class GoiFrontier:
         return committed
 
     def _raise_floor(self) -> None:
-        floor = min(self.durable, self._checkpoint_position)
-        if floor > int(self._counters[private.FLOOR]):
-            store_release_u64(self._counters, private.FLOOR, floor)
+        store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
 
     def _watch(self, now_ns: int) -> int:
         """The limit, found by looking at the index itself if it has stood for too long."""

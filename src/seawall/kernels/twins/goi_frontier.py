@@ -83,6 +83,11 @@ def blog_offset_of(goi: Words, base: int) -> int:
     return entry_at(goi, base).blog_offset
 
 
+def chunk_of(entries: int) -> int:
+    """A fixed number, or half of a small index."""
+    return frontier.CHUNK_MAX if entries >= 2 * frontier.CHUNK_MAX else entries // 2
+
+
 def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
     """Its status and reason; numbers by the note, else by the original as far as that is still there."""
     entry = entry_at(goi, _base(goi, position))
@@ -90,7 +95,8 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
     if stamp.status == frontier.STATUS_DUPLICATE:
         base_seq, timestamp_ns = notes.reshape(-1, frontier.NOTE_WORDS)[position % (len(goi) // SLOT_WORDS)].tolist()
         stamp = stamp._replace(base_seq=base_seq, timestamp_ns=timestamp_ns)
-        reach = range(max(0, position - len(goi) // SLOT_WORDS + 1), position)
+        entries = len(goi) // SLOT_WORDS
+        reach = range(max(0, position - entries + chunk_of(entries)), position)
         if base_seq == 0 and entry.blog_offset in reach:
             original = stamp_at(side, _side_at(goi, entry.blog_offset))
             if original.status == numbering.STATUS_OK:
