@@ -7,6 +7,7 @@ import struct
 from types import ModuleType
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,21 +117,49 @@ def test_a_run_equals_its_twin(seed: int) -> None:
 def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
     desk, model = Desk(seed), Desk(seed)
     base = place * 8
-    assert goi_frontier.blog_offset_of(desk.goi, base) == twin.blog_offset_of(model.goi, base)
+    third, fourth = int(desk.goi[base + 2]), int(desk.goi[base + 3])
+    offset = goi_frontier.blog_offset_of(third, fourth)
+    assert offset == twin.blog_offset_of(third, fourth)
+    for lap in (0, 2**20 * BLOG):
+        start = goi_frontier.lap_start(max(0, offset), lap, BLOG)
+        assert start == twin.lap_start(max(0, offset), lap, BLOG)
     for flags in (0, 1):
-        for row in (-1, 0, 1, 2, 3):
-            assert goi_frontier.refusal_of(desk.topics, row, flags) == twin.refusal_of(model.topics, row, flags)
+        for known in range(16):
+            assert goi_frontier.refusal_of(known, flags) == twin.refusal_of(known, flags)
+    codes = []
     for module, each in ((goi_frontier, desk), (twin, model)):
         module.settle_nop(each.goi, each.start + place, each.side, each.notes)
-        module.number_entry(each.goi, base, 33, 10**12, each.topics, 2, each.numbers, each.side, place * 4)
+        codes.append(module.take_numbers(each.topics[2], 5, 300, 33, 10**12))
         module.write_side(each.side, 4, 9, 2, 0x63, 11, 12, 13)
+    assert codes[0] == codes[1]
     assert desk.seen() == model.seen()
-    if int(desk.goi[base + 2]) & 0xFFFF < BROKERS:
-        at = goi_frontier.blog_place(desk.goi, base, desk.laps, BLOG)
-        assert at == twin.blog_place(model.goi, base, model.laps, BLOG)
-        assert desk.laps.tolist() == model.laps.tolist() or desk.laps.tolist() == [0, 0]
-        index = goi_frontier.slot_index_of(desk.goi, base, desk.completion)
-        assert index == twin.slot_index_of(model.goi, base, model.completion)
-        for module, each in ((goi_frontier, desk), (twin, model)):
-            module.write_result(each.goi, each.side, each.start + place, 5, each.results, 8)
-        assert desk.seen() == model.seen()
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.integers(0, 2**32), st.integers(0, 1))
+def test_results_equal_their_twin(seed: int, only_missing: int) -> None:
+    """Also of slots that are completed already, which a recovery meets."""
+    desk, model = Desk(seed), Desk(seed)
+    told = []
+    for module, each in ((goi_frontier, desk), (twin, model)):
+        each.results[7::16] = each.completed[0] + 1 + np.arange(len(each.results[7::16]))
+        arrays = (each.goi, each.side, each.completion, each.results)
+        stretch = (each.start, each.start + GOI)
+        each.goi[2::8] &= ~0xFFFE  # every entry is of one of the brokers
+        told.append(module.write_results(*stretch, *arrays, SLOTS, only_missing))
+    assert told[0] == told[1]
+    assert desk.seen() == model.seen()
+
+
+@given(st.integers(0, 2**40), st.integers(-(2**31) + 1, 2**31 - 1))
+def test_low_bits_of_an_index_tell_all_of_it(completed: int, ahead: int) -> None:
+    index = completed + ahead
+    if index < 0:
+        return
+    for module in (goi_frontier, twin):
+        assert module.slot_index_of(index & 0xFFFFFFFF, completed) == (index if ahead >= 0 else -1)
+
+
+@pytest.mark.parametrize("entries", [2, 128, 1023, 1024, 65_536])
+def test_a_chunk_is_at_most_half_of_the_index(entries: int) -> None:
+    assert goi_frontier.chunk_of(entries) == twin.chunk_of(entries) <= entries // 2

@@ -30,7 +30,6 @@ class Desk:
         chance = random.Random(seed)
         self.first = chance.choice([0, 5, 2**33])
         self.end = self.first + chance.randrange(GOI + 1)
-        self.committed = chance.randrange(self.first, self.end + 1)
         self.completed = [chance.choice([0, 2**32 - 2, 2**32 + 1]) for _ in range(BROKERS)]
         self.completion = np.zeros(32 * COMPLETION_WORDS, np.int64)
         self.completion[: BROKERS * COMPLETION_WORDS : COMPLETION_WORDS] = self.completed
@@ -82,8 +81,7 @@ class Desk:
         batches, outcomes = np.zeros(room, WINDOW_BATCH), np.zeros(room, WINDOW_RESULT)
         counts = np.zeros(1, np.int64)
         stops.append(module.gather_batches(*stretch, batches, outcomes, counts))
-        rings = (self.completion, self.results, self.taken, BROKERS)
-        stops.append(module.restore_results(self.first, self.end, self.committed, self.goi, self.side, *rings))
+        module.mark_ordered(self.first, self.end, self.goi, self.completion, self.taken, BROKERS)
         for broker, completed in enumerate(self.completed):
             module.mark_answered(self.results, broker, completed, completed + SLOTS, self.taken, BROKERS)
         stops.append(module.scrub_behind(self.goi, self.end))

@@ -11,6 +11,9 @@ frontier makes of it is four words of the side array: topic, status and reason; 
     SKIP      no numbers
     CONTROL   the run stops before it: its owner carries it out, and the next run goes on behind it
 
+Arrays are handed from kernel to kernel once a chunk and not once an entry: numba counts references to each of them, and
+that would cost more than all the rest. So what is done for each entry is one loop over scalars.
+
 A run is made in chunks. Each is stamped, then `committed` is stored, and only then results are written to the rings of
 the brokers: nobody is told of an entry that readers could not see, and the entries are still in the core's cache.
 
@@ -39,6 +42,7 @@ from seawall.kernels.frontier import (
     STATUS_OK,
     STATUS_REJECTED,
     TOPIC_DELETED,
+    TOPIC_EXISTS,
     TOPIC_FULL,
     TOPIC_ROW,
     TOPIC_STRONG,
@@ -46,7 +50,7 @@ from seawall.kernels.frontier import (
     next_timestamp,
 )
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import Bytes, as_int64, load_u32
+from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64, load_u32, prefetch
 from seawall.kernels.rings import SLOT_WORDS, Words
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
@@ -76,15 +80,21 @@ COMPLETION_WORDS = 16
 REPLICA_WORDS = 8
 RESULT_TOKEN = 7
 
+#: Where the header of a batch says how long its block is when it is not compressed.
+RAW_LENGTH_AT = 80
+
 #: Entries that are stamped before they are committed and their results written; never more than half of the index.
 CHUNK_MAX = 512
+
+#: Entries ahead of the present one whose lines elsewhere are asked for: about as long as memory takes.
+AHEAD = 8
 
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31
 _UNKNOWN = -1
-_RAW_LENGTH_AT = 80
 
 _topics = record_array(TOPIC_ROW)
+_topic = _topics.dtype
 
 
 @kernel(void(int64_out, int64, int64, int64, int64, int64, int64, int64))
@@ -98,10 +108,10 @@ def write_side(
     side[at + 3] = timestamp_ns
 
 
-@kernel(int64(int64_in, int64))
-def blog_offset_of(goi: Words, base: int) -> int:
+@kernel(int64(int64, int64))
+def blog_offset_of(third: int, fourth: int) -> int:
     """The field of an entry that lies across two of its words."""
-    return as_int64(((goi[base + 2] >> 32) & _LOW) | (goi[base + 3] << 32))
+    return ((third >> 32) & _LOW) | (fourth << 32)
 
 
 @kernel(int64(int64))
@@ -120,7 +130,6 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
     reach = mask + 1 - chunk_of(mask + 1)
     place = position & mask
     base = place * SLOT_WORDS
-    topic = goi[base + 1] & _LOW
     status = goi[base + 4] & 0xFF
     reason = (goi[base + 4] >> 8) & 0xFFFF
     base_seq = 0
@@ -128,7 +137,7 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
     if status == STATUS_DUPLICATE:
         base_seq = notes[place * NOTE_WORDS]
         timestamp = notes[place * NOTE_WORDS + 1]
-        original = blog_offset_of(goi, base)
+        original = blog_offset_of(goi[base + 2], goi[base + 3])
         if base_seq == 0 and original >= 0 and original < position and position - original <= reach:
             at = (original & mask) * SIDE_WORDS
             if (side[at] >> 32) & 0xFF == STATUS_OK:
@@ -137,59 +146,45 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
             else:
                 status = STATUS_REJECTED
                 reason = REASON_SKIPPED
-    write_side(side, place * SIDE_WORDS, topic, status, reason, base_seq, 0, timestamp)
+    write_side(side, place * SIDE_WORDS, goi[base + 1] & _LOW, status, reason, base_seq, 0, timestamp)
 
 
-@kernel(int64(_topics, int64, int64))
-def refusal_of(topics: Rows, row: int, flags: int) -> int:
-    """Why a batch with these flags is refused by the topic in a row, or 0; a row below 0 is no topic."""
-    if row < 0:
+@kernel(int64(int64, int64))
+def refusal_of(topic_flags: int, flags: int) -> int:
+    """Why a batch with these flags is refused by a topic with those, or 0; no flags are no topic."""
+    if topic_flags & TOPIC_EXISTS == 0:
         return REASON_TOPIC_NOT_FOUND
-    known = as_int64(topics[row]["flags"])
-    if known & TOPIC_DELETED:
+    if topic_flags & TOPIC_DELETED:
         return REASON_TOPIC_DELETED
-    if ((known & TOPIC_STRONG) != 0) != ((flags & FLAG_STRONG_ORDER) != 0):
+    if ((topic_flags & TOPIC_STRONG) != 0) != ((flags & FLAG_STRONG_ORDER) != 0):
         return REASON_NOT_ALLOWED
-    return REASON_READ_ONLY if known & TOPIC_FULL else 0
+    return REASON_READ_ONLY if topic_flags & TOPIC_FULL else 0
 
 
-@kernel(int64(int64_out, int64, int64, int64, _topics, int64, int64_out, int64_out, int64))
-def number_entry(
-    goi: Words, base: int, raw_length: int, wall_ns: int, topics: Rows, row: int, numbers: Values, side: Words, at: int
-) -> int:
-    """Give a batch its numbers: RUN_DONE, or RUN_NEEDS_CEILING, and all that changed is `wanted` of its topic."""
-    topic = topics[row]
-    count = goi[base + 4] & _LOW
-    base_seq = as_int64(topic["next_seq"])
-    if base_seq + count > as_int64(topic["ceiling"]):
-        topic["wanted"] = base_seq + count
+@kernel(int64(_topic, int64, int64, int64, int64))
+def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
+    """Move a topic's numbers behind a batch: RUN_DONE, or RUN_NEEDS_CEILING, and all that changed is `wanted`."""
+    next_seq = as_int64(topic["next_seq"]) + record_count
+    if next_seq > as_int64(topic["ceiling"]):
+        topic["wanted"] = next_seq
         return RUN_NEEDS_CEILING
-    clock = next_timestamp(numbers[LAST_TIMESTAMP], wall_ns)
-    timestamp = max(clock, as_int64(topic["last_timestamp_ns"]))
-    base_offset = as_int64(topic["next_offset"])
-    topic["next_seq"] = base_seq + count
-    topic["next_offset"] = base_offset + raw_length
-    topic["last_timestamp_ns"] = timestamp
-    topic["record_total"] = as_int64(topic["record_total"]) + count
-    topic["byte_total"] = as_int64(topic["byte_total"]) + ((goi[base + 3] >> 32) & _LOW)
-    numbers[LAST_TIMESTAMP] = clock
-    write_side(side, at, goi[base + 1] & _LOW, STATUS_OK, 0, base_seq, base_offset, timestamp)
+    topic["next_seq"] = next_seq
+    topic["next_offset"] = as_int64(topic["next_offset"]) + raw_length
+    topic["last_timestamp_ns"] = max(clock_ns, as_int64(topic["last_timestamp_ns"]))
+    topic["record_total"] = as_int64(topic["record_total"]) + record_count
+    topic["byte_total"] = as_int64(topic["byte_total"]) + size
     return RUN_DONE
 
 
-@kernel(int64(int64_in, int64, int64_out, int64))
-def blog_place(goi: Words, base: int, laps: Words, blog_size: int) -> int:
-    """Where the batch of an entry begins, in the BLogs of all brokers as one array.
+@kernel(int64(int64, int64, int64))
+def lap_start(offset: int, lap: int, blog_size: int) -> int:
+    """Where the lap of a BLog begins that an offset lies in; `lap` is where the last one looked for began.
 
-    `laps` has for each broker where the lap begins that its last batch was in, so that few entries cost a division.
+    Most are in the same one, which saves a division.
     """
-    broker = as_int64(goi[base + 2] & 0xFFFF)
-    offset = blog_offset_of(goi, base)
-    place = offset - laps[broker]
-    if place < 0 or place >= blog_size:
-        place = offset % blog_size
-        laps[broker] = offset - place
-    return as_int64(broker * blog_size + place)
+    if offset >= lap and offset - lap < blog_size:
+        return lap
+    return offset - offset % blog_size
 
 
 @kernel(
@@ -222,82 +217,110 @@ def _stamp(
     row = -1
     for position in range(numbers[NEXT_POSITION], end):
         base = (position & mask) * SLOT_WORDS
-        at = (position & mask) * SIDE_WORDS
         if load_acquire(goi, base) != position + 1:
             return RUN_HOLE
         if position >= term_start and ((goi[base + 2] >> 16) ^ term) & 0xFFFF != 0:
             return RUN_STALE_TERM
         flags = goi[base + 7] >> 32
-        topic = goi[base + 1] & _LOW
-        if flags & (FLAG_NOP | FLAG_SKIP | FLAG_CONTROL):
-            if flags & FLAG_CONTROL:
-                return RUN_CONTROL
-            if flags & FLAG_NOP:
-                settle_nop(goi, position, side, notes)
-            else:
-                write_side(side, at, topic, STATUS_OK, 0, 0, 0, 0)
-        else:
-            if topic != known:
-                entry = table_find(keys, used, np.uint64(topic))
+        topic_id = goi[base + 1] & _LOW
+        stamped = topic_id
+        base_seq = base_offset = timestamp = 0
+        if flags & FLAG_CONTROL:
+            return RUN_CONTROL
+        if flags & FLAG_NOP:
+            settle_nop(goi, position, side, notes)
+            numbers[NEXT_POSITION] = position + 1
+            continue
+        if flags & FLAG_SKIP == 0:
+            if topic_id != known:
+                entry = table_find(keys, used, np.uint64(topic_id))
                 row = values[entry] if entry != ABSENT else -1
-                known = topic
-            reason = refusal_of(topics, row, flags)
+                known = topic_id
+            reason = refusal_of(as_int64(topics[row]["flags"]) if row >= 0 else 0, flags)
             if reason != 0:
-                write_side(side, at, topic, STATUS_REJECTED, reason, 0, 0, 0)
+                stamped |= (STATUS_REJECTED << 32) | (reason << 48)
             else:
-                raw_length = load_u32(blogs, blog_place(goi, base, laps, blog_size) + _RAW_LENGTH_AT)
-                code = number_entry(goi, base, raw_length, wall_ns, topics, row, numbers, side, at)
-                if code != RUN_DONE:
-                    return code
+                broker = goi[base + 2] & 0xFFFF
+                offset = blog_offset_of(goi[base + 2], goi[base + 3])
+                laps[broker] = lap_start(offset, laps[broker], blog_size)
+                raw_length = load_u32(blogs, broker * blog_size + offset - laps[broker] + RAW_LENGTH_AT)
+                far = ((position + AHEAD) & mask) * SLOT_WORDS
+                other = min(goi[far + 2] & 0xFFFF, laps.size - 1)
+                place = blog_offset_of(goi[far + 2], goi[far + 3]) - laps[other]
+                prefetch(blogs, other * blog_size + place + RAW_LENGTH_AT)
+                topic = topics[row]
+                base_seq = as_int64(topic["next_seq"])
+                base_offset = as_int64(topic["next_offset"])
+                clock = next_timestamp(numbers[LAST_TIMESTAMP], wall_ns)
+                size = (goi[base + 3] >> 32) & _LOW
+                if take_numbers(topic, goi[base + 4] & _LOW, size, raw_length, clock) != RUN_DONE:
+                    return RUN_NEEDS_CEILING
+                numbers[LAST_TIMESTAMP] = clock
+                timestamp = as_int64(topic["last_timestamp_ns"])
+        at = (position & mask) * SIDE_WORDS
+        side[at] = stamped
+        side[at + 1] = base_seq
+        side[at + 2] = base_offset
+        side[at + 3] = timestamp
         numbers[NEXT_POSITION] = position + 1
     return RUN_DONE
 
 
-@kernel(int64(int64_in, int64, int64_in))
-def slot_index_of(goi: Words, base: int, completion: Words) -> int:
-    """The absolute index of an entry's slot in its broker's ring, or -1 if it is completed.
+@kernel(int64(int64, int64))
+def slot_index_of(low: int, completed: int) -> int:
+    """The absolute index of a slot, of which an entry has the low 32 bits, or -1 if it is completed.
 
-    An entry has the low 32 bits. Rings are far smaller than half of that, so what is completed tells the rest.
+    Rings are far smaller than half of that, so what is completed in the slot's ring tells the rest.
     """
-    completed = as_int64(completion[(goi[base + 2] & 0xFFFF) * COMPLETION_WORDS])
-    ahead = ((goi[base + 7] & _LOW) - completed) & _LOW
+    ahead = (low - completed) & _LOW
     return completed + ahead if ahead < _HALF else -1
 
 
-@kernel(void(int64_in, int64_in, int64, int64, int64_out, int64))
-def write_result(goi: Words, side: Words, position: int, index: int, results: Words, at: int) -> None:
-    """Tell the broker of slot `index` what became of it; `at` is the first word of the result."""
-    place = position & (goi.size // SLOT_WORDS - 1)
-    stamped = side[place * SIDE_WORDS]
-    status = (stamped >> 32) & 0xFF
-    original = _UNKNOWN
-    if status == STATUS_DUPLICATE:
-        original = blog_offset_of(goi, place * SLOT_WORDS)
-    results[at] = position
-    results[at + 1] = side[place * SIDE_WORDS + 1]
-    results[at + 2] = side[place * SIDE_WORDS + 3]
-    results[at + 3] = original
-    results[at + 4] = status | ((stamped >> 48) & 0xFFFF) << 16
-    results[at + 5] = 0
-    results[at + 6] = 0
-    store_release(results, at + RESULT_TOKEN, index + 1)
+@kernel(int64(int64, int64, int64_in, int64_in, int64_in, int64_out, int64, int64))
+def write_results(
+    first: int,
+    end: int,
+    goi: Words,
+    side: Words,
+    completion: Words,
+    results: Words,
+    ring_entries: int,
+    only_missing: int,
+) -> int:
+    """Tell brokers what became of their slots at the positions of a stretch; of how many.
 
-
-@kernel(void(int64, int64_out, int64_out, int64_out, int64_out, int64_out, int64))
-def _publish(
-    end: int, goi: Words, side: Words, completion: Words, results: Words, control: Words, ring_entries: int
-) -> None:
-    """Commit what is stamped, then write its results."""
-    first = control[CONTROL_COMMITTED]
-    store_release(control, CONTROL_COMMITTED, end)
+    With `only_missing` slots that have their result, or are completed, are left alone.
+    """
     mask = goi.size // SLOT_WORDS - 1
+    written = 0
     for position in range(first, end):
-        base = (position & mask) * SLOT_WORDS
+        place = position & mask
+        base = place * SLOT_WORDS
         broker = goi[base + 2] & 0xFFFF
-        if broker != NO_BROKER:
-            index = slot_index_of(goi, base, completion)
-            at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
-            write_result(goi, side, position, index, results, at)
+        if broker == NO_BROKER:
+            continue
+        index = slot_index_of(goi[base + 7] & _LOW, completion[broker * COMPLETION_WORDS])
+        at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
+        if only_missing != 0 and (index < 0 or results[at + RESULT_TOKEN] == index + 1):
+            continue
+        far = ((position + AHEAD) & mask) * SLOT_WORDS
+        slot = (goi[far + 2] & 0xFFFF) * ring_entries + (goi[far + 7] & (ring_entries - 1))
+        prefetch(results, slot * LINE_SIZE)
+        stamped = side[place * SIDE_WORDS]
+        status = (stamped >> 32) & 0xFF
+        original = _UNKNOWN
+        if status == STATUS_DUPLICATE:
+            original = blog_offset_of(goi[base + 2], goi[base + 3])
+        results[at] = position
+        results[at + 1] = side[place * SIDE_WORDS + 1]
+        results[at + 2] = side[place * SIDE_WORDS + 3]
+        results[at + 3] = original
+        results[at + 4] = status | ((stamped >> 48) & 0xFFFF) << 16
+        results[at + 5] = 0
+        results[at + 6] = 0
+        store_release(results, at + RESULT_TOKEN, index + 1)
+        written += 1
+    return written
 
 
 @kernel(
@@ -339,7 +362,9 @@ def commit_run(
         code = _stamp(
             end, wall_ns, term, term_start, goi, side, notes, blogs, laps, keys, values, used, topics, numbers
         )
-        _publish(numbers[NEXT_POSITION], goi, side, completion, results, control, ring_entries)
+        first = control[CONTROL_COMMITTED]
+        store_release(control, CONTROL_COMMITTED, numbers[NEXT_POSITION])
+        write_results(first, numbers[NEXT_POSITION], goi, side, completion, results, ring_entries, 0)
         if code != RUN_DONE or numbers[NEXT_POSITION] >= limit:
             return code
 

@@ -3,7 +3,7 @@
     scrub      entries behind the first hole are made to be not there: their batches are still in their rings
     replay     committed batches move the rows of their topics to where they were; those of sessions are gathered for
                the client window
-    results    what was committed and not told yet is told, and slots that have an entry are marked as taken
+    mark       slots that have an entry are taken: they must not be ordered again
 
 The caller has seen to it that every entry of the stretch has its token: nothing of what is replayed was lapped, since
 workers reserve no position whose place a recovery would need (INV-GOI-FLOOR).
@@ -20,6 +20,7 @@ from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.client_window import WINDOW_BATCH, WINDOW_RESULT
 from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, STATUS_OK, TOPIC_ROW, Rows
 from seawall.kernels.goi_frontier import (
+    COMPLETION_WORDS,
     FLAG_CONTROL,
     FLAG_NOP,
     FLAG_SKIP,
@@ -27,7 +28,6 @@ from seawall.kernels.goi_frontier import (
     RESULT_TOKEN,
     SIDE_WORDS,
     slot_index_of,
-    write_result,
 )
 from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
 from seawall.kernels.memory import Bytes, as_int64
@@ -140,39 +140,21 @@ def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows,
     return position
 
 
-@kernel(int64(int64, int64, int64, int64_in, int64_in, int64_in, int64_out, int64_out, int64))
-def restore_results(
-    first: int,
-    end: int,
-    committed: int,
-    goi: Words,
-    side: Words,
-    completion: Words,
-    results: Words,
-    taken: Words,
-    brokers: int,
-) -> int:
-    """Mark slots that have an entry in a stretch, and write results that committed ones lack; how many were written.
+@kernel(void(int64, int64, int64_in, int64_in, int64_out, int64))
+def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Words, brokers: int) -> None:
+    """Mark the slots that have an entry in a stretch.
 
     `taken` has a word for each slot of all rings: index + 1 of the slot that has an entry.
     """
     mask = goi.size // SLOT_WORDS - 1
     ring_entries = taken.size // brokers
-    written = 0
     for position in range(first, end):
         base = (position & mask) * SLOT_WORDS
         broker = goi[base + 2] & 0xFFFF
-        if broker == NO_BROKER:
-            continue
-        index = slot_index_of(goi, base, completion)
-        if index < 0:
-            continue
-        slot = broker * ring_entries + (index & (ring_entries - 1))
-        taken[slot] = index + 1
-        if position < committed and results[slot * SLOT_WORDS + RESULT_TOKEN] != index + 1:
-            write_result(goi, side, position, index, results, slot * SLOT_WORDS)
-            written += 1
-    return written
+        if broker != NO_BROKER:
+            index = slot_index_of(goi[base + 7] & _LOW, completion[broker * COMPLETION_WORDS])
+            if index >= 0:
+                taken[broker * ring_entries + (index & (ring_entries - 1))] = index + 1
 
 
 @kernel(void(int64_in, int64, int64, int64, int64_out, int64))

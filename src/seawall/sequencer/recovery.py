@@ -40,14 +40,13 @@ from seawall.kernels import goi_recovery as kernels
 from seawall.kernels.atomics import load_acquire_u64, store_release_u64
 from seawall.kernels.client_window import CHECK_UNKNOWN_CLIENT
 from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION
-from seawall.kernels.goi_frontier import blog_place, slot_index_of
+from seawall.kernels.goi_frontier import RAW_LENGTH_AT, slot_index_of, write_results
 from seawall.kernels.slots import ready_slots
 from seawall.limits import SEQUENCER_DRAIN_REFS
 from seawall.sequencer.client_window import WINDOW_BATCH, WINDOW_RESULT, ClientWindow
 from seawall.sequencer.frontier import CommitFrontier
 
 _SKIP_OR_CONTROL = records.FLAG_SKIP | records.FLAG_CONTROL
-_RAW_LENGTH_AT = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +120,11 @@ class WarmRecovery:
         taken = np.zeros(sum(map(len, fabric.pbr)), np.int64)
         completion, results = fabric.completion_all_words, fabric.result_all_words
         self.results_written = int(
-            kernels.restore_results(
-                *(self.floor, self.start, self.committed, self._goi, self._side),
-                *(completion, results, taken, brokers),
+            write_results(
+                *(self.floor, self.committed, self._goi, self._side, completion, results, len(fabric.pbr[0]), 1),
             )
         )
+        kernels.mark_ordered(self.floor, self.start, self._goi, completion, taken, brokers)
         resumes = []
         for broker, ring in enumerate(np.split(taken, brokers)):
             completed = load_acquire_u64(fabric.completion_words[broker], records.COMPLETION_COMPLETED)
@@ -172,12 +171,13 @@ class WarmRecovery:
         self, topic_id: TopicId, position: Position, offset_after: Callable[[TopicId, Position], Offset]
     ) -> Offset:
         place = position & (len(self._fabric.goi) - 1)
-        base = place * records.SLOT_WORDS
-        if slot_index_of(self._goi, base, self._fabric.completion_all_words) < 0:
+        entry = self._fabric.goi[place]
+        broker, blog = int(entry["broker"]), self._fabric.blogs[int(entry["broker"])]
+        completed = load_acquire_u64(self._fabric.completion_words[broker], records.COMPLETION_COMPLETED)
+        if slot_index_of(int(entry["pbr_index"]), completed) < 0:
             return offset_after(topic_id, position)
-        blog_size = self._fabric.blogs[0].size
-        at = blog_place(self._goi, base, np.zeros(len(self._fabric.blogs), np.int64), blog_size) + _RAW_LENGTH_AT
-        raw_length = int.from_bytes(self._fabric.blog_all_bytes[at : at + 4].tobytes(), "little")
+        at = int(entry["blog_offset"]) % blog.size + RAW_LENGTH_AT
+        raw_length = int.from_bytes(blog[at : at + 4].tobytes(), "little")
         return Offset(int(self._fabric.side[place]["base_offset"]) + raw_length)
 
 

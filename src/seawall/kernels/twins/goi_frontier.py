@@ -78,9 +78,10 @@ def write_side(
     _put(side, at, _SIDE.pack(topic, status, reason, base_seq, base_offset, timestamp_ns))
 
 
-def blog_offset_of(goi: Words, base: int) -> int:
-    """A signed number at byte 20."""
-    return entry_at(goi, base).blog_offset
+def blog_offset_of(third: int, fourth: int) -> int:
+    """A signed number behind the first four of their sixteen bytes."""
+    joined = struct.pack("<qq", third, fourth)
+    return int.from_bytes(joined[4:12], "little", signed=True)
 
 
 def chunk_of(entries: int) -> int:
@@ -106,66 +107,72 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
     write_side(side, _side_at(goi, position), *stamp)
 
 
-def refusal_of(topics: Rows, row: int, flags: int) -> int:
+def refusal_of(topic_flags: int, flags: int) -> int:
     """The first rule that it breaks."""
-    known = int(topics[row]["flags"]) if row >= 0 else 0
-    wrong_order = bool(known & numbering.TOPIC_STRONG) != bool(flags & frontier.FLAG_STRONG_ORDER)
+    wrong_order = bool(topic_flags & numbering.TOPIC_STRONG) != bool(flags & frontier.FLAG_STRONG_ORDER)
     rules = (
-        (row < 0, numbering.REASON_TOPIC_NOT_FOUND),
-        (known & numbering.TOPIC_DELETED, numbering.REASON_TOPIC_DELETED),
+        (not topic_flags & numbering.TOPIC_EXISTS, numbering.REASON_TOPIC_NOT_FOUND),
+        (topic_flags & numbering.TOPIC_DELETED, numbering.REASON_TOPIC_DELETED),
         (wrong_order, frontier.REASON_NOT_ALLOWED),
-        (known & numbering.TOPIC_FULL, numbering.REASON_READ_ONLY),
+        (topic_flags & numbering.TOPIC_FULL, numbering.REASON_READ_ONLY),
     )
     return next((reason for is_broken, reason in rules if is_broken), 0)
 
 
-def number_entry(
-    goi: Words, base: int, raw_length: int, wall_ns: int, topics: Rows, row: int, numbers: Values, side: Words, at: int
-) -> int:
+def take_numbers(topic: np.void, record_count: int, size: int, raw_length: int, clock_ns: int) -> int:
     """The topic's numbers, moved on by what the batch has."""
-    entry, topic = entry_at(goi, base), topics[row]
-    base_seq, base_offset = int(topic["next_seq"]), int(topic["next_offset"])
-    if base_seq + entry.record_count > int(topic["ceiling"]):
-        topic["wanted"] = base_seq + entry.record_count
+    if int(topic["next_seq"]) + record_count > int(topic["ceiling"]):
+        topic["wanted"] = int(topic["next_seq"]) + record_count
         return numbering.RUN_NEEDS_CEILING
-    numbers[LAST_TIMESTAMP] = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
-    timestamp_ns = max(int(numbers[LAST_TIMESTAMP]), int(topic["last_timestamp_ns"]))
-    topic["last_timestamp_ns"] = timestamp_ns
+    topic["last_timestamp_ns"] = max(clock_ns, int(topic["last_timestamp_ns"]))
     for name, more in (
-        ("next_seq", entry.record_count),
+        ("next_seq", record_count),
         ("next_offset", raw_length),
-        ("record_total", entry.record_count),
-        ("byte_total", entry.size),
+        ("record_total", record_count),
+        ("byte_total", size),
     ):
         topic[name] = int(topic[name]) + more
-    write_side(side, at, entry.topic_id, numbering.STATUS_OK, 0, base_seq, base_offset, timestamp_ns)
     return numbering.RUN_DONE
 
 
-def blog_place(goi: Words, base: int, laps: Words, blog_size: int) -> int:
-    """The remainder, in the broker's own stretch."""
-    entry = entry_at(goi, base)
-    laps[entry.broker] = entry.blog_offset // blog_size * blog_size
-    return entry.broker * blog_size + entry.blog_offset % blog_size
+def lap_start(offset: int, lap: int, blog_size: int) -> int:
+    """The last multiple; the one before is of no use."""
+    return offset // blog_size * blog_size
 
 
-def slot_index_of(goi: Words, base: int, completion: Words) -> int:
+def slot_index_of(low: int, completed: int) -> int:
     """The number with these low bits that is nearest to what is completed, unless it is lower."""
-    entry = entry_at(goi, base)
-    completed = int(completion[entry.broker * frontier.COMPLETION_WORDS])
-    near = completed >> 32 << 32 | entry.pbr_index
+    near = completed >> 32 << 32 | low
     index = min((near - (1 << 32), near, near + (1 << 32)), key=lambda each: abs(each - completed))
     return index if index >= completed else -1
 
 
-def write_result(goi: Words, side: Words, position: int, index: int, results: Words, at: int) -> None:
-    """Its fields, packed."""
-    stamp = stamp_at(side, _side_at(goi, position))
-    original = -1
-    if stamp.status == frontier.STATUS_DUPLICATE:
-        original = blog_offset_of(goi, _base(goi, position))
-    numbers = (position, stamp.base_seq, stamp.timestamp_ns, original)
-    _put(results, at, _RESULT.pack(*numbers, stamp.status, stamp.reason, index + 1))
+def write_results(
+    first: int,
+    end: int,
+    goi: Words,
+    side: Words,
+    completion: Words,
+    results: Words,
+    ring_entries: int,
+    only_missing: int,
+) -> int:
+    """Entry after entry: the fields of its result, packed."""
+    rings = results.reshape(-1, ring_entries, SLOT_WORDS)
+    written = 0
+    for position in range(first, end):
+        entry, stamp = entry_at(goi, _base(goi, position)), stamp_at(side, _side_at(goi, position))
+        if entry.broker == frontier.NO_BROKER:
+            continue
+        index = slot_index_of(entry.pbr_index, int(completion[entry.broker * frontier.COMPLETION_WORDS]))
+        result = rings[entry.broker, index % ring_entries]
+        if only_missing and (index < 0 or result[frontier.RESULT_TOKEN] == index + 1):
+            continue
+        original = entry.blog_offset if stamp.status == frontier.STATUS_DUPLICATE else -1
+        numbers = (position, stamp.base_seq, stamp.timestamp_ns, original)
+        _put(result, 0, _RESULT.pack(*numbers, stamp.status, stamp.reason, index + 1))
+        written += 1
+    return written
 
 
 def commit_run(
@@ -190,9 +197,9 @@ def commit_run(
     """Stamp until something stops it, commit, and tell the brokers of all of it."""
     code = numbering.RUN_DONE
     rows = {int(keys[entry]): int(values[entry]) for entry in np.flatnonzero(used)}
+    flags_of = {topic_id: int(topics[row]["flags"]) for topic_id, row in rows.items()}
     while code == numbering.RUN_DONE and (position := int(numbers[NEXT_POSITION])) < limit:
-        base, at = _base(goi, position), _side_at(goi, position)
-        entry = entry_at(goi, base)
+        entry, at = entry_at(goi, _base(goi, position)), _side_at(goi, position)
         if entry.token != position + 1:
             code = frontier.RUN_HOLE
         elif position >= term_start and entry.term != term & 0xFFFF:
@@ -203,20 +210,36 @@ def commit_run(
             settle_nop(goi, position, side, notes)
         elif entry.flags & frontier.FLAG_SKIP:
             write_side(side, at, entry.topic_id, numbering.STATUS_OK, 0, 0, 0, 0)
-        elif reason := refusal_of(topics, rows.get(entry.topic_id, -1), entry.flags):
+        elif reason := refusal_of(flags_of.get(entry.topic_id, 0), entry.flags):
             write_side(side, at, entry.topic_id, numbering.STATUS_REJECTED, reason, 0, 0, 0)
         else:
-            header = header_at(blogs, blog_place(goi, base, laps, len(blogs) // len(laps)))
-            row = rows[entry.topic_id]
-            code = number_entry(goi, base, header.raw_length, wall_ns, topics, row, numbers, side, at)
+            code = _number(position, wall_ns, goi, side, blogs, laps, topics[rows[entry.topic_id]], numbers)
         numbers[NEXT_POSITION] += code == numbering.RUN_DONE
     committed, control[frontier.CONTROL_COMMITTED] = int(control[frontier.CONTROL_COMMITTED]), numbers[NEXT_POSITION]
-    rings = results.reshape(len(laps), -1, SLOT_WORDS)
-    for position in range(committed, int(numbers[NEXT_POSITION])):
-        entry = entry_at(goi, _base(goi, position))
-        if entry.broker != frontier.NO_BROKER:
-            index = slot_index_of(goi, _base(goi, position), completion)
-            write_result(goi, side, position, index, rings[entry.broker, index % rings.shape[1]], 0)
+    ring_entries = len(results) // (SLOT_WORDS * len(laps))
+    write_results(committed, int(numbers[NEXT_POSITION]), goi, side, completion, results, ring_entries, 0)
+    return code
+
+
+def _number(
+    position: int,
+    wall_ns: int,
+    goi: Words,
+    side: Words,
+    blogs: Bytes,
+    laps: Words,
+    topic: np.void,
+    numbers: Values,
+) -> int:
+    entry, blog_size = entry_at(goi, _base(goi, position)), len(blogs) // len(laps)
+    header = header_at(blogs, entry.broker * blog_size + entry.blog_offset % blog_size)
+    base_seq, base_offset = int(topic["next_seq"]), int(topic["next_offset"])
+    clock = next_timestamp(int(numbers[LAST_TIMESTAMP]), wall_ns)
+    code = take_numbers(topic, entry.record_count, entry.size, header.raw_length, clock)
+    if code == numbering.RUN_DONE:
+        numbers[LAST_TIMESTAMP] = clock
+        stamp = Stamp(entry.topic_id, numbering.STATUS_OK, 0, base_seq, base_offset, int(topic["last_timestamp_ns"]))
+        write_side(side, _side_at(goi, position), *stamp)
     return code
 
 

@@ -9,7 +9,7 @@ from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, STATUS_OK, R
 from seawall.kernels.memory import Bytes
 from seawall.kernels.rings import SLOT_WORDS, Words
 from seawall.kernels.tables import Keys, Values
-from seawall.kernels.twins.goi_frontier import Entry, Stamp, entry_at, slot_index_of, stamp_at, write_result
+from seawall.kernels.twins.goi_frontier import Entry, Stamp, entry_at, slot_index_of, stamp_at
 
 
 def _read(goi: Words, side: Words, position: int) -> tuple[Entry, Stamp]:
@@ -79,31 +79,15 @@ def gather_batches(first: int, end: int, goi: Words, side: Words, batches: Rows,
     return end
 
 
-def restore_results(
-    first: int,
-    end: int,
-    committed: int,
-    goi: Words,
-    side: Words,
-    completion: Words,
-    results: Words,
-    taken: Words,
-    brokers: int,
-) -> int:
-    """Entry after entry: its slot is taken, and has its result if it is committed."""
-    rings, marks = results.reshape(brokers, -1, SLOT_WORDS), taken.reshape(brokers, -1)
-    written = 0
+def mark_ordered(first: int, end: int, goi: Words, completion: Words, taken: Words, brokers: int) -> None:
+    """Entry after entry."""
+    marks = taken.reshape(brokers, -1)
     for position in range(first, end):
-        base = position % (len(goi) // SLOT_WORDS) * SLOT_WORDS
-        broker = entry_at(goi, base).broker
-        index = slot_index_of(goi, base, completion) if broker != frontier.NO_BROKER else -1
-        if index >= 0:
-            marks[broker, index % marks.shape[1]] = index + 1
-            result = rings[broker, index % marks.shape[1]]
-            if position < committed and result[frontier.RESULT_TOKEN] != index + 1:
-                write_result(goi, side, position, index, result, 0)
-                written += 1
-    return written
+        entry = entry_at(goi, position % (len(goi) // SLOT_WORDS) * SLOT_WORDS)
+        if entry.broker != frontier.NO_BROKER:
+            index = slot_index_of(entry.pbr_index, int(completion[entry.broker * frontier.COMPLETION_WORDS]))
+            if index >= 0:
+                marks[entry.broker, index % marks.shape[1]] = index + 1
 
 
 def mark_answered(results: Words, broker: int, first: int, end: int, taken: Words, brokers: int) -> None:
