@@ -44,7 +44,7 @@ from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
-from seawall.storage.control_batches import Compound, Control, SimpleControl
+from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords, TagMatch
 from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
@@ -265,7 +265,9 @@ class Store:
             filling = [each for log in self._logs.values() for each in log.unsealed()]
             sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
             now = self._machine.clock.wall_ns()
-            self._snapshots.write(Snapshot(self._writer.frontier.next_position, self._wal.at, now, sections))
+            # What is numbered and not logged yet, where others number, is not in it.
+            position = max(self._catalog.next_position, self._wal.next_position)
+            self._snapshots.write(Snapshot(position, self._wal.at, now, sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self.upkeep.checkpointed(self._wal.at)
         self._removal.look_everywhere()
@@ -343,7 +345,7 @@ class Store:
         self._committer.absorb()
         # A change may be to what rooms were made from.
         self._committer.forget_rooms()
-        control: Control = controls[0] if len(controls) == 1 else Compound(controls)
+        control = self._writer.control_of(controls)
         now = self._machine.clock.wall_ns()
         with self._preparing():
             uses_headroom = all(isinstance(part, _USES_HEADROOM) for part in controls)
