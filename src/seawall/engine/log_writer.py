@@ -61,8 +61,9 @@ class LogWriter:
         self._next_position = Position(0)
         self._timestamp_ns = TimestampNs(0)
         self.frontier = frontier
-        #: Whether positions are given elsewhere: then controls are staged aside.
+        #: Whether positions are given elsewhere: then controls are staged aside, but for the next if one is granted.
         self.follows = False
+        self.is_granted = False
 
     @property
     def is_observed(self) -> bool:
@@ -143,16 +144,18 @@ class LogWriter:
 
     def control_of(self, parts: Sequence[SimpleControl]) -> Control:
         """Changes as one control: aside where positions are given elsewhere."""
-        if self.follows:
+        if self.follows and not self.is_granted:
             return Aside(tuple(parts))
         return parts[0] if len(parts) == 1 else Compound(tuple(parts))
 
-    def stage_control(self, control: Control, wall_ns: int) -> Position:
-        """Number a control and stage it; an aside gets the position of what comes next, and leaves it to that."""
+    def stage_control(self, control: Control, wall_ns: int, *, at: Position | None = None) -> Position:
+        """Number a control and stage it; an aside has the position of what comes next (`at`), and leaves it to that."""
         if isinstance(control, Aside):
-            position, timestamp_ns = self.next_position, self.frontier.last_timestamp_ns
+            position = self.next_position if at is None else at
+            timestamp_ns = self.frontier.last_timestamp_ns
         else:
             position, timestamp_ns = self.frontier.number_control(wall_ns)
+            self.is_granted = False
         self._stage_numbered(control, position, timestamp_ns)
         return position
 

@@ -154,7 +154,7 @@ class TopicCatalog:
     def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
         """Many appends of the log, in its order; those that did something, by topic."""
         topics = []
-        for run in _by_topic(rows):
+        for run in by_topic(rows):
             topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
             if topic is not None:
                 topic.append_run(run)
@@ -262,7 +262,7 @@ class TopicCatalog:
         cursors[owner] = cursor
 
 
-def _by_topic(rows: WalRows) -> list[WalRows]:
+def by_topic(rows: WalRows) -> list[WalRows]:
     """The rows of each topic, in their order."""
     topic_ids = rows["topic_id"]
     if (topic_ids == topic_ids[0]).all():
