@@ -211,7 +211,7 @@ class Follower:
     def _make_rooms(self, look: Look, blogs: Bytes, now: int) -> list[Room]:
         """The room of every topic among the entries; where one finds none, all are as they were."""
         parts = self._parts
-        admitted = look.entries[look.is_admitted]
+        admitted = look.entries if look.is_admitted.all() else look.entries[look.is_admitted]
         is_alone = len(look.topics) == 1
         logged = look.logged_from(0) + HEADROOM + len(look.topics) * CONTROL_ROOM
         parts.writer.reserve(logged, TimestampNs(now))
@@ -314,7 +314,8 @@ class Follower:
         count, size, filled, time_ns = progress.tolist()
         if count:
             writer.stage_run(size, count, first, TimestampNs(time_ns))
-            rows = self._rows[:filled].copy()
+            # Most commits are one run, whose rows are read before another begins.
+            rows = self._rows[:filled].copy() if look.is_apart.any() else self._rows[:filled]
             for index in np.flatnonzero(rows["command"]).tolist():
                 at, length, position, command = rows[["at", "size", "position", "command"]][index].tolist()
                 block = lane[start + at - address :][_HEADER:length]
@@ -362,7 +363,7 @@ class Follower:
     def _publish(self, commit: FollowCommit, next_position: Position) -> None:
         """Let everything take effect, in order: INV-FOLLOW-KNOWN."""
         catalog, sessions = self._parts.catalog, self._parts.sessions
-        rows = np.concatenate(commit.rows) if commit.rows else self._rows[:0]
+        rows = np.concatenate(commit.rows) if len(commit.rows) > 1 else commit.rows[0]
         start = 0
         for index in [*np.flatnonzero(rows["command"]).tolist(), rows.size]:
             sessions.decide_run(rows[start:index])
