@@ -75,6 +75,11 @@ class LogWriter:
         """The position behind everything that is logged or staged."""
         return self._next_position if self._count else self._wal.next_position
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether numbers were given elsewhere to what is not here yet: somebody may have seen them."""
+        return self.follows and self.frontier.next_position > self.next_position
+
     # --- staging -------------------------------------------------------------------------------------------------
 
     def reserve(self, length: int, now_ns: TimestampNs, *, small: bool = False) -> None:

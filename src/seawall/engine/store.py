@@ -298,7 +298,7 @@ class Store:
         try:
             if self._failure is None:
                 self._writer.flush(durable=True)
-            self._wal.close(clean=self._failure is None)
+            self._wal.close(clean=self._failure is None and not self._writer.is_behind)
         finally:
             for log in self._logs.values():
                 log.close()
