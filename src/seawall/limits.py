@@ -164,6 +164,9 @@ WAL_MAPPED_SIZE = 8 * MIB
 #: A batch of this size is written at its place and not copied into a lane: copying wins below, one write above.
 LARGE_BATCH_SIZE = 64 * KIB
 
+#: Places of a topic where client seqs were given up that it remembers: 100 KiB of memory, 32 bytes each in a snapshot.
+SKIPS_KEPT = 1_024
+
 #: Staging of one lane: what one group commit takes from a busy worker, and the overflow that forces a serialized drain.
 LANE_BUFFER_SIZE = 4 * MIB
 LANE_OVERFLOW_SIZE = 8 * MIB
