@@ -6,7 +6,8 @@ Structured arrays are for reading and filling entries; arrays of words are for w
 INV-FABRIC-ALIGNED: every array of words starts on a cache line, so that no atomic access straddles one: mappings start
 on a page, and regions and entries on a line.
 
-Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i.
+Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i. Whoever works
+for all brokers takes a whole region, one ring behind the other: `…_all_words`.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class FabricArrays:
 
     __slots__ = (
         *("blogs", "broker_tails", "checkpoints", "completion_vector", "completion_words", "control", "control_words"),
-        *("goi", "goi_words", "header", "pbr", "pbr_words", "replica_vector", "replica_words", "result_words"),
-        *("results", "side", "tail_words"),
+        *("goi", "goi_words", "header", "pbr", "pbr_all_words", "pbr_words", "replica_vector", "replica_words"),
+        *("result_all_words", "result_words", "results", "side", "side_words", "tail_all_words", "tail_words"),
     )
 
     def __init__(self, memory: memoryview, layout: FabricLayout) -> None:
@@ -60,6 +61,7 @@ class FabricArrays:
         self.control_words: Counters = counters(layout.control)[0]
         self.broker_tails = entries(layout.broker_tails, records.TAIL)
         self.tail_words = counters(layout.broker_tails)
+        self.tail_all_words: Words = _words(self.broker_tails)
         self.replica_vector = entries(layout.replica_vector, records.REPLICA)
         self.replica_words = counters(layout.replica_vector)
         self.completion_vector = entries(layout.completion_vector, records.COMPLETION)
@@ -67,8 +69,11 @@ class FabricArrays:
         self.goi = entries(layout.goi, records.GOI_ENTRY)
         self.goi_words: Words = _words(self.goi)
         self.side = entries(layout.side, records.SIDE_ENTRY)
+        self.side_words: Words = _words(self.side)
+        self.pbr_all_words: Words = _words(entries(layout.pbr, records.PBR_ENTRY))
         self.pbr = rings(layout.pbr, records.PBR_ENTRY)
         self.pbr_words: tuple[Words, ...] = tuple(map(_words, self.pbr))
+        self.result_all_words: Words = _words(entries(layout.results, records.RESULT))
         self.results = rings(layout.results, records.RESULT)
         self.result_words: tuple[Words, ...] = tuple(map(_words, self.results))
         self.checkpoints = stretches(layout.checkpoint)

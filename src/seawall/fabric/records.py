@@ -170,12 +170,13 @@ REPLICA_HEARTBEAT: Final = 2
 COMPLETION_COMPLETED: Final = 0
 
 #: Flags of pending batches and of GOI entries. A SKIP with RANGE passes over `record_count` client seqs. A pending
-#: batch that is a NOP has no bytes.
+#: batch that is a NOP has no bytes. CONTROL is an entry of no slot: a change that the sequencer's owner has ordered.
 FLAG_STRONG_ORDER: Final = 1 << 0
 FLAG_RECOVERED: Final = 1 << 2
 FLAG_SKIP: Final = 1 << 3
 FLAG_SKIP_RANGE: Final = 1 << 4
 FLAG_NOP: Final = 1 << 5
+FLAG_CONTROL: Final = 1 << 6
 
 for _token, _dtype in ((PBR_TOKEN, PBR_ENTRY), (RESULT_TOKEN, RESULT), (GOI_TOKEN, GOI_ENTRY)):
     assert _dtype.fields is not None

@@ -3,7 +3,9 @@
     collector c ── queues[c][w] ──▶ worker w ── ranges[w] ──▶ frontier
     counters[RESERVED]   next position to hand out; workers add to it atomically
     counters[FLOOR]      positions below it may be written over in the GOI; the frontier raises it
-    notes                one for each place of the GOI (position mod `goi_entries`): the numbers of a duplicate's original
+    notes                one for each place of the GOI (position mod `goi_entries`): numbers of a duplicate's original
+    collected            one line for each broker (`kernels.collecting`); its first word counts the slots taken
+    settled              one line for each worker: below its first word nothing waits to learn its numbers
 
 A ring has one producer and one consumer, each with its own count (`kernels.rings`: PRODUCED and CONSUMED, absolute and
 exclusive, never reduced), so items need no token: an item is there once the producer has counted it (store-release).
@@ -36,6 +38,13 @@ SHARED_COUNTER_WORDS: Final = 16
 NOTE: Final = np.dtype([("base_seq", np.uint64), ("timestamp_ns", np.uint64)])
 assert NOTE.itemsize == 16
 
+#: In `settled`: nothing waits.
+NOTHING_UNSETTLED: Final = 1 << 62
+
+#: Words of one line of `collected` and `settled`.
+LINE_WORDS: Final = 8
+assert LINE_WORDS * 8 == limits.CACHE_LINE_SIZE
+
 #: Words of one item.
 REF_WORDS: Final = 1
 RANGE_WORDS: Final = 2
@@ -67,6 +76,8 @@ class SequencerShared:
     notes: Records
     queues: tuple[tuple[SpscRing, ...], ...]
     ranges: tuple[SpscRing, ...]
+    collected: Words
+    settled: Words
     #: All queues of one collector as one ring beside the other, for its kernel: `queues` are parts of these.
     queue_words: tuple[Words, ...]
     queue_counters: tuple[Words, ...]
@@ -94,6 +105,8 @@ class SequencerShared:
         counters[RESERVED] = counters[FLOOR] = start
         words = tuple(_line_aligned(workers * queue_refs * REF_WORDS) for _ in range(collectors))
         counts = tuple(_line_aligned(workers * COUNTER_WORDS) for _ in range(collectors))
+        settled = _line_aligned(workers * LINE_WORDS)
+        settled[::LINE_WORDS] = NOTHING_UNSETTLED
         return cls(
             goi_entries=goi_entries,
             counters=counters,
@@ -103,6 +116,8 @@ class SequencerShared:
                 *(_line_aligned(workers * range_items * RANGE_WORDS), _line_aligned(workers * COUNTER_WORDS)),
                 *(workers, RANGE_WORDS),
             ),
+            collected=_line_aligned(limits.FABRIC_BROKERS_MAX * LINE_WORDS),
+            settled=settled,
             queue_words=words,
             queue_counters=counts,
         )
@@ -120,7 +135,6 @@ def _rings(words: Words, counters: Words, count: int, item_words: int) -> tuple[
 
 def _line_aligned(words: int) -> Words:
     """Zeros that begin on a cache line, so that what is a line apart is on two lines."""
-    line = limits.CACHE_LINE_SIZE // 8
-    memory = np.zeros(words + line, np.int64)
-    first = -(memory.ctypes.data // 8) % line
+    memory = np.zeros(words + LINE_WORDS, np.int64)
+    first = -(memory.ctypes.data // 8) % LINE_WORDS
     return memory[first : first + words]
