@@ -143,9 +143,7 @@ def collect_ring(
         if not is_ready:
             collected[line + STUCK_TOTAL] += 1
         index += 1
-    if index > first:
-        collected[line + WAITED_INDEX] = NO_SLOT
-        store_release(collected, line + CURSOR, index)
+    store_release(collected, line + CURSOR, index)
     return index - first
 
 

@@ -69,7 +69,7 @@ class ClientRows(Protocol):
     """Where rows of clients are that no worker has in memory."""
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client (64 bytes), or None if there is none."""
+        """The row of a client (64 bytes) as it was saved last, or None if there is none."""
 
     def save(self, rows: bytes) -> None:
         """Keep rows, 64 bytes each; the worker forgets them."""

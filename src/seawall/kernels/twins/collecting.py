@@ -72,10 +72,7 @@ def collect_ring(
                 break
             mine[names.STUCK_TOTAL] += not ready
         mine[names.CURSOR] = index + 1
-    moved = int(mine[names.CURSOR]) - first
-    if moved:
-        mine[names.WAITED_INDEX] = names.NO_SLOT
-    return moved
+    return int(mine[names.CURSOR]) - first
 
 
 def collect_rings(
