@@ -59,7 +59,7 @@ _MIX = np.uint64(0x85EBCA6B)
 _HALF = np.uint64(32)
 
 
-@kernel(int64(int64, int64))
+@kernel(int64(int64, int64), counted=False)
 def worker_of(client_id: int, workers: int) -> int:
     """The worker of a client: other bits than the hash tables use, so that a worker's table fills evenly."""
     wide = np.uint64(client_id & 0x7FFFFFFFFFFFFFFF)
@@ -68,7 +68,7 @@ def worker_of(client_id: int, workers: int) -> int:
     return (as_int64((mixed >> np.uint64(16)) & np.uint64(0xFFFF)) * workers) >> 16
 
 
-@kernel(int64(int64_out, int64, int64, int64, int64))
+@kernel(int64(int64_out, int64, int64, int64, int64), counted=False)
 def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_after_ns: int) -> int:
     """Whether a claimed slot without a token is not waited for any longer; begins to wait where it did not yet."""
     if collected[line + IS_DEAD] != 0:
@@ -79,7 +79,7 @@ def is_given_up(collected: Words, line: int, index: int, now_ns: int, stuck_afte
     return as_int64(now_ns - collected[line + WAITED_SINCE] >= stuck_after_ns)
 
 
-@kernel(int64(int64_out, int64_out, int64, int64))
+@kernel(int64(int64_out, int64_out, int64, int64), counted=False)
 def push_ref(queue_words: Words, queue_counters: Words, worker: int, ref: int) -> int:
     """Put a ref into the queue of a worker: 1, or 0 if it is full."""
     capacity = queue_words.size // (queue_counters.size // COUNTER_WORDS)
@@ -96,7 +96,8 @@ def push_ref(queue_words: Words, queue_counters: Words, worker: int, ref: int) -
     int64(
         *(int64_in, int64, int64_in, int64, int64_in),
         *(int64_out, int64_out, int64_out, int64, int64, int64),
-    )
+    ),
+    counted=False,
 )
 def collect_ring(
     slots: Words,
@@ -151,7 +152,8 @@ def collect_ring(
     int64(
         *(int64_in, int64, int64_in, int64_in, int64_in),
         *(int64_out, int64_out, int64_out, int64, int64, int64),
-    )
+    ),
+    counted=False,
 )
 def collect_rings(
     slots: Words,
@@ -185,7 +187,7 @@ def collect_rings(
     return total
 
 
-@kernel(void(int64_out, int64, int64, int64))
+@kernel(void(int64_out, int64, int64, int64), counted=False)
 def start_cursor(collected: Words, broker: int, cursor: int, resume_until: int) -> None:
     """Begin with a broker: at slot `cursor`, those below `resume_until` only if they have no entry yet."""
     line = broker * LINE_WORDS

@@ -104,7 +104,7 @@ NEVER = 1 << 62
 _clients = types.Array(types.uint64, 2, "C")
 
 
-@kernel(void(int64_out, int64_out, int64, int64, int64, int64))
+@kernel(void(int64_out, int64_out, int64, int64, int64, int64), inline=True, counted=False)
 def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: int) -> None:
     """Add an item; the caller has seen to it that there is room."""
     item = as_int64(state[READY_TAIL]) * READY_WORDS
@@ -115,7 +115,7 @@ def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: in
     state[READY_TAIL] += 1
 
 
-@kernel(void(_clients, int64_out, int64_out, int64_out, int64))
+@kernel(void(_clients, int64_out, int64_out, int64_out, int64), counted=False)
 def unhold(sides: ClientWords, holds: Words, pages: Words, state: Words, hold: int) -> None:
     """Take a held batch out of its ring and its page; a page that is empty becomes free, and its clock ends."""
     at = hold * HOLD_WORDS
@@ -138,7 +138,7 @@ def unhold(sides: ClientWords, holds: Words, pages: Words, state: Words, hold: i
     state[HELD] -= 1
 
 
-@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64))
+@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64), counted=False)
 def bounce(
     sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, hold: int, status_reason: int
 ) -> None:
@@ -149,7 +149,7 @@ def bounce(
     state[BOUNCED_TOTAL] += 1
 
 
-@kernel(int64(int64_out))
+@kernel(int64(int64_out), counted=False)
 def oldest_hold(holds: Words) -> int:
     """The batch that has been held longest; 0 if there is none."""
     oldest = 0
@@ -162,7 +162,7 @@ def oldest_hold(holds: Words) -> int:
     return oldest
 
 
-@kernel(void(int64_out, int64_out, int64, int64))
+@kernel(void(int64_out, int64_out, int64, int64), counted=False)
 def start_gap(pages: Words, state: Words, page: int, now_ns: int) -> None:
     """Begin the gap clock of a page."""
     head = page * PAGE_WORDS
@@ -173,7 +173,7 @@ def start_gap(pages: Words, state: Words, page: int, now_ns: int) -> None:
     state[NEXT_DEADLINE] = min(as_int64(state[NEXT_DEADLINE]), now_ns + allowed)
 
 
-@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64, int64, int64))
+@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64, int64, int64), counted=False)
 def hold_batch(
     sides: ClientWords,
     holds: Words,
@@ -217,7 +217,7 @@ def hold_batch(
     state[HELD] += 1
 
 
-@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64_out))
+@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64_out), counted=False)
 def bounce_pinned(sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, collected: Words) -> None:
     """Send back the batches whose slots are so far behind their broker's cursor that they would stop its ring."""
     for broker in range(BROKERS):
@@ -228,7 +228,7 @@ def bounce_pinned(sides: ClientWords, holds: Words, pages: Words, ready: Words, 
             hold = as_int64(holds[broker * HOLD_WORDS + HOLD_NEWER])
 
 
-@kernel(int64(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64))
+@kernel(int64(_clients, int64_out, int64_out, int64_out, int64_out, int64, int64), counted=False)
 def bounce_client(
     sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, row: int, status_reason: int
 ) -> int:

@@ -90,7 +90,7 @@ _clients = types.Array(types.uint64, 2, "C")
 _results = record_array(WINDOW_RESULT)
 
 
-@kernel(int64(int64_out, int64_out))
+@kernel(int64(int64_out, int64_out), counted=False)
 def wrap_floor(counters: Words, settled: Words) -> int:
     """Entries below it may be written over."""
     floor = as_int64(load_acquire(counters, FLOOR))
@@ -99,7 +99,7 @@ def wrap_floor(counters: Words, settled: Words) -> int:
     return floor
 
 
-@kernel(int64(int64_out, int64_out, int64, int64, int64, int64, int64, int64, int64_out))
+@kernel(int64(int64_out, int64_out, int64, int64, int64, int64, int64, int64, int64_out), counted=False)
 def reserve_positions(
     counters: Words,
     settled: Words,
@@ -137,7 +137,7 @@ def reserve_positions(
         reserved = before
 
 
-@kernel(void(int64_out, int64, int64, int64, int64, int64, int64, int64))
+@kernel(void(int64_out, int64, int64, int64, int64, int64, int64, int64), counted=False)
 def _fill_odd(
     goi: Words, at: int, term: int, broker: int, index: int, flags: int, record_count: int, blog_offset: int
 ) -> None:
@@ -148,7 +148,7 @@ def _fill_odd(
     goi[at + 7] = (index & _LOW) | flags << 32
 
 
-@kernel(void(int64_out, int64, int64, int64_in, int64, int64_out, int64, _clients))
+@kernel(void(int64_out, int64, int64, int64_in, int64, int64_out, int64, _clients), counted=False)
 def _write_odd(
     goi: Words,
     at: int,
@@ -189,7 +189,7 @@ def _write_odd(
         goi[at + 6] = slots[base + 5] if is_whole else 0
 
 
-@kernel(void(int64_out, int64_out, int64, int64))
+@kernel(void(int64_out, int64_out, int64, int64), counted=False)
 def _push_range(ranges: Words, range_counters: Words, start: int, end: int) -> None:
     produced = as_int64(range_counters[PRODUCED])
     at = (produced & (ranges.size // 2 - 1)) * 2
@@ -198,7 +198,7 @@ def _push_range(ranges: Words, range_counters: Words, start: int, end: int) -> N
     store_release(range_counters, PRODUCED, produced + 1)
 
 
-@kernel(int64(int64_in, int64_out))
+@kernel(int64(int64_in, int64_out), counted=False)
 def has_range_room(ranges: Words, range_counters: Words) -> int:
     """Whether another range can be told to the frontier."""
     waiting = range_counters[PRODUCED] - load_acquire(range_counters, CONSUMED)
@@ -209,7 +209,8 @@ def has_range_room(ranges: Words, range_counters: Words) -> int:
     void(
         *(int64, int64, int64_in, int64, int64_out, int64_out),
         *(_clients, _results, int64_out, int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    counted=False,
 )
 def write_entries(
     start: int,
@@ -283,7 +284,8 @@ def write_entries(
     int64(
         *(int64, int64_in, int64_in, int64, int64, _clients, _clients, _results),
         *(int64_in, int64_out, int64, int64_out),
-    )
+    ),
+    counted=False,
 )
 def settle_entries(
     committed: int,

@@ -116,13 +116,17 @@ _clients = types.Array(types.uint64, 2, "C")
 _results = record_array(WINDOW_RESULT)
 
 
-@kernel(int64(int64, int64))
+@kernel(int64(int64, int64), inline=True, counted=False)
 def slot_of_ref(ref: int, pbr_entries: int) -> int:
     """The first word of a slot among all rings."""
     return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS
 
 
-@kernel(void(int64_in, int64, int64, int64, int64, _clients, _clients, _clients, _results, int64_out, int64_out))
+@kernel(
+    void(int64_in, int64, int64, int64, int64, _clients, _clients, _clients, _results, int64_out, int64_out),
+    inline=True,
+    counted=False,
+)
 def _ready_batch(
     slots: Words,
     base: int,
@@ -149,7 +153,7 @@ def _ready_batch(
     push_ready(ready, state, ref, 0, row, at)
 
 
-@kernel(void(int64, int64, int64, int64, int64, _clients, _clients, _results, int64_out, int64_out))
+@kernel(void(int64, int64, int64, int64, int64, _clients, _clients, _results, int64_out, int64_out), counted=False)
 def _ready_known(
     verdict: int,
     ref: int,
@@ -206,7 +210,8 @@ def _ready_known(
     void(
         *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    counted=False,
 )
 def _release(
     slots: Words,
@@ -243,7 +248,9 @@ def _release(
     void(
         *(int64_in, int64, int64, int64, int64, int64, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    inline=True,
+    counted=False,
 )
 def _order_session_batch(
     slots: Words,
@@ -294,7 +301,8 @@ def _order_session_batch(
         *(int64_in, int64_out, int64, int64_in, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    counted=False,
 )
 def drain_refs(
     queue: Words,
@@ -330,40 +338,41 @@ def drain_refs(
         ref = as_int64(queue[index & (queue.size - 1)])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
+        index += 1
         if ref & STUCK or (slots[base + PBR_FLAGS] >> 32) & FLAG_NOP:
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY, -1, -1)
-        elif client_id < 0:
+            continue
+        if client_id < 0:
             push_ready(ready, state, ref, 0, -1, -1)
+            continue
+        if client_id != last_client:
+            entry = table_find(keys, used, np.uint64(client_id))
+            if entry == ABSENT and client_id != absent_client:
+                state[UNKNOWN_CLIENT] = client_id
+                code = DRAIN_UNKNOWN_CLIENT
+                index -= 1
+                break
+            last_client = client_id
+            row = -1 if entry == ABSENT else as_int64(values[entry])
+        if row < 0:
+            push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
         else:
-            if client_id != last_client:
-                entry = table_find(keys, used, np.uint64(client_id))
-                if entry == ABSENT and client_id != absent_client:
-                    state[UNKNOWN_CLIENT] = client_id
-                    code = DRAIN_UNKNOWN_CLIENT
-                    break
-                last_client = client_id
-                row = -1 if entry == ABSENT else as_int64(values[entry])
-            if row < 0:
-                fenced = KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT
-                push_ready(ready, state, ref, fenced, -1, -1)
-            else:
-                _order_session_batch(
-                    slots,
-                    pbr_entries,
-                    base,
-                    ref,
-                    row,
-                    now_ns,
-                    clients,
-                    sides,
-                    memories,
-                    results,
-                    holds,
-                    pages,
-                    ready,
-                    state,
-                )
-        index += 1
+            _order_session_batch(
+                slots,
+                pbr_entries,
+                base,
+                ref,
+                row,
+                now_ns,
+                clients,
+                sides,
+                memories,
+                results,
+                holds,
+                pages,
+                ready,
+                state,
+            )
     store_release(counters, CONSUMED, index)
     if state[HELD] > 0:
         bounce_pinned(sides, holds, pages, ready, state, collected)
@@ -374,7 +383,8 @@ def drain_refs(
     void(
         *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    counted=False,
 )
 def _skip_gap(
     slots: Words,
@@ -410,7 +420,8 @@ def _skip_gap(
     int64(
         *(int64_in, int64, int64, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out),
-    )
+    ),
+    counted=False,
 )
 def expire_gaps(
     slots: Words,
