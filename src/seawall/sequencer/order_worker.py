@@ -202,6 +202,11 @@ class OrderWorker:
             self._expire(gap_now)
         return written + self._write()
 
+    def flush(self) -> int:
+        """Settle, and write what is decided, without taking more; how many entries were written."""
+        self.settle()
+        return self._write()
+
     def settle(self) -> int:
         """Let the windows know what became of batches that were committed since; how many."""
         return order_entries.settle_entries(
@@ -303,8 +308,7 @@ class OrderWorker:
 
     def _is_idle(self) -> bool:
         """Whether nothing is left to write, after trying to."""
-        self.settle()
-        self._write()
+        self.flush()
         return self.waiting == 0
 
     def _drain(self, queue: SpscRing, limit: int, now_ns: int) -> None:
