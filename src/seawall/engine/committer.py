@@ -211,13 +211,29 @@ class Committer:
             logged += logged_size(length)
         return self._writer.has_room(logged)
 
-    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
-        """For each topic the segment that takes its batches, with room for them there and in the log."""
+    def screen(self, appends: Sequence[Append], commit: Commit, now: int) -> list[Append]:
+        """Those that others may number: their topics take them, and their keys are new. The rest have their answers."""
+        self._admit_all(appends, TimestampNs(now))
+        return [
+            append
+            for append in appends
+            if append.error is None
+            and not (
+                append.flags & BatchFlags.KEYED and self._is_repeated(append, self._topic(append.topic_id), commit, now)
+            )
+        ]
+
+    def _admit_all(self, appends: Sequence[Append], now_ns: TimestampNs) -> list[list[Append]]:
+        """Appends by topic, of the topics that take them."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
+        return [group for group in by_topic.values() if self._prepare(group, partial(self._admit, group, now_ns))]
+
+    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+        """For each topic the segment that takes its batches, with room for them there and in the log."""
         # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
-        ready = [group for group in by_topic.values() if self._prepare(group, partial(self._admit, group, now_ns))]
+        ready = self._admit_all(appends, now_ns)
         logged = self._headroom
         for group in ready:
             needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
@@ -286,13 +302,13 @@ class Committer:
         window = self._window if append.has_session else None
         if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
-            if not _is_admitted(append, numbered):
+            if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
             filling.waiting[len(segment.index)] = address
         else:
             numbered, header = self._writer.number_apart(draft, append.block, now, window)
-            if not _is_admitted(append, numbered):
+            if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
             if room.is_kept:
@@ -355,7 +371,7 @@ def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
     return Numbered(AckStatus.DUPLICATE, 0, Position(0), topic_id, found.first_seq, Offset(0), when, count, 0, 0)
 
 
-def _is_admitted(append: Append, numbered: Numbered) -> bool:
+def is_admitted(append: Append, numbered: Numbered) -> bool:
     """Whether a batch is new and stored; what the window says of any other goes to its publisher."""
     append.numbered = numbered
     if numbered.status is AckStatus.REJECTED:

@@ -37,7 +37,7 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, look_at
@@ -61,8 +61,12 @@ from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.catalog import TopicCatalog, by_topic
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, parse_batch_header, stamp
+from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
+
+#: What stands at the position of a change that was not made.
+_NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +153,7 @@ class Follower:
         commit = self.begin(entries, sides, first_position, count, blogs)
         if commit is None:
             return Following(0, self.next_position)
-        try:
-            commit.carry_out()
-        except BaseException as error:
-            self._hooks.fail(error)
-            raise
+        self.write(commit)
         return self.finish(commit)
 
     def begin(
@@ -172,6 +172,14 @@ class Follower:
             rooms = self._make_rooms(look, blogs, now)
         with self._hooks.changing():
             return self._stage(look, rooms, entries, sides, blogs, now)
+
+    def write(self, commit: FollowCommit) -> None:
+        """Write a commit, on this thread."""
+        try:
+            commit.carry_out()
+        except BaseException as error:
+            self._hooks.fail(error)
+            raise
 
     def finish(self, commit: FollowCommit) -> Following:
         """The commit is written: its entries take effect."""
@@ -386,7 +394,7 @@ class Follower:
     def at(self, position: Position) -> Iterator[None]:
         """A stretch in which the first change of the store has a position: that of a CONTROL entry.
 
-        Everything before it is followed, and the frontier has come to it.
+        Everything before it is followed, and the frontier has come to it. If nothing is changed there, a NOP says so.
         """
         self._hooks.begin()
         writer = self._parts.writer
@@ -397,6 +405,8 @@ class Follower:
         writer.is_granted = True
         try:
             yield
+            if writer.is_granted:
+                self._hooks.commit([_NOTHING_CHANGED])
         finally:
             writer.is_granted = False
             self.next_position = max(position, writer.next_position)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
@@ -39,7 +39,7 @@ from seawall.storage.segment_recovery import recover_topic
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_reader import Damage, repair_tail
-from seawall.topics.config import Durability
+from seawall.topics.config import Durability, Order
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 
@@ -51,9 +51,16 @@ OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
 
+S = TypeVar("S", bound=Store)
+
 
 def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> Store:
     """Open a data directory, make it where it is missing, recover it where its last end was not clean."""
+    return open_store_as(Store, machine, path, settings)
+
+
+def open_store_as(kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> S:
+    """`open_store` of a kind of its own."""
     directory = open_directory(
         machine.files,
         path,
@@ -63,13 +70,13 @@ def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS)
         ballast_size=settings.ballast_size,
     )
     try:
-        return _recover(machine, settings, directory)
+        return _recover(machine, settings, directory, kind)
     except BaseException:
         directory.close()
         raise
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory) -> Store:
+def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S]) -> S:
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
@@ -95,7 +102,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     term = Term(catalog.term + 1)
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
-    store = Store(
+    store = kind(
         machine,
         settings,
         directory,
@@ -216,4 +223,5 @@ def _numbers_of(topic: TopicState) -> TopicNumbers:
         last_timestamp_ns=topic.last_timestamp_ns,
         record_total=topic.live_records,
         byte_total=topic.live_bytes,
+        is_strong=topic.config.order is Order.CLIENT,
     )

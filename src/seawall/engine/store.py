@@ -56,7 +56,7 @@ from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
@@ -369,7 +369,8 @@ class Store:
     def _tell_frontier(self, part: SimpleControl) -> None:
         match part:
             case TopicCreate():
-                self._writer.frontier.add_topic(TopicNumbers(part.topic_id))
+                is_strong = TopicConfig.from_json(part.config).order is Order.CLIENT
+                self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
             case TopicDelete():
                 self._writer.frontier.remove_topic(part.topic_id)
                 self._removal.forget(part.topic_id)

@@ -120,7 +120,7 @@ class PodSequencer:
     """A running sequencer. Made by `start_cold` or `start_warm`."""
 
     __slots__ = (
-        *("_collectors", "_is_quiescing", "_owner", "_resting", "_shared", "frontier", "roles", "term", "workers"),
+        *("_collectors", "_owner", "_resting", "_shared", "frontier", "is_quiescing", "roles", "term", "workers"),
     )
 
     def __init__(
@@ -147,7 +147,7 @@ class PodSequencer:
             for number in range(settings.workers)
         )
         #: Whether workers take nothing more, because of a checkpoint; and those that have come to rest for it.
-        self._is_quiescing = False
+        self.is_quiescing = False
         self._resting: Final[set[int]] = set()
         #: In the order in which work passes them.
         self.roles: Final = (
@@ -231,14 +231,14 @@ class PodSequencer:
         self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0
     ) -> SessionOpening | None:
         """Open a session at the position of a control entry; None if that has to wait."""
-        if self._is_quiescing:
+        if self.is_quiescing:
             return None
         worker = self._worker_of(client_id)
         return worker.open_session(client_id, session_epoch, start_seq, after_gap_ns=after_gap_ns)
 
     def order_control(self, topic_id: TopicId | None = None) -> Position | None:
         """Order a change that the owner makes at its position; None if that has to wait."""
-        return None if self._is_quiescing else self.workers[0].order_control(topic_id=topic_id or 0)
+        return None if self.is_quiescing else self.workers[0].order_control(topic_id=topic_id or 0)
 
     # --- brokers -------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class PodSequencer:
 
     def _working(self, number: int, worker: OrderWorker) -> Callable[[Moment], int]:
         def step(moment: Moment) -> int:
-            if not self._is_quiescing:
+            if not self.is_quiescing:
                 return worker.step(moment.now_ns)
             if number in self._resting:
                 return 0
@@ -287,14 +287,14 @@ class PodSequencer:
         if self.frontier.step(*moment) is FrontierStop.NEEDS_CEILING:
             self._owner.raise_ceilings()
             self.frontier.step(*moment)
-        if self._is_quiescing:
+        if self.is_quiescing:
             # Those who rest touch nothing before they are told to go on.
             if len(self._resting) == len(self.workers) and self.frontier.reserved == self.frontier.committed:
                 self.checkpoint()
                 self._resting.clear()
-                self._is_quiescing = False
+                self.is_quiescing = False
         elif self.is_checkpoint_due:
-            self._is_quiescing = True
+            self.is_quiescing = True
         return self.frontier.committed - before
 
     def _worker_of(self, client_id: ClientId) -> OrderWorker:
