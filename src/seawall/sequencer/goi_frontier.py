@@ -15,9 +15,9 @@ what is written there is committed although nobody told of it. It is counted: it
 
 INV-GOI-FLOOR: the floor, below which workers may write over entries, is at most `durable` and the position of the last
 checkpoint: what is needed to recover is still there.
-INV-GOI-QUIESCENT: a checkpoint is of one position: every reserved one is committed and settled by its worker, so that no
-refused batch is called stored in its rows. Whoever asks has stopped the workers where none has a batch that is decided
-and has no position yet: after a crash such a batch, called stored by its client's row, would be lost.
+INV-GOI-QUIESCENT: a checkpoint is of one position: all that are reserved are committed, and settled by their worker, so
+that no refused batch is called stored in its rows. Whoever asks has stopped the workers where none has a batch that is
+decided and has no position yet: after a crash such a batch, called stored by its client's row, would be lost.
 
 One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
 connections, or what a control means.
