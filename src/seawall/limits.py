@@ -276,6 +276,10 @@ GOI_RANGES_WAITING_MAX = 4_096
 #: that nobody told of is a defect, and a pod that stands for ever is worse.
 GOI_RECONCILE_MS = 5_000
 
+#: Part of the index, in percent, behind the last checkpoint at which another one is due: what is behind it cannot be
+#: written over, and before the order stops (`GOI_HIGH_WATERMARK_PERCENT`) workers must have come to rest.
+GOI_CHECKPOINT_PERCENT = 50
+
 #: How long a sequencer counts as alive after its last step.
 SEQUENCER_LEASE_MS = 2_000
 

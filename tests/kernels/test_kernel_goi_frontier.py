@@ -117,7 +117,7 @@ def test_a_run_equals_its_twin(seed: int) -> None:
 def test_the_parts_of_a_run_equal_their_twins(seed: int, place: int) -> None:
     desk, model = Desk(seed), Desk(seed)
     base = place * 8
-    third, fourth = int(desk.goi[base + 2]), int(desk.goi[base + 3])
+    third, fourth = desk.goi[base + 2], desk.goi[base + 3]
     offset = goi_frontier.blog_offset_of(third, fourth)
     assert offset == twin.blog_offset_of(third, fourth)
     for lap in (0, 2**20 * BLOG):

@@ -357,6 +357,26 @@ def test_a_checkpoint_has_the_rows_of_its_position() -> None:
     assert again.snapshot().topics == world.commit_frontier.snapshot().topics
 
 
+def test_a_checkpoint_waits_for_what_a_worker_has_not_settled() -> None:
+    world = World()
+    world.order(Item(slot=published(world)))
+    world.settle()
+    world.shared.settled[private.LINE_WORDS] = 0
+    with pytest.raises(WrongStateError, match="settled by the workers below 0"):
+        world.frontier.write_checkpoint(np.zeros(0, np.uint8))
+
+
+def test_a_checkpoint_is_due_when_half_of_the_index_is_behind_the_last() -> None:
+    world = World(start=3)
+    world.order(*(Item(records.FLAG_SKIP) for _ in range(GOI // 2 - 1)))
+    assert not world.frontier.is_checkpoint_due
+    world.order(Item(records.FLAG_SKIP))
+    assert world.frontier.is_checkpoint_due
+    world.settle()
+    world.frontier.write_checkpoint(np.zeros(0, np.uint8))
+    assert not world.frontier.is_checkpoint_due
+
+
 def test_each_step_renews_the_lease() -> None:
     world = World()
     world.frontier.step(1_000, 1)

@@ -87,7 +87,7 @@ RAW_LENGTH_AT = 80
 CHUNK_MAX = 512
 
 #: Entries ahead of the present one whose lines elsewhere are asked for: about as long as memory takes.
-AHEAD = 8
+AHEAD = 16
 
 _LOW = 0xFFFFFFFF
 _HALF = 1 << 31

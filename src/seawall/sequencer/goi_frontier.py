@@ -15,8 +15,9 @@ what is written there is committed although nobody told of it. It is counted: it
 
 INV-GOI-FLOOR: the floor, below which workers may write over entries, is at most `durable` and the position of the last
 checkpoint: what is needed to recover is still there.
-INV-GOI-QUIESCENT: a checkpoint is written only when every reserved position is committed and settled by its worker, so
-that its rows are those of one position, and no refused batch is called stored. Whoever asks has the workers stopped.
+INV-GOI-QUIESCENT: a checkpoint is of one position: all that are reserved are committed, and settled by their worker, so
+that no refused batch is called stored in its rows. Whoever asks has stopped the workers where none has a batch that is
+decided and has no position yet: after a crash such a batch, called stored by its client's row, would be lost.
 
 One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
 connections, or what a control means.
@@ -152,6 +153,12 @@ class GoiFrontier:
         """Where a recovery would begin to replay."""
         return Position(self._checkpoint_position)
 
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether so much is ordered behind the last checkpoint that the order would soon stop without another."""
+        behind = int(self.reserved) - self._checkpoint_position
+        return behind * 100 >= limits.GOI_CHECKPOINT_PERCENT * len(self._fabric.goi)
+
     def step(self, now_ns: int, wall_ns: int) -> FrontierStop:
         """Commit whatever can be committed; `now_ns` is for lease and watchdog, `wall_ns` for timestamps."""
         store_release_u64(self._fabric.control_words, records.CONTROL_LEASE, now_ns + self._lease_ns)
@@ -189,7 +196,10 @@ class GoiFrontier:
         return int(kernels.advance_completion(self._control, self._results, self._completion, self._laps.size))
 
     def write_checkpoint(self, clients: Bytes) -> Position:
-        """Write what a recovery begins with: the rows of all clients, and those of the topics; its position."""
+        """Write what a recovery begins with: the rows of all clients, and those of the topics; its position.
+
+        No worker may have entries waiting for a position (INV-GOI-QUIESCENT).
+        """
         committed = self.committed
         if self.reserved != committed or int(self._settled[:: private.LINE_WORDS].min()) < committed:
             raise WrongStateError(
