@@ -96,10 +96,7 @@ SILENCE_NS = 13
 BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
-#: Rows of the clients of the refs that come next, by index modulo LOOKED_UP_MAX.
-LOOKED_UP = 24
-LOOKED_UP_MAX = 32
-STATE_WORDS = LOOKED_UP + LOOKED_UP_MAX
+STATE_WORDS = 24
 
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62

@@ -36,7 +36,6 @@ from seawall.kernels.client_window import (
     CHECK_NEW,
     CHECK_OUTSIDE,
     NEXT_EXPECTED,
-    SIDE_MEMORY,
     SIDE_PAGE,
     WINDOW,
     WINDOW_RESULT,
@@ -52,8 +51,6 @@ from seawall.kernels.holding import (
     HOLD_WORDS,
     KIND_BATCH,
     KIND_NOP,
-    LOOKED_UP,
-    LOOKED_UP_MAX,
     PAGE_HEAD,
     PAGE_LAST_SEEN,
     PAGE_WORDS,
@@ -74,9 +71,9 @@ from seawall.kernels.holding import (
     unhold,
 )
 from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import Bytes, as_int64, prefetch
+from seawall.kernels.memory import Bytes, as_int64
 from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
-from seawall.kernels.tables import ABSENT, Keys, Values, home_slot, table_find
+from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
 #: Words of a pending batch, and its flags.
 PBR_TOPIC = 2
@@ -287,61 +284,6 @@ def _order_session_batch(
 
 
 @kernel(
-    void(
-        *(int64_in, int64, int64, int64_in, int64, uint64_out, int64_out, bytes_out, _clients, _clients),
-        *(_clients, int64_out),
-    ),
-    counted=False,
-)
-def _look_up(
-    queue: Words,
-    first: int,
-    end: int,
-    slots: Words,
-    pbr_entries: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    state: Words,
-) -> None:
-    """Find the rows of the next refs' clients, −1 without one.
-
-    With many clients each row is somewhere else in memory: asking for all of them first is waiting once, not each time.
-    """
-    last_client = -1
-    for index in range(first, end):
-        base = slot_of_ref(as_int64(queue[index & (queue.size - 1)]) & ~STUCK, pbr_entries)
-        client_id = as_int64(slots[base + PBR_CLIENT])
-        if client_id >= 0 and client_id != last_client:
-            home = home_slot(np.uint64(client_id), keys.size)
-            prefetch(keys, home * 8)
-            prefetch(values, home * 8)
-            prefetch(used, home)
-        last_client = client_id
-    last_client = row = -1
-    for index in range(first, end):
-        base = slot_of_ref(as_int64(queue[index & (queue.size - 1)]) & ~STUCK, pbr_entries)
-        client_id = as_int64(slots[base + PBR_CLIENT])
-        if client_id < 0:
-            row = -1
-        elif client_id != last_client:
-            entry = table_find(keys, used, np.uint64(client_id))
-            row = -1 if entry == ABSENT else as_int64(values[entry])
-            # A row of −1 asks for a line that nobody wants, and for nothing else.
-            prefetch(clients, row * 64)
-            prefetch(sides, row * 64)
-        last_client = client_id
-        state[LOOKED_UP + (index & (LOOKED_UP_MAX - 1))] = row
-    for index in range(first, end):
-        row = as_int64(state[LOOKED_UP + (index & (LOOKED_UP_MAX - 1))])
-        if row >= 0:
-            prefetch(memories, (as_int64(sides[row, SIDE_MEMORY]) - 1) * 64)
-
-
-@kernel(
     int64(
         *(int64_in, int64_out, int64, int64_in, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _clients, _clients, _clients, _results),
@@ -375,12 +317,10 @@ def drain_refs(
     DRAIN_UNKNOWN_CLIENT where the next slot's client (in `state`) is not in memory; that slot is not taken then.
     """
     code = DRAIN_DONE
-    index = looked_up = as_int64(counters[CONSUMED])
+    last_client = row = -1
+    index = as_int64(counters[CONSUMED])
     end = min(as_int64(load_acquire(counters, PRODUCED)), index + limit)
     while index < end:
-        if index == looked_up:
-            looked_up = min(end, index + LOOKED_UP_MAX)
-            _look_up(queue, index, looked_up, slots, pbr_entries, keys, values, used, clients, sides, memories, state)
         ref = as_int64(queue[index & (queue.size - 1)])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
@@ -389,12 +329,15 @@ def drain_refs(
         if is_nop or client_id < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
-        row = as_int64(state[LOOKED_UP + ((index - 1) & (LOOKED_UP_MAX - 1))])
-        if row < 0 and client_id != absent_client:
-            state[UNKNOWN_CLIENT] = client_id
-            code = DRAIN_UNKNOWN_CLIENT
-            index -= 1
-            break
+        if client_id != last_client:
+            entry = table_find(keys, used, np.uint64(client_id))
+            if entry == ABSENT and client_id != absent_client:
+                state[UNKNOWN_CLIENT] = client_id
+                code = DRAIN_UNKNOWN_CLIENT
+                index -= 1
+                break
+            last_client = client_id
+            row = -1 if entry == ABSENT else as_int64(values[entry])
         if row < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
         else:
