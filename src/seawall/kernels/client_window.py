@@ -6,10 +6,10 @@ A client is one row of `clients`, eight u64, which is also what snapshots store 
     8  8 session_epoch      24 8 highest_seen: highest client seq decided               bit s mod 256, 1 = stored
 
 and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
-page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The *memory* of a client is one row of `slots` (owner's
-row + 1, next newer slot, next older slot, zero, bitmap of seqs whose result is known) and 256 results; there are fewer
-memories than clients, and the one decided least recently gives its memory up. The last row of `slots` is the ring's
-sentinel: its "newer" is the oldest slot, its "older" the newest, and its fourth word counts decisions.
+page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
+*memory* of a client is one row of `slots` (owner's row + 1, next newer slot, next older slot, zero, bitmap of seqs with
+a known result) and 256 results; there are fewer memories than clients, and the one decided least recently gives its up.
+The last row of `slots` is the ring's sentinel: its "newer" is the oldest slot, "older" the newest; it counts decisions.
 
 Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
     stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
@@ -288,9 +288,8 @@ def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
 @kernel(int64(int64, _words, _words, _words, int64), counted=False)
 def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
     """Give up the undecided seqs from next expected on, up to the first decided one and `end` at most; how many."""
-    first = as_int64(clients[row, NEXT_EXPECTED])
+    first = seq = as_int64(clients[row, NEXT_EXPECTED])
     highest = as_int64(clients[row, HIGHEST_SEEN])
-    seq = first
     while seq < end and (seq > highest or not (_is_marked(clients, row, seq) or _is_marked(sides, row, seq))):
         seq += 1
     if seq > first:

@@ -108,7 +108,7 @@ def kernel(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not available:
             return function
-        compiled = function if PYTHON_MODE else _compile(function, signature, inline, counted)
+        compiled = function if PYTHON_MODE else _compile(function, signature, inline=inline, counted=counted)
         key = f"{function.__module__}.{function.__name__}"
         _registry[key] = Kernel(function.__module__, function.__name__, signature, compiled, function)
         return compiled
@@ -153,7 +153,7 @@ def cache_directory() -> Path | None:
     return None
 
 
-def _compile(function: Callable[P, R], signature: Any, inline: bool, counted: bool) -> Callable[P, R]:
+def _compile(function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True) -> Callable[P, R]:
     options = {
         "nogil": True,
         "error_model": "numpy",

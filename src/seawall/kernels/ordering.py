@@ -13,8 +13,7 @@ A batch of order 2 never waits, whatever is held of its client. There is no sort
 held and released when its turn comes, which gives the same order, and a gap that opens and closes within one drain has
 left no clock behind.
 
-`expire_gaps` gives up what did not come in time: every run of undecided seqs below the lowest held one becomes a SKIP.
-A seq that is decided is in no SKIP (INV-ORDER-SKIP), and one that was skipped is refused if it comes late.
+What does not come in time is given up by `gaps`, and refused here if it comes late.
 
 INV-ORDER-ONCE: a ref is in one ready item or held, never both, and leaves none of them without an entry.
 INV-ORDER-CLIENT: items of order 5 of one client are by rising client seq, without a hole that no SKIP names.
@@ -44,31 +43,22 @@ from seawall.kernels.client_window import (
     decide_row,
     judge_row,
     known_result,
-    skip_run,
 )
 from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, PBR_CLIENT, PBR_FLAGS, STUCK
 from seawall.kernels.holding import (
     HELD,
     HOLD_REF,
     HOLD_WORDS,
+    KIND_BATCH,
     KIND_NOP,
-    KIND_SHIFT,
-    KIND_SKIP,
-    NEVER,
-    NEXT_DEADLINE,
-    PAGE_GAP_NS,
-    PAGE_GAP_SINCE,
     PAGE_HEAD,
     PAGE_LAST_SEEN,
-    PAGE_OWNER,
     PAGE_WORDS,
     READY_BASE_SEQ,
     READY_TAIL,
     READY_TIMESTAMP,
     READY_WORDS,
     REASON_SHIFT,
-    SILENCE_NS,
-    SKIPPED_TOTAL,
     STATUS_DUPLICATE,
     STATUS_REJECTED,
     STATUS_RETRY,
@@ -107,9 +97,6 @@ DRAIN_UNKNOWN_CLIENT = 1
 
 #: No client is known to have no row.
 NO_CLIENT = 0
-
-#: Ready items that the SKIPs of one client may take.
-SKIPS_MAX = WINDOW
 
 _LOW = 0xFFFFFFFF
 _clients = types.Array(types.uint64, 2, "C")
@@ -150,7 +137,7 @@ def _ready_batch(
     result["reason"] = 0
     result["status"] = 0
     result["known"] = 1
-    push_ready(ready, state, ref, 0, row, at)
+    push_ready(ready, state, ref, KIND_BATCH, row, at)
 
 
 @kernel(void(int64, int64, int64, int64, int64, _clients, _clients, _results, int64_out, int64_out), counted=False)
@@ -213,7 +200,7 @@ def _ready_known(
     ),
     counted=False,
 )
-def _release(
+def release_held(
     slots: Words,
     pbr_entries: int,
     row: int,
@@ -293,7 +280,7 @@ def _order_session_batch(
         return
     _ready_batch(slots, base, ref, seq, row, clients, sides, memories, results, ready, state)
     if head >= 0:
-        _release(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+        release_held(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
 
 
 @kernel(
@@ -330,8 +317,7 @@ def drain_refs(
     DRAIN_UNKNOWN_CLIENT where the next slot's client (in `state`) is not in memory; that slot is not taken then.
     """
     code = DRAIN_DONE
-    last_client = -1
-    row = -1
+    last_client = row = -1
     index = as_int64(counters[CONSUMED])
     end = min(as_int64(load_acquire(counters, PRODUCED)), index + limit)
     while index < end:
@@ -339,11 +325,9 @@ def drain_refs(
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
         index += 1
-        if ref & STUCK or (slots[base + PBR_FLAGS] >> 32) & FLAG_NOP:
-            push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY, -1, -1)
-            continue
-        if client_id < 0:
-            push_ready(ready, state, ref, 0, -1, -1)
+        is_nop = ref & STUCK != 0 or (slots[base + PBR_FLAGS] >> 32) & FLAG_NOP != 0
+        if is_nop or client_id < 0:
+            push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
         if client_id != last_client:
             entry = table_find(keys, used, np.uint64(client_id))
@@ -377,82 +361,3 @@ def drain_refs(
     if state[HELD] > 0:
         bounce_pinned(sides, holds, pages, ready, state, collected)
     return code
-
-
-@kernel(
-    void(
-        *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
-    counted=False,
-)
-def _skip_gap(
-    slots: Words,
-    pbr_entries: int,
-    row: int,
-    now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
-) -> None:
-    """SKIPs up to the lowest held seq of a client, and what they release."""
-    places = (as_int64(sides[row, SIDE_PAGE]) - 1) * PAGE_WORDS + PAGE_HEAD
-    lowest = as_int64(clients[row, NEXT_EXPECTED])
-    while pages[places + (lowest & (WINDOW - 1))] == 0:
-        lowest += 1
-    hold = as_int64(pages[places + (lowest & (WINDOW - 1))])
-    base = slot_of_ref(as_int64(holds[hold * HOLD_WORDS + HOLD_REF]), pbr_entries)
-    topic = slots[base + PBR_TOPIC] & _LOW
-    while as_int64(clients[row, NEXT_EXPECTED]) < lowest:
-        first = as_int64(clients[row, NEXT_EXPECTED])
-        count = skip_run(lowest, clients, sides, memories, row)
-        push_ready(ready, state, topic << KIND_SHIFT | count, KIND_SKIP, row, first)
-        state[SKIPPED_TOTAL] += count
-    _release(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
-
-
-@kernel(
-    int64(
-        *(int64_in, int64, int64, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out),
-    ),
-    counted=False,
-)
-def expire_gaps(
-    slots: Words,
-    pbr_entries: int,
-    now_ns: int,
-    clients: ClientWords,
-    sides: ClientWords,
-    memories: ClientWords,
-    results: Rows,
-    holds: Words,
-    pages: Words,
-    ready: Words,
-    state: Words,
-) -> int:
-    """Give up the gaps whose time is over, with a SKIP for each run of lost seqs; how many seqs."""
-    if state[HELD] == 0 or now_ns < state[NEXT_DEADLINE]:
-        return 0
-    before = as_int64(state[SKIPPED_TOTAL])
-    state[NEXT_DEADLINE] = NEVER
-    for page in range(pages.size // PAGE_WORDS):
-        head = page * PAGE_WORDS
-        row = as_int64(pages[head + PAGE_OWNER]) - 1
-        if row < 0:
-            continue
-        deadline = as_int64(pages[head + PAGE_GAP_SINCE] + pages[head + PAGE_GAP_NS])
-        if pages[head + PAGE_GAP_NS] == 0:
-            since = max(as_int64(pages[head + PAGE_LAST_SEEN]), as_int64(pages[head + PAGE_GAP_SINCE]))
-            deadline = since + as_int64(state[SILENCE_NS])
-        room = ready.size // READY_WORDS - state[READY_TAIL]
-        if now_ns >= deadline and room > state[HELD] + SKIPS_MAX:
-            _skip_gap(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
-        else:
-            state[NEXT_DEADLINE] = min(as_int64(state[NEXT_DEADLINE]), deadline)
-    return as_int64(state[SKIPPED_TOTAL]) - before

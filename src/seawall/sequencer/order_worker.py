@@ -5,7 +5,7 @@ their turn, and writes what it has decided. One step:
 
     settle    batches that were committed since get their numbers in the window
     drain     up to `drain_refs` refs are decided on (`kernels.ordering`)
-    expire    gaps whose time is over are skipped
+    expire    gaps whose time is over are skipped (`kernels.gaps`)
     write     one reservation for all of it, the entries, one range for the frontier (`kernels.order_entries`)
 
 A ring of entries that is nearly full stalls a worker: what is decided waits, nothing more is taken, and the next step
@@ -37,7 +37,7 @@ from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.records import Words
 from seawall.kernels import client_window as window_kernels
-from seawall.kernels import holding, order_entries, ordering
+from seawall.kernels import gaps, holding, order_entries, ordering
 from seawall.kernels.atomics import load_acquire_u64
 from seawall.kernels.rings import CONSUMED
 from seawall.kernels.tables import table_find
@@ -147,7 +147,7 @@ class OrderWorker:
             self.window.admission_arrays
         )
         self._ready: Final = np.zeros(
-            (own.drain_refs + own.hold_max + ordering.SKIPS_MAX + 2) * holding.READY_WORDS, np.int64
+            (own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2) * holding.READY_WORDS, np.int64
         )
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
         self._holds: Final = _empty_holds(own.hold_max)
@@ -377,7 +377,7 @@ class OrderWorker:
         return {ClientId(number) for number in self._clients[rows, window_kernels.CLIENT_ID].tolist()}
 
     def _expire(self, now_ns: int) -> None:
-        ordering.expire_gaps(
+        gaps.expire_gaps(
             self._arrays.pbr_all_words,
             self._pbr_entries,
             now_ns,
