@@ -6,6 +6,7 @@ import errno
 import random
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
@@ -17,7 +18,7 @@ from seawall.engine.following import Follower
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, SyncError
+from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, SyncError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
 from seawall.limits import BATCH_HEADER_SIZE, KIB
@@ -49,10 +50,10 @@ class Pod:
         self.sizes = {"goi_entries": 256, "blog_size": 512 * KIB} | sizes
         self.store = self.open()
 
-    def open(self) -> Store:
+    def open(self, *, follows: bool = False) -> Store:
         self.clock.advance(1)
         machine = Machine(self.disk, self.clock, lambda count: bytes(range(count)), pid=7)
-        self.store = open_store(machine, "/data", self.settings)
+        self.store = open_store(machine, "/data", self.settings, follows=follows)
         return self.store
 
     def start(self) -> None:
@@ -295,7 +296,8 @@ def test_rings_have_a_power_of_two_of_entries() -> None:
 
 
 def test_an_order_may_begin_anywhere_behind_the_log() -> None:
-    pod = pod_with(Durability.MEMORY, segment_max_records=2)
+    pod = Pod()
+    pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY, segment_max_records=2))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")] * 2), 2)])
     pod.store._writer.frontier.arrays[4][0] += 1_000
     pod.start()
@@ -385,7 +387,8 @@ def test_rings_and_blogs_are_used_again() -> None:
 
 
 def test_a_control_may_stand_where_the_order_begins() -> None:
-    pod = pod_with(Durability.MEMORY)
+    pod = Pod()
+    pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
     pod.store._writer.frontier.arrays[4][0] += 50
     pod.start()
@@ -399,6 +402,34 @@ def test_a_control_may_stand_where_the_order_begins() -> None:
     before = shown(pod.store)
     pod.store.close()
     assert shown(pod.open()) == before
+
+
+@pytest.mark.parametrize("keep", ["none", "all"])
+def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
+    pod = pod_with(Durability.FSYNC, Durability.DISK, segment_max_records=5)
+    for number in range(40):
+        pod.batch(1 + number % 2, b"%d" % number)
+        if number in (11, 23):
+            pod.follow()
+    before = pod.store._writer.frontier
+    pod.disk.crash(keep=keep)
+    pod.open(follows=True)
+    pod.follower = pod.store.follow(goi_entries=256, blog_size=512 * KIB)
+    assert pod.follower.next_position <= pod.order.first + 24
+    # What recovery finds in the fabric.
+    for known, found in zip(pod.store._writer.frontier.arrays[:5], before.arrays, strict=False):
+        known[:] = found
+    pod.order._frontier = pod.store._writer.frontier
+    pod.follow()
+    pod.batch(1, b"later")
+    pod.follow()
+    for name, first, extra in (("t0", 0, [b"later"]), ("t1", 1, [])):
+        values = [bytes(batch.block)[5:] for batch in pod.store.read(name, Seq(1), size_max=1 << 20)]
+        assert values == [b"%d" % number for number in range(first, 40, 2)] + extra
+    assert not pod.store.verify().findings
+    after = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == after
 
 
 def test_keys_of_keyed_batches_are_remembered() -> None:
@@ -482,7 +513,14 @@ def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
     return found
 
 
-def test_a_follower_is_made_by_its_store() -> None:
+def test_a_follower_is_made_by_its_store_which_takes_no_appends_then() -> None:
+    pod = pod_with(Durability.FSYNC)
+    with pytest.raises(WrongStateError, match="follows an order"):
+        pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
+    assert pod.store.commit_lone(TopicId(1), encode_block([Record(1, b"x")]), 1, Lock()) is None
+    pod.batch(1, b"a")
+    pod.follow()
+    assert pod.store.catalog.named("t0").head_seq == 1
     pod = pod_with(Durability.FSYNC)
     assert isinstance(pod.follower, Follower)
     assert pod.follower.next_position == pod.order.first
