@@ -39,6 +39,7 @@ from seawall.errors import (
     NotFoundError,
     RetryableError,
     SeawallError,
+    WrongStateError,
 )
 from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import Clock, ReadableBuffer
@@ -92,6 +93,9 @@ class Committer:
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
+        if self._writer.follows:
+            _refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
+            return Commit()
         now = self._clock.wall_ns()
         if len(appends) == 1:
             append = appends[0]
@@ -184,7 +188,8 @@ class Committer:
     def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
         """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
         room = self._rooms.get(topic_id)
-        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or self._writer.staged:
+        writer = self._writer
+        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or writer.staged or writer.follows:
             return None
         size = _BATCH_HEADER + length
         if count > room.records_left or size > room.bytes_left or now >= room.until_ns:

@@ -7,7 +7,7 @@ files, nor what becomes of the entries.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,14 @@ _CONTROL_SIZE: Final = max(kernels.NOP_SIZE, kernels.SKIP_SIZE)
 _APART_SIZE: Final = logged_size(limits.LARGE_BATCH_SIZE)
 
 
+class Share(NamedTuple):
+    """What the admitted batches of one topic take: records, and bytes of the batches."""
+
+    topic: TopicState
+    records: int
+    size: int
+
+
 @dataclass(slots=True, eq=False)
 class Look:
     """The entries of one commit, as they are looked at before anything is staged."""
@@ -46,7 +54,7 @@ class Look:
     entries: Records  #: copies, in order
     sides: Records
     sizes: npt.NDArray[np.int64]  #: bytes in the log, of each entry and all before it
-    topics: dict[int, TopicState]  #: of admitted batches
+    shares: list[Share]  #: of every topic with admitted batches
 
     def logged_from(self, taken: int) -> int:
         """Bytes that the entries from one on take in the log."""
@@ -72,18 +80,31 @@ def look_at(
     is_apart = is_admitted & ((is_large | np.isin(found["topic_id"], volatile)) if volatile else is_large)
     logged = np.where(is_apart, _APART_SIZE, np.where(is_admitted, sizes, _CONTROL_SIZE)).cumsum()
     taken = max(1, int(np.searchsorted(logged, size_max, "right")))
-    if taken < found.size and len(topics) > 1:
-        topics = {topic_id: topics[topic_id] for topic_id in _distinct(found["topic_id"][:taken][is_admitted[:taken]])}
+    found, beside, is_admitted = found[:taken], beside[:taken], is_admitted[:taken]
     return Look(
         first,
-        min(taken, found.size),
-        is_admitted[:taken],
+        found.size,
+        is_admitted,
         is_apart[:taken].astype(np.uint8),
-        found[:taken],
-        beside[:taken],
+        found,
+        beside,
         logged[:taken],
-        topics,
+        _shares(topics, found, is_admitted),
     )
+
+
+def _shares(topics: dict[int, TopicState], entries: Records, is_admitted: npt.NDArray[np.bool_]) -> list[Share]:
+    """What each topic has among the entries."""
+    counts = np.where(is_admitted, entries["record_count"], 0)
+    sizes = np.where(is_admitted, entries["size"], 0)
+    if len(topics) == 1:
+        (topic,) = topics.values()
+        return [Share(topic, int(counts.sum(dtype=np.int64)), int(sizes.sum(dtype=np.int64)))]
+    topic_ids, places = np.unique(entries["topic_id"], return_inverse=True)
+    # Sums of 64 bits with a fraction: exact far beyond what one commit holds.
+    records, total = np.bincount(places, counts).tolist(), np.bincount(places, sizes).tolist()
+    found = zip(topic_ids.tolist(), records, total, strict=True)
+    return [Share(topics[topic_id], int(count), int(size)) for topic_id, count, size in found if size]
 
 
 def _topic(catalog: TopicCatalog, topic_id: int) -> TopicState:

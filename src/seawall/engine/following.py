@@ -40,7 +40,7 @@ from seawall.core.checks import check
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
-from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, look_at
+from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
 from seawall.engine.headroom import HEADROOM
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
@@ -64,6 +64,8 @@ from seawall.wire.batches import BatchSource, parse_batch_header, stamp
 from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
+#: Place in a header of how long the plain block is.
+_RAW_LENGTH_AT: Final = 80
 
 #: What stands at the position of a change that was not made.
 _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
@@ -219,18 +221,16 @@ class Follower:
     def _make_rooms(self, look: Look, blogs: Bytes, now: int) -> list[Room]:
         """The room of every topic among the entries; where one finds none, all are as they were."""
         parts = self._parts
-        admitted = look.entries if look.is_admitted.all() else look.entries[look.is_admitted]
-        is_alone = len(look.topics) == 1
-        logged = look.logged_from(0) + HEADROOM + len(look.topics) * CONTROL_ROOM
+        logged = look.logged_from(0) + HEADROOM + len(look.shares) * CONTROL_ROOM
         parts.writer.reserve(logged, TimestampNs(now))
         rooms: list[Room] = []
         made: list[Room] = []
         try:
-            for topic_id, topic in look.topics.items():
-                need = self._need(topic, admitted if is_alone else admitted[admitted["topic_id"] == topic_id], blogs)
-                room = self._rooms.get(topic.topic_id)
-                if room is None or not room.take(need.records, need.size, now):
-                    room = parts.maker.make(topic, need, logged, TimestampNs(now))
+            for share in look.shares:
+                room = self._rooms.get(share.topic.topic_id)
+                if room is None or not room.take(share.records, share.size, now):
+                    need = Need(share.records, self._plain_size(look, share, blogs), share.size)
+                    room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
                     made.append(room)
                 rooms.append(room)
         except BaseException:
@@ -242,15 +242,14 @@ class Follower:
         self._rooms.update((room.topic.topic_id, room) for room in made)
         return rooms
 
-    def _need(self, topic: TopicState, chosen: Records, blogs: Bytes) -> Need:
-        """What the batches of one topic take; how long their plain blocks are matters to topics with caps alone."""
-        size = int(chosen["size"].sum(dtype=np.int64))
-        plain = size
-        if self._parts.removal.is_limited(topic):
-            at = chosen["broker"].astype(np.int64) * self._blog_size
-            at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + 80
-            plain = int(blogs[at[:, None] + np.arange(4)].view("<u4").sum(dtype=np.int64))
-        return Need(int(chosen["record_count"].sum(dtype=np.int64)), plain, size)
+    def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
+        """How long the plain blocks of a topic are, which matters where it has caps; elsewhere about that."""
+        if not self._parts.removal.is_limited(share.topic):
+            return share.size
+        chosen = look.entries[look.is_admitted & (look.entries["topic_id"] == share.topic.topic_id)]
+        at = chosen["broker"].astype(np.int64) * self._blog_size
+        at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + _RAW_LENGTH_AT
+        return int(blogs[at[:, None] + np.arange(4)].view("<u4").sum(dtype=np.int64))
 
     # --- staging -------------------------------------------------------------------------------------------------
 

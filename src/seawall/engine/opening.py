@@ -7,6 +7,10 @@ After an end that was not clean every topic resumes at its ceiling, and the seqs
 number that anyone may have seen is never given to another record (INV-OPEN-NEW-NUMBERS). Positions resume far behind
 the last one for the same reason.
 
+Where the order is made elsewhere and has outlived this process (`follows`), nothing is skipped: the numbers of what the
+log has lost are known there, and the same entries are followed again from where the log ends. Damage costs what it
+always does.
+
 After damage in the log the ceiling itself may be what was lost. Numbering resumes behind as many records as the damaged
 bytes can have held, the gap says corruption, and a checkpoint is written at once, so that the damage is paid for once.
 Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids, which the
@@ -54,12 +58,17 @@ _DEFAULTS: Final = StoreSettings()
 S = TypeVar("S", bound=Store)
 
 
-def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> Store:
-    """Open a data directory, make it where it is missing, recover it where its last end was not clean."""
-    return open_store_as(Store, machine, path, settings)
+def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False) -> Store:
+    """Open a data directory, make it where it is missing, recover it where its last end was not clean.
+
+    With `follows` an order that has outlived the last process is followed on, from the end of the log.
+    """
+    return open_store_as(Store, machine, path, settings, follows=follows)
 
 
-def open_store_as(kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> S:
+def open_store_as(
+    kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False
+) -> S:
     """`open_store` of a kind of its own."""
     directory = open_directory(
         machine.files,
@@ -70,13 +79,13 @@ def open_store_as(kind: type[S], machine: Machine, path: str, settings: StoreSet
         ballast_size=settings.ballast_size,
     )
     try:
-        return _recover(machine, settings, directory, kind)
+        return _recover(machine, settings, directory, kind, follows=follows)
     except BaseException:
         directory.close()
         raise
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S]) -> S:
+def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S], *, follows: bool) -> S:
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
@@ -92,7 +101,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     catalog = replayed.catalog
     _keep_ids(files, directory, replayed)
-    resumed = _resume(replayed)
+    resumed = _resume(replayed, follows=follows)
     frontier = CommitFrontier(
         next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if resumed.is_unclean else 0)),
         last_timestamp_ns=TimestampNs(max([end.timestamp_ns, *(topic.last_timestamp_ns for topic in catalog)])),
@@ -102,6 +111,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     term = Term(catalog.term + 1)
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
+    writer.follows = follows
     store = kind(
         machine,
         settings,
@@ -141,7 +151,7 @@ class _Resumed:
     lost: list[Loss]
 
 
-def _resume(replayed: Replayed) -> _Resumed:
+def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
     """INV-OPEN-NEW-NUMBERS."""
     catalog = replayed.catalog
     # What was in memory only is gone, however orderly the end was.
@@ -152,7 +162,7 @@ def _resume(replayed: Replayed) -> _Resumed:
     ]
     before = [_numbers_of(topic) for topic in catalog]
     # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
-    if not replayed.damages and (replayed.end.clean or not replayed.end.epoch):
+    if not replayed.damages and (replayed.end.clean or not replayed.end.epoch or follows):
         return _Resumed(False, before, lost)
     jump = _records_in(replayed.damages)
     reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH

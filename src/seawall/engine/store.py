@@ -173,7 +173,7 @@ class Store:
         self._let_go()
 
     def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
-        """Take over an order that others make; from now on the store gives no position by itself."""
+        """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
         hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
         shared = (self._catalog, self._committer, self._writer, self._maker, self._removal, self.sessions)
         parts = FollowerParts(*shared, hooks, self._machine.clock, self._term)

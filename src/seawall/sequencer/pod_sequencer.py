@@ -40,9 +40,9 @@ from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOp
 from seawall.sequencer.recovery import RingResume, WarmRecovery
 from seawall.sequencer.shared import SequencerShared
 
-#: Parts of the ring of entries: what a worker drains at once, and holds; and what passes between two checkpoints.
+#: The part of the ring of entries that a worker may drain at once, and hold: twice this still fits between the moment
+#: when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
 _WORKER_PART: Final = 8
-_CHECKPOINT_PART: Final = 4
 
 
 class SequencerMode(StrEnum):
@@ -256,12 +256,6 @@ class PodSequencer:
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_checkpoint_due(self) -> bool:
-        """Whether so much has passed since the last checkpoint that the next has to come."""
-        passed = self.frontier.reserved - self.frontier.checkpoint_position
-        return passed >= self._shared.goi_entries // _CHECKPOINT_PART
-
     def checkpoint(self) -> Position:
         """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile."""
         rows = b"".join(worker.window.export_rows() for worker in self.workers)
@@ -293,7 +287,7 @@ class PodSequencer:
                 self.checkpoint()
                 self._resting.clear()
                 self.is_quiescing = False
-        elif self.is_checkpoint_due:
+        elif self.frontier.is_checkpoint_due:
             self.is_quiescing = True
         return self.frontier.committed - before
 

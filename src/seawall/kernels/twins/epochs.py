@@ -45,6 +45,19 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
     return 44 + payload_length if all(rules) and _crc(block) == block_crc else BATCH_BAD
 
 
+def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    """Fill the row of a batch from its header, which lies at `at`."""
+    _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
+        buffer[at : at + _BATCH.size].tobytes()
+    )
+    client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
+    rows[index] = (
+        *(address, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
+        *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
+        *(command, codec, flags),
+    )
+
+
 def verify_epoch(
     buffer: Bytes,
     start: int,
@@ -62,18 +75,11 @@ def verify_epoch(
         size = batch_size(buffer, at, end)
         if size == BATCH_BAD:
             return index
-        _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
-            buffer[at : at + _BATCH.size].tobytes()
-        )
-        client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
+        command, position = struct.unpack_from("<H48xQ", buffer[at : at + _BATCH.size].tobytes(), 6)
         if position != due:
             return index
         due += command != kernels.COMMAND_ASIDE
-        rows[first_row + index] = (
-            *(at + shift, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
-            *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
-            *(command, codec, flags),
-        )
+        list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count
 
