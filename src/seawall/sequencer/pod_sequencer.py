@@ -40,7 +40,7 @@ from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOp
 from seawall.sequencer.recovery import RingResume, WarmRecovery
 from seawall.sequencer.shared import SequencerShared
 
-#: The part of the ring of entries that a worker may drain at once, and hold: twice this still fits between the moment
+#: The part of its share of the ring of entries that a worker may drain at once, and hold: twice this still fits between the moment
 #: when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
 _WORKER_PART: Final = 8
 
@@ -133,7 +133,7 @@ class PodSequencer:
         frontier: GoiFrontier,
     ) -> None:
         brokers = len(fabric.pbr)
-        ordering = _within(settings.ordering, shared.goi_entries)
+        ordering = _within(settings.ordering, shared.goi_entries // settings.workers)
         self.term: Final = term
         self.frontier: Final = frontier
         self._shared: Final = shared
@@ -331,9 +331,9 @@ def _shared(fabric: FabricArrays, settings: SequencerSettings, start: Position) 
     return SequencerShared.make(len(fabric.goi), settings.collectors, settings.workers, start=start)
 
 
-def _within(ordering: OrderSettings, goi_entries: int) -> OrderSettings:
-    """As is set, within what the ring of entries allows."""
-    most = goi_entries // _WORKER_PART
+def _within(ordering: OrderSettings, share: int) -> OrderSettings:
+    """As is set, within what a worker's share of the ring of entries allows."""
+    most = share // _WORKER_PART
     return replace(ordering, drain_refs=min(ordering.drain_refs, most), hold_max=min(ordering.hold_max, most))
 
 
