@@ -397,8 +397,8 @@ def test_a_control_may_stand_where_the_order_begins() -> None:
         pod.store.configure_topic("t0", {"ttl_ms": 10_000})
     assert pod.follower.next_position == at + 1
     with pod.follower.at(Position(at + 1)):
-        pass
-    assert pod.follower.next_position == at + 1
+        pass  # nothing is changed: a NOP stands there
+    assert pod.follower.next_position == at + 2
     before = shown(pod.store)
     pod.store.close()
     assert shown(pod.open()) == before
