@@ -94,7 +94,7 @@ def test_the_defaults() -> None:
     assert [loaded.config.value(key) for key in KEYS] == [
         *("", "auto", 256, "auto"),
         *(64 << 20, 128 << 20, 1 << 20),
-        *("", 1, 1 << 16, 1 << 12, 1 << 20, 32 << 20),
+        *("", 1, 1 << 16, 1 << 12, 16 << 20, 32 << 20),
         *(False, ".", 2.0, 5),
     ]
 

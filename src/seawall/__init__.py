@@ -31,16 +31,16 @@ def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings:
     With `brokers` batches go through so many brokers over shared memory and are ordered by a sequencer, as in a pod.
     `settings` are those of `seawall config show`, with an underscore for the dot: `storage_checkpoint_size=…`.
     """
-    from seawall.engine.embedded import open_log
+    from seawall.engine.open_log import open_log
 
     return open_log(path, config=_config(settings), create=create, brokers=brokers)
 
 
-def open_async(path: str | Path, **settings: object) -> AsyncLog:
+def open_async(path: str | Path, *, brokers: int = 0, **settings: object) -> AsyncLog:
     """A data directory as an embedded log for asyncio: `async with seawall.open_async("data/") as log`."""
     from seawall.engine.aio import AsyncLog
 
-    return AsyncLog(path, config=_config(settings))
+    return AsyncLog(path, config=_config(settings), brokers=brokers)
 
 
 def _config(settings: dict[str, object]) -> Config:

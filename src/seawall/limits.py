@@ -232,8 +232,8 @@ FABRIC_GOI_RANGE = (128, 1 << 28)
 FABRIC_PBR_ENTRIES = 4_096
 FABRIC_PBR_RANGE = (64, 1 << 19)
 
-#: Both slots of the checkpoint: 64 bytes a client and a topic.
-FABRIC_CHECKPOINT_SIZE = 1 * MIB
+#: Both slots of the checkpoint: 64 bytes a client and a topic in each, so that 100,000 clients fit.
+FABRIC_CHECKPOINT_SIZE = 16 * MIB
 FABRIC_CHECKPOINT_RANGE = (2 * PAGE_SIZE, 1 * GIB)
 
 #: Bytes of batches that one broker may have undecided. By default two of the largest blocks, so that all of a fabric

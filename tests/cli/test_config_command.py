@@ -20,7 +20,7 @@ fabric.directory         ""         default
 fabric.brokers           1          default
 fabric.goi_entries       65536      default
 fabric.pbr_entries       4096       default
-fabric.checkpoint_size   1048576    default
+fabric.checkpoint_size   16777216   default
 fabric.blog_size         33554432   default
 topology.pin             true       flag --set
 bench.directory          .          default

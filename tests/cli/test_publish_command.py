@@ -13,7 +13,7 @@ from seawall import limits
 from seawall.cli import input as input_module
 from seawall.cli import publish
 from seawall.cli.main import seawall
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch, ReceivedRecord
 from seawall.engine.settings import StoreSettings
 from seawall.engine.view import open_view

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from seawall import limits
 from seawall.cli.main import seawall
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.records import Message
 from seawall.engine.settings import StoreSettings
 

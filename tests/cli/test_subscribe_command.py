@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 from seawall import limits
 from seawall.cli import subscribe
 from seawall.cli.main import seawall
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.settings import StoreSettings
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)

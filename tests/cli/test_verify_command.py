@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from seawall import limits
 from seawall.cli.main import seawall
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.settings import StoreSettings
 from seawall.storage.preface import DATA_START
 

@@ -24,7 +24,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB
@@ -42,7 +43,7 @@ SETTINGS = StoreSettings(wal_file_size=256 * KIB, ceiling_step=64, ballast_size=
 
 #: Children are forked off a process that has loaded the log and done nothing else.
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["seawall.engine.embedded"])
+CHILDREN.set_forkserver_preload(["seawall.engine.open_log"])
 
 
 # --- the child ------------------------------------------------------------------------------------------------------

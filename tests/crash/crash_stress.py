@@ -24,8 +24,9 @@ from pathlib import Path
 
 from seawall.engine.aio import AsyncLog
 from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog, Item, open_log
-from seawall.engine.records import Message, ReceivedBatch
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
+from seawall.engine.records import Item, Message, ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.errors import SeawallError
 from seawall.limits import KIB, MIB

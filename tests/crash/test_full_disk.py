@@ -15,7 +15,8 @@ from crash_history import read_values
 from crash_world import encoded
 
 from seawall.engine.aio import AsyncLog
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store

@@ -13,7 +13,8 @@ import pytest
 from seawall.core.types import Seq
 from seawall.engine import arrow_reading
 from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch, to_arrow
 from seawall.engine.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError

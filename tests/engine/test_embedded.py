@@ -13,7 +13,8 @@ import pytest
 import seawall
 from seawall.engine.appends import Commit
 from seawall.engine.delivery import Bundle
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch, ReceivedRecord
 from seawall.engine.settings import StoreSettings
 from seawall.errors import (

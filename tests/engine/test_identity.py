@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import Machine, StoreSettings

@@ -13,7 +13,8 @@ from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine import placing
 from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.placing import PlaceJob, Stretch
 from seawall.engine.records import ReceivedBatch

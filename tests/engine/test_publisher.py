@@ -13,7 +13,8 @@ import pytest
 from seawall.engine.appends import Commit
 from seawall.engine.commit_queue import Turn
 from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError

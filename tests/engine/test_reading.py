@@ -15,7 +15,8 @@ from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine import planning
 from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.reading import ReadItem, ReadPlan
 from seawall.engine.records import ReceivedBatch, received

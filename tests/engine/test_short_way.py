@@ -11,7 +11,8 @@ import pytest
 
 from seawall.engine import short_way
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.short_way import ShortWay

@@ -12,8 +12,9 @@ import pytest
 
 from seawall import limits
 from seawall.engine import view as view_module
-from seawall.engine.embedded import EmbeddedLog, Item, open_log
-from seawall.engine.records import ReceivedBatch
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
+from seawall.engine.records import Item, ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.view import ReadOnlyLog, open_view
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, NotFoundError, UnsupportedError
@@ -388,7 +389,7 @@ def test_questions_are_asked_a_bounded_number_of_times(
 WRITER = """
 import sys
 from seawall import limits
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.settings import StoreSettings
 settings = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=100_000)
 with open_log(sys.argv[1], settings) as log:

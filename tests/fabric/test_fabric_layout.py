@@ -138,7 +138,7 @@ def test_the_default_fits_the_shared_memory_of_a_container() -> None:
     layout = FabricLayout.of(sizes)
     assert layout.size < 64 * MIB
     assert layout.largest().name == "blogs"
-    assert layout.checkpoint_rows_max == 8_191
+    assert layout.checkpoint_rows_max == 131_071
     assert FabricLayout.of(full_size()).checkpoint_rows_max == 131_071
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.records import Message
 from seawall.engine.settings import StoreSettings
 from seawall.errors import ChecksumError, CorruptionError

@@ -12,7 +12,8 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.verifying import known_topics

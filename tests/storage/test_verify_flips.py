@@ -14,7 +14,8 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.verifying import verify_directory

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from seawall.bench.harness import Run, Subject
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 
 TOPIC: Final = "bench"
 

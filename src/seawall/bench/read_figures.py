@@ -23,7 +23,8 @@ import numpy as np
 from seawall.bench.harness import MEMORY_COPY, BenchContext, Measurement, Run, Subject, latency, rate
 from seawall.bench.logs import TOPIC, on_log
 from seawall.bench.results import Better, Goal
-from seawall.engine.embedded import EmbeddedLog, open_log
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.limits import KIB, MIB
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from seawall.bench.harness import Baseline, Measurement, Run, rate
 from seawall.bench.results import Better, Goal
-from seawall.engine.embedded import open_log
+from seawall.engine.open_log import open_log
 from seawall.engine.replay import replay
 from seawall.engine.settings import StoreSettings
 from seawall.io.files import OsFiles

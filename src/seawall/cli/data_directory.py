@@ -46,7 +46,7 @@ def json_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters
 
 def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
     """Open a data directory as a log; one that is not there is made only if `create` says so."""
-    from seawall.engine.embedded import open_log
+    from seawall.engine.open_log import open_log
 
     if not create:
         _require_data(directory)

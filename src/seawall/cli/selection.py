@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from seawall.engine.embedded import Item
-    from seawall.engine.records import ReceivedBatch, ReceivedRecord
+    from seawall.engine.records import Item, ReceivedBatch, ReceivedRecord
     from seawall.topics.gaps import Gap
     from seawall.wire.fields import JsonValue
 

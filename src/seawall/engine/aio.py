@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from seawall.config import Config
 from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import READ_SIZE, EmbeddedLog, Item, Start, TopicInfo, open_log, seq_after
+from seawall.engine.embedded import READ_SIZE, EmbeddedLog, Start, TopicInfo
+from seawall.engine.open_log import open_log
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
-from seawall.engine.records import Publishable
+from seawall.engine.records import Item, Publishable, seq_after
 from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
 from seawall.errors import InvalidInputError, WrongStateError
@@ -40,10 +41,18 @@ R = TypeVar("R")
 class AsyncLog:
     """An open log on an event loop. Made by `seawall.open_async`."""
 
-    def __init__(self, path: str | Path, settings: StoreSettings | None = None, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        settings: StoreSettings | None = None,
+        config: Config | None = None,
+        *,
+        brokers: int = 0,
+    ) -> None:
         self._path = path
         self._settings = settings
         self._config = config or Config()
+        self._brokers = brokers
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
         self._wake: Callable[[], None] | None = None
@@ -66,7 +75,7 @@ class AsyncLog:
         return self
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
-        log = open_log(self._path, self._settings, config=self._config)
+        log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers)
         try:
             return log, open_configured_ring(self._config, str(self._path))
         except BaseException:

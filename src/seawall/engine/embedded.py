@@ -17,34 +17,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from seawall.config import Config
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery, Identity
-from seawall.engine.opening import open_store
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
 from seawall.engine.reading import ReadPlan
-from seawall.engine.records import Publishable, ReceivedBatch, encode, received
-from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.records import Item, Publishable, encode, received, seq_after
 from seawall.engine.store import Store
-from seawall.errors import InvalidInputError, LimitError, NotFoundError, UnsupportedError
-from seawall.io.boot import boot_id
+from seawall.engine.subscribing import Subscriber
+from seawall.errors import InvalidInputError, LimitError, UnsupportedError
 from seawall.io.clocks import OsClock
-from seawall.io.direct_sync import configured_direct_sync
-from seawall.io.files import OsFiles
-from seawall.io.memory import OsSharedMemory
-from seawall.io.process import disown_on_fork, process_id, random_bytes
+from seawall.io.process import disown_on_fork
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
-from seawall.storage.directory import FORMAT_NAME
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
@@ -59,9 +51,6 @@ if TYPE_CHECKING:
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
-
-#: What a reader gets, in order.
-Item: TypeAlias = ReceivedBatch | Gap
 
 #: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
 READ_SIZE: Final = 8 * MIB
@@ -388,70 +377,11 @@ class EmbeddedLog:
             raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
 
 
-class Subscriber:
-    """A reader of one topic that goes on where it stopped. For one thread at a time."""
-
-    def __init__(self, log: EmbeddedLog, topic: str, next_seq: Seq, owner: str | None) -> None:
-        self._log = log
-        self._owner = owner
-        self.topic = topic
-        #: What is read next.
-        self.next_seq = next_seq
-
-    def poll(self, timeout_s: float = 0.0) -> list[Item]:
-        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
-        items = self._log.read(self.topic, self.next_seq)
-        if not items and timeout_s > 0 and self._log.wait_for(self.topic, self.next_seq, timeout_s):
-            items = self._log.read(self.topic, self.next_seq)
-        if items:
-            self.next_seq = seq_after(items[-1])
-        return items
-
-    def commit(self) -> None:
-        """Keep that everything before `next_seq` was read, durably, for the owner."""
-        if self._owner is None:
-            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
-        self._log.commit(self._owner, self.topic, self.next_seq)
-
-
-def seq_after(item: Item) -> Seq:
-    """Where reading goes on behind a batch or a gap."""
-    return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
-
-
 def _keyed(key: str | bytes, bundle: Bundle) -> Identity:
     if bundle.counts is not None:
         raise LimitError(f"{bundle.record_count} records do not fit one batch: what has one key is stored in one batch")
     client_id, client_seq = digest_of(key)
     return Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
-
-
-def open_log(
-    path: str | Path,
-    settings: StoreSettings | None = None,
-    *,
-    config: Config | None = None,
-    create: bool = True,
-    brokers: int = 0,
-) -> EmbeddedLog:
-    """Open a data directory as a log; it is made if it is not there, unless `create` is false.
-
-    With `brokers` its batches are ordered by so many brokers and a sequencer in this process.
-    """
-    directory, config = str(path), config or Config()
-    files = OsFiles()
-    if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
-        raise NotFoundError(f"{directory} is no data directory; create a topic in it first, or check the path")
-    files.make_directory(directory)
-    direct_sync = configured_direct_sync(config, directory)
-    machine = Machine(OsFiles(direct_sync=direct_sync), OsClock(), random_bytes, process_id())
-    own = settings or StoreSettings.of(config)
-    if not brokers:
-        return EmbeddedLog(open_store(machine, directory, own))
-    from seawall.engine.ordered_store import open_ordered_store
-
-    fabric = replace(config.fabric, brokers=brokers)
-    return EmbeddedLog(open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own))
 
 
 def _info(topic: TopicState) -> TopicInfo:

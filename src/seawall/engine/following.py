@@ -156,7 +156,9 @@ class Follower:
         if commit is None:
             return Following(0, self.next_position)
         self.write(commit)
-        return self.finish(commit)
+        done = self.finish(commit)
+        self._hooks.tidy_up(commit.limited)
+        return done
 
     def begin(
         self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes
@@ -184,7 +186,7 @@ class Follower:
             raise
 
     def finish(self, commit: FollowCommit) -> Following:
-        """The commit is written: its entries take effect."""
+        """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
         parts = self._parts
         next_position = Position(commit.look.first + commit.look.count)
         with self._hooks.changing():
@@ -197,7 +199,6 @@ class Follower:
                         parts.removal.evicted(part)
             self._publish(commit, next_position)
         self.next_position = next_position
-        self._hooks.tidy_up(commit.limited)
         return Following(commit.look.count, next_position)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:

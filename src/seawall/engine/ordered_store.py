@@ -127,7 +127,7 @@ class OrderedStore(Store):
         """The commit is written: its appends are stored. Whether `tidy_up` is due."""
         with self._changing():
             self.pod.finish(commit)
-        return self.is_tidy_up_due
+        return bool(commit.limited) or self.is_tidy_up_due
 
 
 def open_ordered_store(

@@ -36,12 +36,15 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
+from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
 from seawall.topics.config import Order
+from seawall.topics.keys import key_of
 from seawall.topics.state import TopicState
 from seawall.wire.batches import batch_header
-from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus
+from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
+from seawall.wire.frames import checksum
 
 if TYPE_CHECKING:
     from seawall.engine.sessions import Sessions
@@ -84,6 +87,10 @@ class Pod:
         #: Appends whose answers are still to come, by the number they were published with.
         self._asked: dict[int, Append] = {}
         self._asked_total = 0
+        #: Appends that have the key of another one of their group, which decides what becomes of them.
+        self._repeats: list[tuple[Append, Append]] = []
+        #: Topics with caps or ages that entries were followed of, since somebody looked after them.
+        self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
         self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr))]
 
@@ -94,9 +101,18 @@ class Pod:
         commit = Commit()
         for append in self._committer.screen(appends, commit, self._clock.wall_ns()):
             self._publish(append)
+        self._repeats = [
+            (first, append)
+            for append in appends
+            if append.flags & BatchFlags.KEYED and append.error is None and append.numbered is None
+            if (first := commit.keyed[append.topic_id, key_of(append.client_id, append.client_seq)]) is not append
+        ]
         self._order()
         self._take_answers()
-        return self._stage() or commit
+        commit = self._stage() or commit
+        commit.limited += self._limited
+        self._limited = []
+        return commit
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it takes effect, and its slots are free."""
@@ -110,6 +126,7 @@ class Pod:
                 f"batch {lost.client_seq} of client {lost.client_id:016x} was not decided (INV-POD-ANSWERED): "
                 "close the log and open it again"
             )
+        self._repeats = []
 
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
@@ -154,6 +171,10 @@ class Pod:
             while (answers := broker.answers()).size:
                 for answer in answers.tolist():
                     self._answer(*answer)
+        for first, append in self._repeats:
+            append.error = first.error
+            if first.numbered is not None:
+                append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
 
     def _answer(
         self,
@@ -172,6 +193,8 @@ class Pod:
         append = self._asked.pop(number)
         if status == AckStatus.DUPLICATE:
             position = original
+            if not base_seq:
+                status, reason, position, base_seq, timestamp_ns = self._remembered(append, position)
         numbered = Numbered(
             AckStatus(status),
             reason,
@@ -185,6 +208,17 @@ class Pod:
             BATCH_HEADER_SIZE + len(append.block),
         )
         is_admitted(append, numbered)
+
+    def _remembered(self, append: Append, position: int) -> tuple[int, int, int, int, int]:
+        """What the store knows of a batch that was stored before, where its worker had no more than its row."""
+        epoch = SessionEpoch(append.session_epoch)
+        verdict = self._sessions.window.check(append.client_id, epoch, append.client_seq, checksum(append.block))
+        if verdict.code is WindowCode.MISMATCH:
+            return AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0
+        found = verdict.original
+        if found is None:
+            return AckStatus.DUPLICATE, 0, position, 0, 0
+        return AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns
 
     # --- the order -----------------------------------------------------------------------------------------------
 
@@ -254,6 +288,7 @@ class Pod:
     def _carry_out(self, commit: FollowCommit) -> None:
         self._follower.write(commit)
         self._follower.finish(commit)
+        self._limited += commit.limited
         self._advance()
 
     def _advance(self) -> None:

@@ -19,6 +19,7 @@ from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, MIB
+from seawall.topics.gaps import Gap
 from seawall.wire.arrow import EncodedBlock, decode_table, encode_table, encode_values
 from seawall.wire.batches import block_of
 from seawall.wire.envelope import Envelope, parse_envelope
@@ -132,6 +133,15 @@ class ReceivedBatch:
     def to_arrow(self, columns: Sequence[str] = ("value", "key", "timestamp", "tag")) -> pa.RecordBatch:
         """The records as columns, without an object for each."""
         return _join([self], columns)
+
+
+#: What a reader gets, in order.
+Item: TypeAlias = ReceivedBatch | Gap
+
+
+def seq_after(item: Item) -> Seq:
+    """Where reading goes on behind a batch or a gap."""
+    return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
 
 
 def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

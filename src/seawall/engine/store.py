@@ -339,11 +339,10 @@ class Store:
         Whatever fails in it ends the store: a clean close would vouch for numbers that have not been accounted for.
         """
         lost, self._lost = self._lost, None
-        if lost is None:
-            return
-        with self._changing():
-            self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
-            self._commit_many(lost)
+        if lost is not None:
+            with self._changing():
+                self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
+                self._commit_many(lost)
 
     def _begin_change(self) -> None:
         self._require_usable()

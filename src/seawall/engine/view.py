@@ -33,9 +33,9 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.engine.embedded import READ_SIZE, Item, Start, TopicInfo, seq_after
+from seawall.engine.embedded import READ_SIZE, Start, TopicInfo
 from seawall.engine.reading import ReadItem, plan_read
-from seawall.engine.records import ReceivedBatch, received
+from seawall.engine.records import Item, ReceivedBatch, received, seq_after
 from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, ReplayedSegment, replay
 from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, topic_home

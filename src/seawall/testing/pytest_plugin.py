@@ -41,7 +41,7 @@ def seawall_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def seawall_log(seawall_path: Path) -> Iterator[EmbeddedLog]:
     """A fresh log at `seawall_path`; closed after the test."""
-    from seawall.engine.embedded import open_log
+    from seawall.engine.open_log import open_log
     from seawall.engine.settings import StoreSettings
 
     with open_log(seawall_path, StoreSettings(wal_file_size=WAL_FILE_SIZE, ballast_size=BALLAST_SIZE)) as log:

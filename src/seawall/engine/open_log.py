@@ -1,0 +1,47 @@
+"""Opening the embedded log on the real machine, with or without brokers in front of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from seawall.config import Config
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.opening import open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.errors import NotFoundError
+from seawall.io.boot import boot_id
+from seawall.io.clocks import OsClock
+from seawall.io.direct_sync import configured_direct_sync
+from seawall.io.files import OsFiles
+from seawall.io.memory import OsSharedMemory
+from seawall.io.process import process_id, random_bytes
+from seawall.storage.directory import FORMAT_NAME
+
+
+def open_log(
+    path: str | Path,
+    settings: StoreSettings | None = None,
+    *,
+    config: Config | None = None,
+    create: bool = True,
+    brokers: int = 0,
+) -> EmbeddedLog:
+    """Open a data directory as a log; it is made if it is not there, unless `create` is false.
+
+    With `brokers` its batches are ordered by so many brokers and a sequencer in this process.
+    """
+    directory, config = str(path), config or Config()
+    files = OsFiles()
+    if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
+        raise NotFoundError(f"{directory} is no data directory; create a topic in it first, or check the path")
+    files.make_directory(directory)
+    direct_sync = configured_direct_sync(config, directory)
+    machine = Machine(OsFiles(direct_sync=direct_sync), OsClock(), random_bytes, process_id())
+    own = settings or StoreSettings.of(config)
+    if not brokers:
+        return EmbeddedLog(open_store(machine, directory, own))
+    from seawall.engine.ordered_store import open_ordered_store
+
+    fabric = replace(config.fabric, brokers=brokers)
+    return EmbeddedLog(open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own))
