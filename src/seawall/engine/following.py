@@ -56,7 +56,7 @@ from seawall.kernels.memory import Bytes
 from seawall.storage.batch_index import entries_of
 from seawall.storage.control import Ceiling
 from seawall.storage.control_batches import Aside, SimpleControl, parse_control
-from seawall.storage.control_documents import FloorRaise
+from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.catalog import TopicCatalog, by_topic
 from seawall.topics.state import TopicState
@@ -410,6 +410,11 @@ class Follower:
         finally:
             writer.is_granted = False
             self.next_position = max(position, writer.next_position)
+
+    def begin_term(self, term: Term) -> None:
+        """Entries of a newer term may come; the log knows of it first, so that no later start takes it again."""
+        self._hooks.commit([TermStart(term, self.term, self.next_position)])
+        self.term = term
 
     def ensure_ceilings(self) -> int:
         """Raise every ceiling that is near, durably; how many. Where the frontier needs one, it was too late."""

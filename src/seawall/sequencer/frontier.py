@@ -349,6 +349,12 @@ class CommitFrontier:
         rows = tuple(_numbers_of(topic) for topic in topics)
         return FrontierSnapshot(self.next_position, self.last_timestamp_ns, rows)
 
+    def clear(self) -> None:
+        """Forget everything, in the same arrays: whoever shares them goes on with what a recovery puts there."""
+        for array in (*self._state, self._counts):
+            array[:] = np.zeros((), array.dtype)
+        self._high_water = 0
+
     def _row_of(self, topic_id: TopicId) -> int | None:
         entry = table_find(self._keys, self._used, np.uint64(topic_id))
         return None if entry == ABSENT else int(self._values[entry])

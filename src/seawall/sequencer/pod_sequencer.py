@@ -87,6 +87,14 @@ class Role(NamedTuple):
     step: Callable[[Moment], int]
 
 
+class OpenedSession(NamedTuple):
+    """What a CONTROL has opened: a session of a client, and where a client begins that nobody knew."""
+
+    client_id: ClientId
+    session_epoch: SessionEpoch
+    start_seq: ClientSeq
+
+
 class Owner(Protocol):
     """Who carries out what the sequencer orders."""
 
@@ -109,8 +117,8 @@ class RecoveryOwner(Owner, Protocol):
     def repeat_for_topics(self, position: Position) -> None:
         """Change the topics of the frontier as the control at a position did."""
 
-    def repeat_for_clients(self, position: Position) -> None:
-        """Open the session that the control at a position opened, if it did that."""
+    def opened_at(self, position: Position) -> OpenedSession | None:
+        """The session that the control at a position opened, if it did that."""
 
     def offset_after(self, topic_id: TopicId, position: Position) -> Offset:
         """The byte offset behind a topic's batch at a position, which is durable."""
@@ -254,6 +262,10 @@ class PodSequencer:
         for worker in self.workers:
             worker.resume_gaps(now_ns)
 
+    def cursor(self, broker: int) -> int:
+        """Slots of a broker that were collected."""
+        return self._collector_of(broker).cursor(broker)
+
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Position:
@@ -308,10 +320,21 @@ class PodSequencer:
             self.workers[number_of(client_id)].import_rows(row)
             return True
 
+        def open_session(position: Position) -> None:
+            opened = owner.opened_at(position)
+            if opened is None:
+                return
+            client_id, session_epoch, _ = opened
+            window = self.workers[number_of(client_id)].window
+            # A stored row may know this session and later ones already.
+            is_known = client_id in window or import_client(client_id)
+            if not is_known or window.state(client_id).session_epoch < session_epoch:
+                window.open(*opened)
+
         recovery.replay_clients(
             [worker.window for worker in self.workers],
             number_of,
-            on_control=owner.repeat_for_clients,
+            on_control=open_session,
             import_client=import_client,
         )
 

@@ -1,0 +1,172 @@
+"""The store beside a simulated pod: it follows the order, makes the changes that were ordered, and knows the clients.
+
+It is the owner of the sequencer (`pod_sequencer.RecoveryOwner`), and outlives it: a sequencer that starts in the same
+fabric asks it what the controls before it have done. It ends with the power only.
+
+A change waits by the position of its CONTROL entry. One whose entry was lost with a sequencer is told so, and may be
+ordered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seawall.core.types import ClientId, Offset, Position, TopicId
+from seawall.engine.opening import POSITION_JUMP
+from seawall.engine.store import Store
+from seawall.errors import SeawallError
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.kernels.atomics import load_acquire_u64, store_release_u64
+from seawall.limits import CLIENT_ROW_SIZE
+from seawall.sequencer.frontier import TopicNumbers
+from seawall.sequencer.pod_sequencer import OpenedSession
+from seawall.testing.clock import SimClock
+
+__all__ = ["Change", "PodOwner", "SimStore"]
+
+REPLICA = 0
+
+
+class SimStore(Store):
+    """A store that remembers where its log ended when it was opened."""
+
+    began_at: Position | None = None
+
+    def begin_term(self) -> None:
+        """Log that this process writes now."""
+        if self.began_at is None:
+            self.began_at = self._writer.frontier.next_position
+        super().begin_term()
+
+    @property
+    def kept(self) -> Position:
+        """Positions below it were in the log when this was opened, after an end that was not clean."""
+        began_at = self.began_at or 0
+        return Position(max(0, began_at - POSITION_JUMP))
+
+
+@dataclass(slots=True)
+class Change:
+    """One change that somebody asked for: what it does to the store, and who is told."""
+
+    text: str
+    make: Callable[[Store], None]
+    told: Callable[[bool], None]
+    topic_id: TopicId | None = None  #: whose change it is, for the order
+    session: OpenedSession | None = None
+    after_gap_ns: int = 0
+    creates: TopicNumbers | None = None  #: known once it is made
+    deletes: TopicId | None = None
+
+
+class PodOwner:
+    """The store, its follower, and the changes that are ordered."""
+
+    def __init__(self, store: SimStore, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
+        self.store = store
+        self.follower = store.follow(goi_entries=len(fabric.goi), blog_size=blog_size)
+        self.frontier = store._writer.frontier
+        self._fabric = fabric
+        self._clock = clock
+        #: Changes by the position of their entry: to be made, and made.
+        self.changes: dict[int, Change] = {}
+        self.made: dict[int, Change] = {}
+        self._away: dict[ClientId, bytes] = {}
+
+    # --- the replica ---------------------------------------------------------------------------------------------
+
+    def follow(self) -> int:
+        """Bring what is committed to the log, as much as one commit holds; how many entries."""
+        fabric, first = self._fabric, self.follower.next_position
+        self.note_term()
+        committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
+        count = max(0, committed - first)
+        return self.follower.follow(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes).count
+
+    def note_term(self) -> None:
+        """Log the term that entries have now, if it is a new one."""
+        term = load_acquire_u64(self._fabric.control_words, records.CONTROL_TERM)
+        if term > self.follower.term:
+            self.follower.begin_term(term)
+
+    def tell(self) -> None:
+        """Say how much is on disk."""
+        vector = self._fabric.replica_words[REPLICA]
+        store_release_u64(vector, records.REPLICA_DURABLE, self.follower.next_position)
+        if self.follower.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
+            self._away.clear()
+
+    # --- the owner of the sequencer ------------------------------------------------------------------------------
+
+    def load(self, client_id: ClientId) -> bytes | None:
+        """The row of a client that no worker has."""
+        row = self._away.pop(client_id, None)
+        return row if row is not None else self.row_of(client_id)
+
+    def row_of(self, client_id: ClientId) -> bytes | None:
+        """The row of a client, left where it is."""
+        away = self._away.get(client_id)
+        if away is None and client_id in self.store.sessions.window:
+            return self.store.sessions.window.export_rows([client_id])
+        return away
+
+    def save(self, rows: bytes) -> None:
+        """Keep rows until the store has followed what they know."""
+        for at in range(0, len(rows), CLIENT_ROW_SIZE):
+            row = rows[at : at + CLIENT_ROW_SIZE]
+            self._away[ClientId(int.from_bytes(row[:8], "little"))] = row
+
+    def carry_out(self, position: Position) -> None:
+        """Make the change at a position; if that was done before the sequencer ended, only the frontier hears of it."""
+        if position < self.follower.next_position:
+            self.repeat_for_topics(position)
+            self.frontier.number_control(self._clock.wall_ns())
+            return
+        while self.follow():
+            pass
+        change = self.changes.pop(position, None)
+        with self.follower.at(position):
+            if change is not None:
+                self._make(change)
+        if change is not None:
+            self.made[position] = change
+        self.tell()
+
+    def _make(self, change: Change) -> None:
+        try:
+            change.make(self.store)
+        except SeawallError:
+            change.deletes = change.creates = change.session = None
+            change.told(False)
+        else:
+            change.told(True)
+
+    def raise_ceilings(self) -> None:
+        """Make higher ceilings durable."""
+        self.follower.ensure_ceilings()
+
+    def repeat_for_topics(self, position: Position) -> None:
+        """Change the topics of the frontier as the control at a position did."""
+        change = self.made.get(position)
+        if change is None:
+            return
+        if change.creates is not None:
+            self.frontier.add_topic(change.creates)
+        if change.deletes is not None:
+            self.frontier.remove_topic(change.deletes)
+
+    def opened_at(self, position: Position) -> OpenedSession | None:
+        """The session that the control at a position opened."""
+        change = self.made.get(position)
+        return None if change is None else change.session
+
+    def offset_after(self, topic_id: TopicId, _position: Position) -> Offset:
+        """Behind the last batch of a topic that is durable."""
+        topic = self.store.catalog.find(topic_id)
+        return Offset(0) if topic is None else topic.end_offset
+
+    def forget_changes(self, start: int) -> list[Change]:
+        """Take back the changes whose entries a new sequencer did not find."""
+        return [self.changes.pop(position) for position in sorted(self.changes) if position >= start]
