@@ -20,7 +20,9 @@ ROOM = Path(seawall.kernels.__file__).parent
 #: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
 ONE_MODEL = {
     "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch bounce_pinned bounce_client",
-    "ordering": "slot_of_ref release_held drain_refs",
+    "collecting": "slot_of_ref",
+    "asking_ahead": "ask_ahead chase_victim",
+    "ordering": "release_held drain_refs",
     "gaps": "expire_gaps",
     "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries",
 }

@@ -49,6 +49,7 @@ STUCK = 1 << 62
 #: Words of a pending batch and of a broker's line in the tails.
 PBR_FLAGS = 3
 PBR_CLIENT = 4
+PBR_SEQ = 5
 PBR_TOKEN = 7
 TAIL_WORDS = 8
 TAIL_CLAIMED = 0
@@ -66,6 +67,12 @@ def worker_of(client_id: int, workers: int) -> int:
     folded = ((wide ^ (wide >> _HALF)) & _LOW) * _MIX
     mixed = ((folded ^ (folded >> _HALF)) & _LOW) * _MIX
     return (as_int64((mixed >> np.uint64(16)) & np.uint64(0xFFFF)) * workers) >> 16
+
+
+@kernel(int64(int64, int64), inline=True, counted=False)
+def slot_of_ref(ref: int, pbr_entries: int) -> int:
+    """The first word of a slot among all rings."""
+    return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS
 
 
 @kernel(int64(int64_out, int64, int64, int64, int64), counted=False)

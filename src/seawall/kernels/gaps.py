@@ -12,6 +12,7 @@ from __future__ import annotations
 from numba.core import types
 
 from seawall.kernels.client_window import NEXT_EXPECTED, SIDE_PAGE, WINDOW, WINDOW_RESULT, Rows, skip_run
+from seawall.kernels.collecting import slot_of_ref
 from seawall.kernels.holding import (
     HELD,
     HOLD_REF,
@@ -35,7 +36,7 @@ from seawall.kernels.holding import (
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, void
 from seawall.kernels.memory import as_int64
-from seawall.kernels.ordering import PBR_TOPIC, release_held, slot_of_ref
+from seawall.kernels.ordering import PBR_TOPIC, release_held
 from seawall.kernels.rings import Words
 
 #: Ready items that the SKIPs of one client may take.

@@ -20,9 +20,10 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from seawall.kernels.asking_ahead import RESULT_SIZE
 from seawall.kernels.atomics import compare_exchange, fence, load_acquire, store_release
 from seawall.kernels.client_window import WINDOW_RESULT, Rows, refuse_row
-from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, STUCK
+from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, STUCK, slot_of_ref
 from seawall.kernels.holding import (
     IS_STALLED,
     KIND_BATCH,
@@ -48,8 +49,8 @@ from seawall.kernels.holding import (
     ClientWords,
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, void
-from seawall.kernels.memory import as_int64
-from seawall.kernels.ordering import IN_READY, slot_of_ref
+from seawall.kernels.memory import as_int64, prefetch
+from seawall.kernels.ordering import IN_READY
 from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
 
 #: Words of the shared counters and of a worker's line in `settled`.
@@ -84,6 +85,9 @@ SIDE_TIMESTAMP = 3
 RESULT_STATUS = 4
 RESULT_TOKEN = 7
 REASON_SKIPPED = 0x26
+
+#: Items ahead of the present one whose results are asked for: about as long as memory takes.
+AHEAD = 16
 
 _LOW = 0xFFFFFFFF
 _clients = types.Array(types.uint64, 2, "C")
@@ -233,6 +237,7 @@ def write_entries(
     first = as_int64(state[READY_HEAD])
     count = as_int64(state[RESERVED_COUNT])
     waiting = as_int64(state[UNSETTLED_TAIL])
+    last = (first + count - 1) * READY_WORDS
     for number in range(first, first + count):
         item = number * READY_WORDS
         position = start + number - first
@@ -255,6 +260,7 @@ def write_entries(
             goi[at + 7] = (ref & _LOW) | ((slots[base + 3] >> 32 & FLAGS_KEPT) << 32)
             row = as_int64(ready[item + READY_ROW])
             if row >= 0:
+                prefetch(results, as_int64(ready[min(item + AHEAD * READY_WORDS, last) + READY_AT]) * RESULT_SIZE)
                 result_at = as_int64(ready[item + READY_AT])
                 if results[result_at]["position"] == IN_READY | np.uint64(number):
                     results[result_at]["position"] = position
@@ -309,6 +315,8 @@ def settle_entries(
         position = as_int64(unsettled[place + UNSETTLED_POSITION])
         if position >= committed:
             break
+        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS
+        prefetch(results, unsettled[far + UNSETTLED_RESULT] * RESULT_SIZE)
         entry = (position & (goi_entries - 1)) * SIDE_WORDS
         result = results[unsettled[place + UNSETTLED_RESULT]]
         is_remembered = as_int64(result["position"]) == position

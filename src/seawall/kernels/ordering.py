@@ -28,6 +28,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from seawall.kernels.asking_ahead import ask_ahead, chase_victim
 from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
@@ -44,8 +45,10 @@ from seawall.kernels.client_window import (
     judge_row,
     known_result,
 )
-from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, PBR_CLIENT, PBR_FLAGS, STUCK
+from seawall.kernels.collecting import PBR_CLIENT, PBR_FLAGS, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.holding import (
+    AHEAD_MAX,
+    AHEAD_ROWS,
     HELD,
     HOLD_REF,
     HOLD_WORDS,
@@ -72,12 +75,11 @@ from seawall.kernels.holding import (
 )
 from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
 from seawall.kernels.memory import Bytes, as_int64
-from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
+from seawall.kernels.rings import CONSUMED, PRODUCED, Words
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
 #: Words of a pending batch, and its flags.
 PBR_TOPIC = 2
-PBR_SEQ = 5
 PBR_EPOCH = 6
 FLAG_STRONG_ORDER = 1
 FLAG_NOP = 32
@@ -101,12 +103,6 @@ NO_CLIENT = 0
 _LOW = 0xFFFFFFFF
 _clients = types.Array(types.uint64, 2, "C")
 _results = record_array(WINDOW_RESULT)
-
-
-@kernel(int64(int64, int64), inline=True, counted=False)
-def slot_of_ref(ref: int, pbr_entries: int) -> int:
-    """The first word of a slot among all rings."""
-    return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS
 
 
 @kernel(
@@ -320,7 +316,15 @@ def drain_refs(
     last_client = row = -1
     index = as_int64(counters[CONSUMED])
     end = min(as_int64(load_acquire(counters, PRODUCED)), index + limit)
+    began = asked = index
+    ahead = 0
     while index < end:
+        if index == asked:
+            asked = min(end, index + AHEAD_MAX)
+            began = index
+            ahead = ask_ahead(
+                queue, index, asked, slots, pbr_entries, keys, values, used, clients, sides, memories, results, state
+            )
         ref = as_int64(queue[index & (queue.size - 1)])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
@@ -329,7 +333,10 @@ def drain_refs(
         if is_nop or client_id < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
-        if client_id != last_client:
+        if ahead != 0:
+            chase_victim(sides, memories, state)
+            row = as_int64(state[AHEAD_ROWS + index - 1 - began])
+        if (ahead == 0 and client_id != last_client) or (ahead != 0 and row < 0):
             entry = table_find(keys, used, np.uint64(client_id))
             if entry == ABSENT and client_id != absent_client:
                 state[UNKNOWN_CLIENT] = client_id

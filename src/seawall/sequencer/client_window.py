@@ -223,7 +223,7 @@ class ClientWindow:
             rows = rows[np.argsort(self._clients[rows, kernels.CLIENT_ID])]
         else:
             rows = np.array([self._known_row(client_id) for client_id in client_ids], np.int64)
-        return self._clients[rows].astype(_STORED_ROW).tobytes()
+        return self._clients[rows].astype(_STORED_ROW, copy=False).tobytes()
 
     def import_rows(self, data: bytes | memoryview) -> int:
         """Take rows that `export_rows` gave; how many. All of them or, after an error, none."""

@@ -79,8 +79,20 @@ class GoiFrontier:
     """Commits the global order index of one pod, in one term, from `committed` in the fabric on."""
 
     __slots__ = (
-        *("_advanced_ns", "_blogs", "_checkpoint_position", "_completion", "_control", "_counters", "_fabric", "_goi"),
-        *("_heap", "_laps", "_lease_ns", "_limit", "_on_control", "_ranges", "_reconcile_ns", "_replicas", "_results"),
+        *("_advanced_ns", "_blogs", "_checkpoint_position", "_completion", "_control", "_counters", "_fabric"),
+        *(
+            "_generation",
+            "_goi",
+            "_heap",
+            "_laps",
+            "_lease_ns",
+            "_limit",
+            "_on_control",
+            "_ranges",
+            "_reconcile_ns",
+            "_replicas",
+            "_results",
+        ),
         *("_run", "_settled", "_side", "_term", "frontier", "reconciled"),
     )
 
@@ -126,6 +138,7 @@ class GoiFrontier:
         )
         newest = newest_checkpoint(fabric)
         self._checkpoint_position = newest.position if newest else committed
+        self._generation = newest.generation if newest else 0
         self._settled = shared.settled
         store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
         self._limit = int(limit or committed)
@@ -206,11 +219,10 @@ class GoiFrontier:
                 f"{self.reserved} positions are handed out, {committed} committed, and settled by the workers below "
                 f"{self._settled[:: private.LINE_WORDS].min()}: step all of them first"
             )
-        newest = newest_checkpoint(self._fabric)
         write_checkpoint(
             self._fabric,
             Checkpoint(
-                generation=newest.generation + 1 if newest else 1,
+                generation=self._generation + 1,
                 position=committed,
                 term=self._term,
                 timestamp_ns=self.frontier.last_timestamp_ns,
@@ -218,6 +230,7 @@ class GoiFrontier:
                 topics=self.frontier.export_rows(),
             ),
         )
+        self._generation += 1
         self._checkpoint_position = committed
         self._raise_floor()
         return committed
