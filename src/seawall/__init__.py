@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def open(path: str | Path, *, create: bool = True, **settings: object) -> EmbeddedLog:
+def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> EmbeddedLog:
     """Open a data directory as an embedded log; it is made if it is not there, unless `create` is false.
 
+    With `brokers` batches go through so many brokers over shared memory and are ordered by a sequencer, as in a pod.
     `settings` are those of `seawall config show`, with an underscore for the dot: `storage_checkpoint_size=…`.
     """
     from seawall.engine.embedded import open_log
 
-    return open_log(path, config=_config(settings), create=create)
+    return open_log(path, config=_config(settings), create=create, brokers=brokers)
 
 
 def open_async(path: str | Path, **settings: object) -> AsyncLog:

@@ -164,6 +164,9 @@ WAL_MAPPED_SIZE = 8 * MIB
 #: A batch of this size is written at its place and not copied into a lane: copying wins below, one write above.
 LARGE_BATCH_SIZE = 64 * KIB
 
+#: Places of a topic where client seqs were given up that it remembers: 100 KiB of memory, 32 bytes each in a snapshot.
+SKIPS_KEPT = 1_024
+
 #: Staging of one lane: what one group commit takes from a busy worker, and the overflow that forces a serialized drain.
 LANE_BUFFER_SIZE = 4 * MIB
 LANE_OVERFLOW_SIZE = 8 * MIB
@@ -256,6 +259,54 @@ BROKER_PRESSURE_MS = 5_000
 
 #: Answers of one turn; there is another turn while there are more.
 BROKER_ANSWERS_MAX = 1_024
+
+# --- sequencer of a pod ----------------------------------------------------------------------------------------
+
+#: Refs of slots between one collector and one worker: eight drains, so that neither waits for the other's turn.
+SEQUENCER_QUEUE_REFS = 32_768
+
+#: Finished stretches of the global order index that wait for the frontier, for each worker: one for each drain.
+SEQUENCER_RANGES = 4_096
+
+#: Such stretches of all workers that cannot be joined yet because an earlier one is still being written. A worker has
+#: one at a time under way; what finds no room waits in the worker's ring.
+GOI_RANGES_WAITING_MAX = 4_096
+
+#: How long the frontier may stand although positions are handed out, before it looks at the index itself: a stretch
+#: that nobody told of is a defect, and a pod that stands for ever is worse.
+GOI_RECONCILE_MS = 5_000
+
+#: Part of the index, in percent, behind the last checkpoint at which another one is due: what is behind it cannot be
+#: written over, and before the order stops (`GOI_HIGH_WATERMARK_PERCENT`) workers must have come to rest.
+GOI_CHECKPOINT_PERCENT = 50
+
+#: How long a sequencer counts as alive after its last step.
+SEQUENCER_LEASE_MS = 2_000
+
+#: Refs that a worker takes in one drain, with one reservation for all of them: enough to make its cost nothing, and
+#: their entries still fit the core's own cache.
+SEQUENCER_DRAIN_REFS = 4_096
+
+#: Fill of the global order index, in percent, at which workers stop reserving, and at which they go on.
+GOI_HIGH_WATERMARK_PERCENT = 90
+GOI_LOW_WATERMARK_PERCENT = 80
+
+#: How long a claimed slot may be without its token before a NOP takes its place: far longer than a reservation lives.
+STUCK_SLOT_MS = 10_000
+
+#: Batches of order 5 that one worker holds back for lack of an earlier one, and the percentage of that, or of a ring,
+#: above which the oldest are sent back.
+HELD_BATCHES_MAX = 10_000
+HELD_HIGH_WATERMARK_PERCENT = 80
+
+#: Clients of one worker that may have batches held back at a time: 2 KiB each.
+HELD_PAGES = 1_024
+
+#: How long a session may be silent before what its held batches wait for is given up.
+GAP_SILENCE_MS = 30_000
+
+#: Publishers whose windows one worker has in memory; the others wait in storage.
+WORKER_CLIENTS_MAX = 100_000
 
 # --- measuring -------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
         at = start
         for index in range(first_row, first_row + count):
             size = 44 + int.from_bytes(bytes(data[at + 32 : at + 36]), "little") if index < count - 1 else end - at
-            epochs._list_batch(data, at, at + shift, size, rows, index)
+            epochs.list_batch(data, at, at + shift, size, rows, index)
             at += size
         return count
 

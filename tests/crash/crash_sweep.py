@@ -75,14 +75,14 @@ class Case:
 
 
 @lru_cache(maxsize=64)
-def calls_of(script: int) -> int:
+def calls_of(script: int, make: type[World] = World) -> int:
     """How many calls of a script change the disk, if nothing goes wrong."""
-    world = World(WatchedDisk(0, unit_size=512), script)
+    world = make(WatchedDisk(0, unit_size=512), script)
     world.run()
     return world.disk.calls
 
 
-def case_of(seed: int, number: int) -> Case:
+def case_of(seed: int, number: int, make: type[World] = World) -> Case:
     chance = random.Random(f"case {seed} {number}")
     script = seed * 1_000_003 + number // CASES_PER_SCRIPT
     kind = number % CASES_PER_SCRIPT
@@ -91,7 +91,7 @@ def case_of(seed: int, number: int) -> Case:
         error = chance.choice((errno.EIO, errno.ENOSPC))
         fault = (chance.choice(FAULTS), chance.randint(1, 40), error, chance.random() < 0.5)
     # Ends are spread over the script, so that one script's cases do not meet.
-    step = calls_of(script) / END_CASES
+    step = calls_of(script, make) / END_CASES
     nth = kind if kind < PHOTO_CASES else 1 + int((kind - PHOTO_CASES + chance.random()) * step)
     keep = chance.choice(ENDS)
     if fault is not None and fault[0] == "sync_directory" and keep == "kill":
@@ -99,11 +99,11 @@ def case_of(seed: int, number: int) -> Case:
     return Case(seed, number, chance.choice((512, 4_096)), keep, chance.random() < 0.5, fault, nth)
 
 
-def run_case(seed: int, number: int) -> int:
+def run_case(seed: int, number: int, make: type[World] = World) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
-    case = case_of(seed, number)
+    case = case_of(seed, number, make)
     chance = random.Random(f"run {seed} {number}")
-    world = World(WatchedDisk(chance.randrange(1 << 30), unit_size=case.unit), case.script)
+    world = make(WatchedDisk(chance.randrange(1 << 30), unit_size=case.unit), case.script)
     if case.fault is not None:
         call, nth, error, forever = case.fault
         world.disk.fail(call, nth=nth, error=error, forever=forever)

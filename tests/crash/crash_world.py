@@ -110,7 +110,7 @@ class World:
 
     def photo(self, name: str) -> World:
         """What is left if everything ends now, as a world of its own."""
-        world = World(self.disk.photo(), self.script, self.history.copy())
+        world = type(self)(self.disk.photo(), self.script, self.history.copy())
         world.chance = random.Random(name)
         world.opened = self.opened + 1_000
         return world

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 from crash_bugs import PLANTED
+from crash_following import FollowingWorld
 from crash_history import BrokenPromiseError
 from crash_sweep import case_of, run_case
 
@@ -16,6 +17,8 @@ SAMPLE_SEED = 1
 SAMPLE_CASES = 96
 SAMPLE_PARTS = 8
 PLANTED_CASES_MAX = 120
+FOLLOWING_CASES = 40
+FOLLOWING_PARTS = 4
 
 #: Where the search for a planted bug begins, if the scripts before hardly ever do what it spoils.
 FIRST_CASES = {"segment dropped before the eviction is durable": 80}
@@ -48,3 +51,9 @@ def cases_until_caught(first: int, limit: int) -> int | None:
 def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[name](monkeypatch)
     assert cases_until_caught(FIRST_CASES.get(name, 0), PLANTED_CASES_MAX) is not None
+
+
+@pytest.mark.parametrize("part", range(FOLLOWING_PARTS))
+def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
+    numbers = range(part, FOLLOWING_CASES, FOLLOWING_PARTS)
+    assert sum(run_case(SAMPLE_SEED, number, FollowingWorld) for number in numbers) >= 40

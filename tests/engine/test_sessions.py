@@ -14,6 +14,7 @@ from seawall.kernels.client_window import CLIENT_SEQ_MAX
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.sequencer.client_window import BatchResult, ClientWindow, WindowCode
 from seawall.storage.control import ClientRow
+from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.wire.codes import AckStatus
 
 SMALL = 5
@@ -242,3 +243,43 @@ def test_rows_are_loaded_again() -> None:
     assert again.rows() == sessions.rows()
     with pytest.raises(CorruptionError):
         Sessions(clients_max=SMALL).load(bytes(63))
+
+
+# --- what an order decides without records ---------------------------------------------------------------------------
+
+
+def nop(client_id: int, client_seq: int, *, decides: bool = True) -> OrderNop:
+    return OrderNop(3, AckStatus.REJECTED, 0x13, client_id, client_seq, client_seq & 0xFFFF_FFFF, decides=decides)
+
+
+def test_a_refusal_decides_its_client_seq_and_any_other_nop_nothing() -> None:
+    sessions = opened(7)
+    sessions.refuse(nop(7, 1, decides=False), 5)
+    assert state(sessions, 7) == (1, 1, 0)
+    sessions.refuse(nop(7, 1), 5)
+    assert (state(sessions, 7), code(sessions, 7, 1)) == ((1, 2, 1), WindowCode.REFUSED)
+    sessions.refuse(nop(7, 3), 6)
+    assert (state(sessions, 7), code(sessions, 7, 2)) == ((1, 2, 3), WindowCode.NEW)
+    sessions.refuse(nop(8, 1), 7)
+    assert len(sessions) == 1
+
+
+def test_a_refusal_beyond_the_window_proves_what_is_below_it() -> None:
+    sessions = opened(7)
+    sessions.refuse(nop(7, 1_000), 5)
+    assert (state(sessions, 7), code(sessions, 7, 1_000)) == ((1, 745, 1_000), WindowCode.REFUSED)
+    before = sessions.rows()
+    sessions.refuse(nop(7, 3), 6)
+    sessions.refuse(nop(7, CLIENT_SEQ_MAX + 5), 7)
+    assert sessions.rows() == before
+
+
+def test_skipped_client_seqs_are_given_up() -> None:
+    sessions = opened(7)
+    sessions.decide_run(rows_of((7, 1), (7, 4)))
+    sessions.skip(OrderSkip(3, 7, 2, 2))
+    assert (state(sessions, 7), code(sessions, 7, 3)) == ((1, 5, 4), WindowCode.SKIPPED)
+    sessions.skip(OrderSkip(3, 8, 2, 2))
+    assert len(sessions) == 1
+    sessions.skip(OrderSkip(3, 7, CLIENT_SEQ_MAX, 1))
+    assert state(sessions, 7)[1] == CLIENT_SEQ_MAX

@@ -83,6 +83,19 @@ class Pair:
         self.same()
         return code
 
+    def refuse(self, row: int, client_seq: int) -> int:
+        code = window.refuse_row(client_seq, self.ours.clients, self.ours.sides, row)
+        assert code == twin.refuse_row(client_seq, self.theirs.clients, self.theirs.sides, row)
+        self.same()
+        return code
+
+    def skip_run(self, row: int, end: int) -> int:
+        ours, theirs = ((each.clients, each.sides, each.slots) for each in (self.ours, self.theirs))
+        count = window.skip_run(end, *ours, row)
+        assert count == twin.skip_run(end, *theirs, row)
+        self.same()
+        return count
+
     def window_of(self, row: int = 0) -> tuple[int, int]:
         next_expected, highest = self.ours.clients[row, 2:4].tolist()
         return next_expected, highest
@@ -97,7 +110,7 @@ def pair_with(client_id: int = 1, start: int = 1, memories: int = 2) -> Pair:
 some_clients = st.sampled_from([1, 2, 3, 4, SYNTHETIC])
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["decide", "decide", "decide", "check", "skip"]),
+        st.sampled_from(["decide", "decide", "decide", "check", "skip", "refuse", "skip run"]),
         some_clients,
         st.one_of(st.integers(-3, 6), st.sampled_from([-300, -256, -255, -254, 254, 255, 256, 257, 400])),
         st.integers(0, 1),
@@ -120,6 +133,10 @@ def test_every_step_equals_its_twin(taken: list[tuple[str, int, int, int, int]],
             pair.decide(client_id, seq, crc, status, number)
         elif action == "check":
             pair.check(client_id, seq, crc, epoch=min(client_id, 3))
+        elif action == "refuse":
+            pair.refuse(row, seq)
+        elif action == "skip run":
+            pair.skip_run(row, min(seq, window.CLIENT_SEQ_MAX))
         elif client_id != SYNTHETIC:
             pair.skip_to(client_id, min(max(seq, 0), window.CLIENT_SEQ_MAX))
         next_expected, highest = pair.window_of(row)
@@ -276,3 +293,25 @@ def test_old_bits_do_not_answer_for_new_seqs() -> None:
     assert pair.check(1, 257)[0] == window.CHECK_NEW
     pair.decide(1, 260)
     assert [pair.check(1, seq)[0] for seq in (257, 258, 259)] == [window.CHECK_NEW] * 3
+
+
+def test_a_stored_seq_can_be_refused_after_all() -> None:
+    pair = pair_with()
+    for seq in (1, 2, 3):
+        pair.decide(1, seq)
+    assert (pair.refuse(0, 2), pair.refuse(0, 2), pair.refuse(0, 4)) == (1, 0, 0)
+    assert pair.check(1, 2)[0] == window.CHECK_REFUSED
+    assert pair.check(1, 3)[0] == window.CHECK_DUPLICATE
+    pair.decide(1, 255)
+    assert pair.refuse(0, 3) == 1
+    pair.decide(1, 4)
+    pair.decide(1, 260)
+    assert pair.refuse(0, 4) == 0
+
+
+def test_a_run_ends_at_a_decided_seq() -> None:
+    pair = pair_with()
+    pair.decide(1, 3)
+    assert (pair.skip_run(0, 6), pair.window_of()) == (2, (4, 3))
+    assert (pair.skip_run(0, 6), pair.window_of()) == (2, (6, 5))
+    assert (pair.skip_run(0, 6), pair.window_of()) == (0, (6, 5))

@@ -216,6 +216,20 @@ def test_positions_are_dense() -> None:
     assert verify_both(batch(2**63 + 41) + second, 41, 1)[0] == 0
 
 
+def test_an_aside_leaves_its_position_to_the_next_batch() -> None:
+    aside = batch(41, command=epochs.COMMAND_ASIDE, record_count=0)
+    assert verify_both(aside + aside + batch(41) + batch(42), 41, 4)[0] == 4
+    assert verify_both(aside + batch(42), 41, 2)[0] == 1
+    assert verify_both(batch(41) + aside, 41, 2)[0] == 1
+    body = aside + batch(41) + batch(42)
+    header = struct.pack("<QQQQIHHQ", 6, len(body), 0, 41, 3, 0, 1, 1_006)
+    data = epoch_header(header) + body + epoch_of(7, 43)
+    assert scan_both(data, epoch=5, position=41).positions == [41, 41, 42, 43]
+    assert scan_both(data, epoch=5, position=41).known[1] == 44
+    only = epoch_header(struct.pack("<QQQQIHHQ", 6, len(aside), 0, 41, 1, 0, 1, 1_006)) + aside
+    assert scan_both(only + epoch_of(7, 41), epoch=5, position=41).positions == [41, 41]
+
+
 def test_no_more_than_the_count_are_looked_at() -> None:
     data = batch(0) + batch(1)
     assert verify_both(data, 0, 1) == (1, [0, len(batch(0))])
@@ -271,7 +285,9 @@ STOPS = {
     "more batches than bytes": epoch_of(2, 1, batch_count=2),
     "fewer batches than bytes": epoch_of(2, 1, 2, batch_count=1),
     "other flags": epoch_of(2, 1, flags=2),
+    "more asides than batches": epoch_of(2, 1, flags=2 << 16),
     "a clean close with batches": epoch_of(2, 1, flags=1),
+    "a clean close with asides": epoch_of(2, 1, 0, **(CLEAN | {"flags": 1 | 1 << 16})),
     "a clean close with bytes": epoch_of(2, 1, 0, **(CLEAN | {"length": 96})),
     "a length without end": epoch_of(2, 1, length=2**63 - 1),
     "a length below zero": epoch_of(2, 1, length=2**64 - 96),

@@ -17,8 +17,21 @@ from seawall.kernels.warm import kernel_modules, warm
 
 ROOM = Path(seawall.kernels.__file__).parent
 
+#: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
+ONE_MODEL = {
+    "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch bounce_pinned bounce_client",
+    "ordering": "slot_of_ref release_held drain_refs",
+    "gaps": "expire_gaps",
+    "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries",
+}
+
 #: Kernels without a twin, each with the reason.
 WITHOUT_TWIN = {
+    **{
+        f"{module}.{name}": "is held against a model, entry by entry, in tests/sequencer/test_order_worker_model.py"
+        for module, names in ONE_MODEL.items()
+        for name in names.split()
+    },
     "disk_ring.ask_for_signal": "is for another thread to see",
     "disk_ring.execute": "is a system call",
     "disk_ring.measure_chain": "measures time",

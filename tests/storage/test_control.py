@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.kernels import epochs as epoch_kernels
 from seawall.storage import control_documents
 from seawall.storage.control import (
     Ceiling,
@@ -21,6 +22,7 @@ from seawall.storage.control import (
     SegmentRoll,
 )
 from seawall.storage.control_batches import (
+    Aside,
     Compound,
     Control,
     SimpleControl,
@@ -39,10 +41,12 @@ from seawall.storage.control_documents import (
     TopicCreate,
     TopicDelete,
 )
+from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.wire.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
-from seawall.wire.codes import Codec, GapReason
+from seawall.wire.codes import AckStatus, Codec, GapReason
 
+U32 = 2**32 - 1
 U64 = 2**64 - 1
 
 
@@ -112,6 +116,16 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (ClientRow(9, b"r" * 64, b"p" * 64), b"\x09" + bytes(7) + b"r" * 64 + b"p" * 64),
     (TermStart(4, 2, 1000), b'{"term":4,"previous":2,"start_position":1000}'),
     (Checkpoint(9000, 70, 8000), struct.pack("<QQQ", 9000, 70, 8000)),
+    (
+        OrderNop(3, AckStatus.DUPLICATE, 0, 9, 4, 0xABCD, 77),
+        struct.pack("<BBHIQQQII", 1, 0, 0, 3, 9, 4, 77, 0xABCD, 0),
+    ),
+    (
+        OrderNop(U32, AckStatus.REJECTED, 0x10, U64, U64, 1, decides=True),
+        struct.pack("<BBHIQQQII", 2, 1, 0x10, U32, U64, U64, U64, 1, 0),
+    ),
+    (OrderSkip(3, 9, 4, 2), struct.pack("<IIQQ", 3, 2, 9, 4)),
+    (OrderSkip(0, 9, 2**62, 1), struct.pack("<IIQQ", 0, 1, 9, 2**62)),
 ]
 
 
@@ -123,7 +137,7 @@ def test_blocks_are_written_as_ever(control: SimpleControl, block: bytes) -> Non
 
 
 def test_every_command_has_an_example_and_keeps_its_number() -> None:
-    seen = {control.COMMAND for control, _ in EXAMPLES} | {ControlCommand.COMPOUND}
+    seen = {control.COMMAND for control, _ in EXAMPLES} | {ControlCommand.COMPOUND, ControlCommand.ASIDE}
     assert seen == set(ControlCommand)
     assert {command.name: command.value for command in ControlCommand} == {
         "REFERENCE": 1,
@@ -140,7 +154,11 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "TERM": 12,
         "CHECKPOINT": 13,
         "COMPOUND": 14,
+        "ORDER_NOP": 15,
+        "ORDER_SKIP": 16,
+        "ASIDE": 17,
     }
+    assert ControlCommand.ASIDE == epoch_kernels.COMMAND_ASIDE
 
 
 # --- any control ---------------------------------------------------------------------------------------------------
@@ -189,8 +207,27 @@ simple_controls = st.one_of(
     st.tuples(numbers, numbers, numbers).map(lambda drawn: Checkpoint(max(drawn[:2]), drawn[2], min(drawn[:2]))),
     st.builds(TermStart, st.integers(2**31, 2**32 - 1), st.integers(0, 2**31 - 1), numbers),
     st.builds(Reference, st.builds(append_header, topic_id=topic_ids), st.integers(1, 10), st.integers(4096, U64)),
+    st.builds(
+        OrderNop,
+        st.integers(0, U32),
+        st.sampled_from([AckStatus.DUPLICATE, AckStatus.REJECTED, AckStatus.RETRY]),
+        st.integers(0, 0xFFFF),
+        numbers,
+        numbers,
+        st.integers(0, U32),
+        st.none() | st.integers(0, U64 - 1),
+    ),
+    st.builds(OrderSkip, st.integers(0, U32), st.integers(1, 2**63 - 1), st.integers(1, 2**61), st.integers(1, U32)),
 )
-controls = simple_controls | st.builds(lambda parts: Compound(tuple(parts)), st.lists(simple_controls, min_size=1))
+entries = (Reference, OrderNop, OrderSkip)
+controls = (
+    simple_controls
+    | st.builds(lambda parts: Compound(tuple(parts)), st.lists(simple_controls, min_size=1))
+    | st.builds(
+        lambda parts: Aside(tuple(parts)),
+        st.lists(simple_controls.filter(lambda part: not isinstance(part, entries)), min_size=1),
+    )
+)
 
 
 @given(controls)
@@ -274,6 +311,18 @@ def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.
         lambda: Loss(1, 1, 4, GapReason.TTL),
         lambda: TermStart(1, 1, 0),
         lambda: TermStart(2**32, 1, 0),
+        lambda: OrderNop(1, AckStatus.OK, 0, 1, 1, 0),
+        lambda: OrderNop(1, AckStatus.UNKNOWN, 0, 1, 1, 0),
+        lambda: OrderNop(1, AckStatus.RETRY, 0, 1, 1, 0, decides=True),
+        lambda: OrderNop(1, AckStatus.RETRY, 0, U64 + 1, 1, 0),
+        lambda: OrderNop(1, AckStatus.DUPLICATE, 0, 1, 1, 0, U64),
+        lambda: OrderSkip(1, 0, 1, 1),
+        lambda: OrderSkip(1, 1 << 63, 1, 1),
+        lambda: OrderSkip(1, 1, 0, 1),
+        lambda: OrderSkip(1, 1, 1, 0),
+        lambda: OrderSkip(1, 1, 2**62, 2),
+        lambda: Aside(()),
+        lambda: Aside((Checkpoint(1, 1, 1), OrderSkip(1, 1, 1, 1))),
         lambda: Compound(()),
         lambda: Compound((Checkpoint(1, 1, 1),) * (limits.COMPOUND_PARTS_MAX + 1)),
     ],
@@ -309,6 +358,13 @@ COMPOUND = Compound((Ceiling(3, 2000, 1000), CursorCommit("a", 3, 3, 12, 8)))
     [
         (0, b""),
         (15, b"{}"),
+        (15, struct.pack("<BBHIQQQII", 0, 0, 0, 3, 9, 4, 77, 1, 0)),
+        (15, struct.pack("<BBHIQQQII", 2, 2, 0, 3, 9, 4, 77, 1, 0)),
+        (15, struct.pack("<BBHIQQQII", 2, 1, 0, 3, 9, 4, 77, 1, 1)),
+        (16, struct.pack("<IIQQ", 3, 0, 9, 4)),
+        (16, b""),
+        (17, Compound((OrderSkip(3, 9, 4, 2),)).encode()),
+        (18, b"{}"),
         (99, b""),
         (1, REFERENCE.encode()[:-1]),
         (1, REFERENCE.encode()[:20] + b"\xff" + REFERENCE.encode()[21:]),

@@ -26,6 +26,7 @@ from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
+from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
 from seawall.engine.rooms import Room
 from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog
@@ -38,26 +39,21 @@ from seawall.errors import (
     NotFoundError,
     RetryableError,
     SeawallError,
+    WrongStateError,
 )
 from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import Clock, ReadableBuffer
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.batch_index import entries_of
-from seawall.storage.control import Ceiling, SegmentRoll
+from seawall.storage.control import Ceiling
 from seawall.storage.control_documents import FloorRaise
-from seawall.storage.segments import SegmentLimits
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Durability
 from seawall.topics.keys import KeyedAppend, key_of
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus, BatchFlags, ErrorCode
 
-#: Bytes of control batches that may stand in an epoch beside the appends of a topic.
-_CONTROL_ROOM: Final = 1_024
-
 _NS_PER_MS: Final = 1_000_000
-_NEVER: Final = 1 << 64
 _BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
 
 
@@ -73,6 +69,7 @@ class Committer:
         window: ClientWindow,
         clock: Clock,
         *,
+        maker: RoomMaker,
         log_of: Callable[[TopicState], TopicLog],
         commit_control: Callable[[Ceiling], None],
         ceiling_step: int,
@@ -83,9 +80,12 @@ class Committer:
         self._removal = removal
         self._window = window
         self._clock = clock
+        self._maker = maker
         self._log_of = log_of
         self._commit_control = commit_control
         self._ceiling_step = ceiling_step
+        #: How often rooms were forgotten: whoever keeps rooms of its own looks.
+        self.forgotten = 0
         #: Valid until `forget_rooms`.
         self._rooms: dict[TopicId, Room] = {}
         self._short_way = short_way
@@ -93,6 +93,9 @@ class Committer:
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
+        if self._writer.follows:
+            _refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
+            return Commit()
         now = self._clock.wall_ns()
         if len(appends) == 1:
             append = appends[0]
@@ -180,11 +183,13 @@ class Committer:
     def forget_rooms(self) -> None:
         """Something has changed that rooms were made from: segments, ceilings or settings."""
         self._rooms.clear()
+        self.forgotten += 1
 
     def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
         """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
         room = self._rooms.get(topic_id)
-        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or self._writer.staged:
+        writer = self._writer
+        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or writer.staged or writer.follows:
             return None
         size = _BATCH_HEADER + length
         if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
@@ -211,16 +216,32 @@ class Committer:
             logged += logged_size(length)
         return self._writer.has_room(logged)
 
-    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
-        """For each topic the segment that takes its batches, with room for them there and in the log."""
+    def screen(self, appends: Sequence[Append], commit: Commit, now: int) -> list[Append]:
+        """Those that others may number: their topics take them, and their keys are new. The rest have their answers."""
+        self._admit_all(appends, TimestampNs(now))
+        return [
+            append
+            for append in appends
+            if append.error is None
+            and not (
+                append.flags & BatchFlags.KEYED and self._is_repeated(append, self._topic(append.topic_id), commit, now)
+            )
+        ]
+
+    def _admit_all(self, appends: Sequence[Append], now_ns: TimestampNs) -> list[list[Append]]:
+        """Appends by topic, of the topics that take them."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
+        return [group for group in by_topic.values() if self._prepare(group, partial(self._admit, group, now_ns))]
+
+    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+        """For each topic the segment that takes its batches, with room for them there and in the log."""
         # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
-        ready = [group for group in by_topic.values() if self._prepare(group, partial(self._admit, group, now_ns))]
+        ready = self._admit_all(appends, now_ns)
         logged = self._headroom
         for group in ready:
-            needed = _CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
+            needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
             if self._prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
                 logged += needed
 
@@ -240,10 +261,9 @@ class Committer:
 
     def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
         """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
-        topic = self._topic(group[0].topic_id)
-        count = sum(append.record_count for append in group)
-        self._removal.check_room(topic, count, _plain_size(group), now_ns)
-        self._raise_ceiling(topic, count)
+        topic, need = self._topic(group[0].topic_id), _need(group)
+        self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+        self._raise_ceiling(topic, need.records)
 
     def _topic(self, topic_id: TopicId) -> TopicState:
         topic = self._catalog.find(topic_id)
@@ -252,58 +272,12 @@ class Committer:
         return topic
 
     def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
-        """The segment, begun if there is none or if it is full, with room for the batches there and in the log.
-
-        Where there is no room a segment that was begun for them is taken back: no roll in the log tells of it.
-        """
+        """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
         topic = self._topic(group[0].topic_id)
-        count = sum(append.record_count for append in group)
-        raised = self._removal.evict_ahead(topic, count, _plain_size(group), now_ns)
-        log = self._log_of(topic)
-        before = log.writing
-        bounds = _bounds(topic)
-        begins = before is None or log.needs_roll(bounds, now_ns)
-        if begins:
-            log.begin(topic.next_seq, now_ns)
-        filling = log.filling[-1]
-        size = sum(limits.BATCH_HEADER_SIZE + len(append.block) for append in group)
-        try:
-            filling.segment.reserve(size)
-            self._writer.reserve(logged, now_ns)
-        except (CallerError, RetryableError):
-            if begins:
-                log.take_back()
-            raise
-        if not log.is_kept:
-            # No checkpoint has to bring anything to its place, and memory is given back by the segment.
-            log.seal_rolled()
-        ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
-        if begins and before is not None and log.is_kept:
-            ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))
-        index, segment = filling.segment.index, filling.segment
-        is_limited = self._removal.is_limited(topic)
-        records = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
-        if bounds.records:
-            records = min(records, bounds.records - index.record_count)
-        free = segment.reserved - segment.end
-        if bounds.size:
-            free = min(free, bounds.size - segment.size)
-        is_written = topic.config.durability in (Durability.DISK, Durability.FSYNC)
-        began_ns = index.first_timestamp_ns if len(index) else now_ns
-        self._rooms[topic.topic_id] = Room(
-            topic,
-            filling,
-            ahead,
-            is_limited=is_limited,
-            is_kept=log.is_kept,
-            is_durable=topic.config.durability is Durability.FSYNC,
-            is_written=is_written,
-            # What a limited topic has to evict is asked before every commit.
-            records_left=0 if is_limited else records - count,
-            bytes_left=free - size,
-            until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
-            goes_short=is_written and not ahead and not self._writer.is_observed,
-        )
+        room = self._maker.make(topic, _need(group), logged, now_ns)
+        seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
+        room.records_left = min(room.records_left, seqs_left - sum(append.record_count for append in group))
+        self._rooms[topic.topic_id] = room
 
     def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
         """Log a higher ceiling ahead of need: `wanted` seqs must lie below a durable one, and some more."""
@@ -333,13 +307,13 @@ class Committer:
         window = self._window if append.has_session else None
         if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
             numbered, address = self._writer.stage_batch(draft, append.block, now, window)
-            if not _is_admitted(append, numbered):
+            if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
             filling.waiting[len(segment.index)] = address
         else:
             numbered, header = self._writer.number_apart(draft, append.block, now, window)
-            if not _is_admitted(append, numbered):
+            if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
             if room.is_kept:
@@ -389,13 +363,10 @@ def _refuse(appends: Sequence[Append], error: SeawallError) -> None:
         append.error = error
 
 
-def _plain_size(group: Sequence[Append]) -> int:
-    return sum(append.raw_length or len(append.block) for append in group)
-
-
-def _bounds(topic: TopicState) -> SegmentLimits:
-    config = topic.config
-    return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)
+def _need(group: Sequence[Append]) -> Need:
+    records = sum(append.record_count for append in group)
+    plain_size = sum(append.raw_length or len(append.block) for append in group)
+    return Need(records, plain_size, sum(_BATCH_HEADER + len(append.block) for append in group))
 
 
 def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
@@ -405,7 +376,7 @@ def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
     return Numbered(AckStatus.DUPLICATE, 0, Position(0), topic_id, found.first_seq, Offset(0), when, count, 0, 0)
 
 
-def _is_admitted(append: Append, numbered: Numbered) -> bool:
+def is_admitted(append: Append, numbered: Numbered) -> bool:
     """Whether a batch is new and stored; what the window says of any other goes to its publisher."""
     append.numbered = numbered
     if numbered.status is AckStatus.REJECTED:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -36,9 +36,11 @@ from seawall.engine.records import Publishable, ReceivedBatch, encode, received
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.errors import InvalidInputError, LimitError, NotFoundError, UnsupportedError
+from seawall.io.boot import boot_id
 from seawall.io.clocks import OsClock
 from seawall.io.direct_sync import configured_direct_sync
 from seawall.io.files import OsFiles
+from seawall.io.memory import OsSharedMemory
 from seawall.io.process import disown_on_fork, process_id, random_bytes
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
@@ -425,9 +427,17 @@ def _keyed(key: str | bytes, bundle: Bundle) -> Identity:
 
 
 def open_log(
-    path: str | Path, settings: StoreSettings | None = None, *, config: Config | None = None, create: bool = True
+    path: str | Path,
+    settings: StoreSettings | None = None,
+    *,
+    config: Config | None = None,
+    create: bool = True,
+    brokers: int = 0,
 ) -> EmbeddedLog:
-    """Open a data directory as a log; it is made if it is not there, unless `create` is false."""
+    """Open a data directory as a log; it is made if it is not there, unless `create` is false.
+
+    With `brokers` its batches are ordered by so many brokers and a sequencer in this process.
+    """
     directory, config = str(path), config or Config()
     files = OsFiles()
     if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
@@ -435,7 +445,13 @@ def open_log(
     files.make_directory(directory)
     direct_sync = configured_direct_sync(config, directory)
     machine = Machine(OsFiles(direct_sync=direct_sync), OsClock(), random_bytes, process_id())
-    return EmbeddedLog(open_store(machine, directory, settings or StoreSettings.of(config)))
+    own = settings or StoreSettings.of(config)
+    if not brokers:
+        return EmbeddedLog(open_store(machine, directory, own))
+    from seawall.engine.ordered_store import open_ordered_store
+
+    fabric = replace(config.fabric, brokers=brokers)
+    return EmbeddedLog(open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own))
 
 
 def _info(topic: TopicState) -> TopicInfo:

@@ -6,7 +6,8 @@ an address is known before a byte of it is written. Nothing is durable, and nobo
     stage_batch, stage_control, stage_reference …     in the order of their positions
     begin_flush → carry out → finish_flush            one epoch; nothing can be staged in between
 
-INV-LOG-ORDER: what is staged is in the order of positions, and leaves the lane in that order.
+INV-LOG-ORDER: what is staged is in the order of positions, and leaves the lane in that order. An aside takes none: it
+carries the position of what is staged next.
 INV-LOG-ROOM: what `reserve` has promised can be staged and written: a number is never given to what finds no room.
 
 A crash loses what is staged. Topics of class `memory` accept that; all others wait for the flush.
@@ -27,9 +28,10 @@ from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffe
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
 from seawall.storage.control import Reference
-from seawall.storage.control_batches import Control, control_batch
+from seawall.storage.control_batches import Aside, Compound, Control, SimpleControl, control_batch
 from seawall.storage.epoch_write import EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress
+from seawall.storage.lane_staging import LaneRoom
 from seawall.storage.lanes import Lane
 from seawall.storage.wal import WalWriter
 from seawall.wire.batches import BatchSource, parse_batch_header
@@ -52,14 +54,31 @@ class LogWriter:
         #: Bytes in the lane that are not written.
         self.staged = 0
         self._count = 0
+        self._aside_count = 0
+        #: Number of the next batch in the lane.
+        self._ticket = 0
         self._first_position = Position(0)
+        self._next_position = Position(0)
         self._timestamp_ns = TimestampNs(0)
         self.frontier = frontier
+        #: Whether positions are given elsewhere: then controls are staged aside, but for the next if one is granted.
+        self.follows = False
+        self.is_granted = False
 
     @property
     def is_observed(self) -> bool:
         """Whether somebody watches the lane."""
         return self._lane.is_observed
+
+    @property
+    def next_position(self) -> Position:
+        """The position behind everything that is logged or staged."""
+        return self._next_position if self._count else self._wal.next_position
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether numbers were given elsewhere to what is not here yet: somebody may have seen them."""
+        return self.follows and self.frontier.next_position > self.next_position
 
     # --- staging -------------------------------------------------------------------------------------------------
 
@@ -98,9 +117,21 @@ class LogWriter:
         numbered = self.frontier.number(draft, array, start, array, at, start + size, self._term, wall_ns, window)
         address = self._next_address()
         if numbered.status is AckStatus.OK:
-            self._lane.take(self._owner, size, numbered.position)
-            self._count_in(size, numbered.position, numbered.timestamp_ns)
+            self._lane.take(self._owner, size, self._ticket)
+            self._count_in(size, 1, numbered.position, numbered.timestamp_ns)
         return numbered, address
+
+    def room_for_run(self, length: int) -> tuple[LaneRoom, WalAddress]:
+        """Where batches of `length` bytes in all may be written in place, and the address of the first in the log."""
+        room = self._lane.room(self._owner, length)
+        if room is None:
+            raise FatalError(f"the lane has no room for {length} bytes that were reserved (INV-LOG-ROOM)")
+        return room, self._next_address()
+
+    def stage_run(self, size: int, count: int, first_position: Position, timestamp_ns: TimestampNs) -> None:
+        """Stage batches with dense positions that were written, back to back, into the last `room_for_run`."""
+        self._lane.take(self._owner, size, self._ticket, count)
+        self._count_in(size, count, first_position, timestamp_ns)
 
     def number_apart(
         self, draft: Draft, block: ReadableBuffer, wall_ns: int, window: ClientWindow | None
@@ -116,25 +147,41 @@ class LogWriter:
         parsed = parse_batch_header(header, source=BatchSource.STORED)
         self._stage_numbered(Reference(parsed, segment_first_seq, at), parsed.position, parsed.timestamp_ns)
 
-    def stage_control(self, control: Control, wall_ns: int) -> Position:
-        """Number a control and stage it."""
-        position, timestamp_ns = self.frontier.number_control(wall_ns)
+    def control_of(self, parts: Sequence[SimpleControl]) -> Control:
+        """Changes as one control: aside where positions are given elsewhere."""
+        if self.follows and not self.is_granted:
+            return Aside(tuple(parts))
+        return parts[0] if len(parts) == 1 else Compound(tuple(parts))
+
+    def stage_control(self, control: Control, wall_ns: int, *, at: Position | None = None) -> Position:
+        """Number a control and stage it; an aside has the position of what comes next (`at`), and leaves it to that."""
+        if isinstance(control, Aside):
+            position = self.next_position if at is None else at
+            timestamp_ns = self.frontier.last_timestamp_ns
+        else:
+            position, timestamp_ns = self.frontier.number_control(wall_ns)
+            self.is_granted = False
         self._stage_numbered(control, position, timestamp_ns)
         return position
 
     def _stage_numbered(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
         batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)
-        self._lane.append(self._owner, batch, position)
-        self._count_in(len(batch), position, timestamp_ns)
+        self._lane.append(self._owner, batch, self._ticket)
+        self._count_in(len(batch), 1, position, timestamp_ns)
+        if isinstance(control, Aside):
+            self._aside_count += 1
+            self._next_position = position
 
     def _next_address(self) -> WalAddress:
         return WalAddress(self._wal.at + EPOCH_HEADER_SIZE + self.staged)
 
-    def _count_in(self, size: int, position: Position, timestamp_ns: TimestampNs) -> None:
+    def _count_in(self, size: int, count: int, first_position: Position, timestamp_ns: TimestampNs) -> None:
         if not self._count:
-            self._first_position = position
+            self._first_position = first_position
         self.staged += size
-        self._count += 1
+        self._count += count
+        self._ticket += count
+        self._next_position = Position(first_position + count)
         self._timestamp_ns = max(self._timestamp_ns, timestamp_ns)
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -156,13 +203,14 @@ class LogWriter:
         self._lane.seal_active(self._epoch)
         flush = self._lane.begin_flush(self._clock.monotonic_ns() // _NS_PER_US)
         pieces = flush.pieces()
-        return self._wal.begin_epoch(pieces, self.staged, self._first_position, self._count, self._timestamp_ns)
+        numbers = (self._first_position, self._count, self._timestamp_ns, self._aside_count)
+        return self._wal.begin_epoch(pieces, self.staged, *numbers)
 
     def finish_flush(self, write: EpochWrite, *, durable: bool) -> None:
         """The epoch is written, `durable` or not."""
         self._wal.finish_epoch(write, durable=durable)
         self._lane.complete_flush(self._clock.monotonic_ns() // _NS_PER_US)
-        self.staged = self._count = 0
+        self.staged = self._count = self._aside_count = 0
 
     def fail_flush(self, error: BaseException) -> None:
         """Writing the epoch failed: whoever watches the lane is told. Nothing can be written any more."""

@@ -7,6 +7,10 @@ After an end that was not clean every topic resumes at its ceiling, and the seqs
 number that anyone may have seen is never given to another record (INV-OPEN-NEW-NUMBERS). Positions resume far behind
 the last one for the same reason.
 
+Where the order is made elsewhere and has outlived this process (`follows`), nothing is skipped: the numbers of what the
+log has lost are known there, and the same entries are followed again from where the log ends. Damage costs what it
+always does.
+
 After damage in the log the ceiling itself may be what was lost. Numbering resumes behind as many records as the damaged
 bytes can have held, the gap says corruption, and a checkpoint is written at once, so that the damage is paid for once.
 Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids, which the
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
@@ -39,7 +43,7 @@ from seawall.storage.segment_recovery import recover_topic
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_reader import Damage, repair_tail
-from seawall.topics.config import Durability
+from seawall.topics.config import Durability, Order
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 
@@ -51,9 +55,21 @@ OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
 
+S = TypeVar("S", bound=Store)
 
-def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS) -> Store:
-    """Open a data directory, make it where it is missing, recover it where its last end was not clean."""
+
+def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False) -> Store:
+    """Open a data directory, make it where it is missing, recover it where its last end was not clean.
+
+    With `follows` an order that has outlived the last process is followed on, from the end of the log.
+    """
+    return open_store_as(Store, machine, path, settings, follows=follows)
+
+
+def open_store_as(
+    kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False
+) -> S:
+    """`open_store` of a kind of its own."""
     directory = open_directory(
         machine.files,
         path,
@@ -63,13 +79,13 @@ def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS)
         ballast_size=settings.ballast_size,
     )
     try:
-        return _recover(machine, settings, directory)
+        return _recover(machine, settings, directory, kind, follows=follows)
     except BaseException:
         directory.close()
         raise
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory) -> Store:
+def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S], *, follows: bool) -> S:
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
@@ -85,7 +101,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     catalog = replayed.catalog
     _keep_ids(files, directory, replayed)
-    resumed = _resume(replayed)
+    resumed = _resume(replayed, follows=follows)
     frontier = CommitFrontier(
         next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if resumed.is_unclean else 0)),
         last_timestamp_ns=TimestampNs(max([end.timestamp_ns, *(topic.last_timestamp_ns for topic in catalog)])),
@@ -95,7 +111,8 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     term = Term(catalog.term + 1)
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
-    store = Store(
+    writer.follows = follows
+    store = kind(
         machine,
         settings,
         directory,
@@ -134,7 +151,7 @@ class _Resumed:
     lost: list[Loss]
 
 
-def _resume(replayed: Replayed) -> _Resumed:
+def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
     """INV-OPEN-NEW-NUMBERS."""
     catalog = replayed.catalog
     # What was in memory only is gone, however orderly the end was.
@@ -145,7 +162,7 @@ def _resume(replayed: Replayed) -> _Resumed:
     ]
     before = [_numbers_of(topic) for topic in catalog]
     # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
-    if not replayed.damages and (replayed.end.clean or not replayed.end.epoch):
+    if not replayed.damages and (replayed.end.clean or not replayed.end.epoch or follows):
         return _Resumed(False, before, lost)
     jump = _records_in(replayed.damages)
     reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH
@@ -216,4 +233,5 @@ def _numbers_of(topic: TopicState) -> TopicNumbers:
         last_timestamp_ns=topic.last_timestamp_ns,
         record_total=topic.live_records,
         byte_total=topic.live_bytes,
+        is_strong=topic.config.order is Order.CLIENT,
     )

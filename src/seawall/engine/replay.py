@@ -34,6 +34,7 @@ from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries, entrie
 from seawall.storage.control import ClientRow, Reference, SegmentRoll
 from seawall.storage.control_batches import parts_of, read_control
 from seawall.storage.control_documents import TopicDelete
+from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.snapshots import SectionKind, Snapshot
@@ -140,7 +141,7 @@ class _Replay:
             return
         self.sessions.decide_run(rows)
         for topic, appended in self.catalog.apply_run(rows):
-            _remember_keys(topic, appended)
+            remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
             before = len(segment.index)
             segment.index.extend(entries_of(appended, segment.index.end))
@@ -165,6 +166,10 @@ class _Replay:
                     self._refer(part)
                 case ClientRow():
                     self.sessions.apply(part)
+                case OrderNop():
+                    self.sessions.refuse(part, header.position)
+                case OrderSkip():
+                    self.sessions.skip(part)
 
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)
@@ -174,11 +179,11 @@ class _Replay:
     def _refer(self, part: Reference) -> None:
         if part.segment_first_seq:
             self._place(part)
-        row = _row_of(part.header)
+        row = row_of(part.header)
         self.sessions.decide_run(row)
         topic = self.catalog.find(part.topic_id)
         if topic is not None:
-            _remember_keys(topic, row)
+            remember_keys(topic, row)
 
     def _place(self, part: Reference) -> None:
         """What is in the segments by a reference; one to a batch that was kept in memory puts nothing there."""
@@ -203,7 +208,7 @@ class _Replay:
         return _last(segments.values())
 
 
-def _remember_keys(topic: TopicState, rows: WalRows) -> None:
+def remember_keys(topic: TopicState, rows: WalRows) -> None:
     """The keys of the keyed batches among some of a topic; those whose window has passed by then are forgotten."""
     keyed = np.flatnonzero(rows["flags"] & _KEYED)
     for row in rows.take(keyed):
@@ -218,7 +223,7 @@ def _remember_keys(topic: TopicState, rows: WalRows) -> None:
         topic.keys.expire(append.at_ms, topic.config.idempotency_window_ms)
 
 
-def _row_of(header: BatchHeader) -> WalRows:
+def row_of(header: BatchHeader) -> WalRows:
     """The row of a batch that the log refers to; it has no address there."""
     row = np.zeros(1, WAL_ROW)
     for name in {*(WAL_ROW.names or ())} - {"at", "count"}:

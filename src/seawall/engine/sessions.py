@@ -3,7 +3,8 @@
 Owns the client window of a store. A session opens by a control batch that carries the publisher's row (`open` plans it,
 `apply` carries it out once it is in the log); every batch of a session in the log decides its client seq. So the rows
 of a snapshot and the log behind it give the same windows again, but for seqs that were refused and left no batch: they
-are open again, or skipped where a later row says so.
+are open again, or skipped where a later row says so. In a log whose order others made, refusals and seqs that were
+given up are batches too (`refuse`, `skip`).
 
 INV-SESSION-MERGE: a row never takes back what the window knows. The row of a control may have been planned before
 batches that stand ahead of it in the log, and the log may have lost batches that the row knows: what either calls
@@ -25,12 +26,14 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.identifiers import check_client_id
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError
 from seawall.kernels.client_window import CLIENT_SEQ_MAX
 from seawall.kernels.epochs import WalRows
-from seawall.sequencer.client_window import WINDOW_BATCH, WINDOW_RESULT, ClientWindow, WindowCode
+from seawall.sequencer.client_window import WINDOW_BATCH, WINDOW_RESULT, BatchResult, ClientWindow, WindowCode
 from seawall.storage.control import ClientRow
+from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.wire.codes import AckStatus
 
 #: A row as `kernels.client_window` lays it out: client id, session epoch, next expected, highest seen, bitmap.
 _ROW: Final = Struct("<QQQQ32s")
@@ -120,6 +123,21 @@ class Sessions:
                 # It was taken, so at that time all this far below it was decided.
                 self.window.skip_to(client_id, ClientSeq(client_seq - _WINDOW + 1))
                 self.window.decide_many(batches[index : index + 1], outcomes[index : index + 1])
+
+    def refuse(self, refused: OrderNop, position: Position) -> None:
+        """A new batch of a session was refused for good: its client seq is decided, and is never stored."""
+        if not refused.decides or refused.client_id not in self.window:
+            return
+        result = BatchResult(refused.block_crc, position, Seq(0), TimestampNs(0), AckStatus.REJECTED, refused.reason)
+        code = self.window.decide(refused.client_id, refused.client_seq, result)
+        if code is WindowCode.OUTSIDE and _WINDOW <= refused.client_seq <= CLIENT_SEQ_MAX:
+            self.window.skip_to(refused.client_id, ClientSeq(refused.client_seq - _WINDOW + 1))
+            self.window.decide(refused.client_id, refused.client_seq, result)
+
+    def skip(self, skipped: OrderSkip) -> None:
+        """Client seqs of a session were given up; one that is not known has nothing to give up."""
+        if skipped.client_id in self.window:
+            self.window.skip_to(skipped.client_id, min(skipped.end_client_seq, ClientSeq(CLIENT_SEQ_MAX)))
 
     # --- restart -------------------------------------------------------------------------------------------------
 

@@ -27,11 +27,14 @@ from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import Committer
+from seawall.engine.following import Follower, FollowerParts, Hooks
+from seawall.engine.headroom import HEADROOM, reserve_control
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.placing import PlaceJob
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
+from seawall.engine.room_making import RoomMaker
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
@@ -44,26 +47,22 @@ from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
-from seawall.storage.control_batches import Compound, Control, SimpleControl
-from seawall.storage.control_deletes import DeleteRecords, TagMatch
-from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control_batches import SimpleControl
+from seawall.storage.control_deletes import TagMatch
+from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
 
 #: Losses, or ceilings, logged at one position.
 _CONTROLS_PER_BATCH: Final = 1_000
-
-#: Room in the log that appends leave to deletes and to the next opening, for when the disk is full.
-_HEADROOM: Final = 16 * limits.KIB
-_USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
 
 class Store:
@@ -100,6 +99,7 @@ class Store:
         self._writer = writer
         self._removal = Removal(catalog, logs, self._commit_many, self.sync)
         self._removal.look_everywhere()
+        self._maker = RoomMaker(writer, self._removal, self._log_of)
         self._committer = Committer(
             catalog,
             writer,
@@ -107,10 +107,11 @@ class Store:
             self._removal,
             sessions.window,
             machine.clock,
+            maker=self._maker,
             log_of=self._log_of,
             commit_control=self._commit,
             ceiling_step=settings.ceiling_step,
-            headroom=_HEADROOM,
+            headroom=HEADROOM,
         )
         self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
         self._catalog = catalog
@@ -170,6 +171,13 @@ class Store:
         self._committer.absorb()
         self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
+
+    def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
+        """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
+        hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
+        shared = (self._catalog, self._committer, self._writer, self._maker, self._removal, self.sessions)
+        parts = FollowerParts(*shared, hooks, self._machine.clock, self._term)
+        return Follower(parts, self.commit_size_max, goi_entries, blog_size)
 
     def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
         """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
@@ -270,8 +278,9 @@ class Store:
                 log.seal_rolled()
             filling = [each for log in self._logs.values() for each in log.unsealed()]
             sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
-            now = self._machine.clock.wall_ns()
-            self._snapshots.write(Snapshot(self._writer.frontier.next_position, self._wal.at, now, sections))
+            # What is numbered and not logged yet, where others number, is not in it.
+            position = max(self._catalog.next_position, self._wal.next_position)
+            self._snapshots.write(Snapshot(position, self._wal.at, self._machine.clock.wall_ns(), sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self.upkeep.checkpointed(self._wal.at)
         self._removal.look_everywhere()
@@ -295,7 +304,7 @@ class Store:
         try:
             if self._failure is None:
                 self._writer.flush(durable=True)
-            self._wal.close(clean=self._failure is None)
+            self._wal.close(clean=self._failure is None and not self._writer.is_behind)
         finally:
             for log in self._logs.values():
                 log.close()
@@ -342,18 +351,20 @@ class Store:
             self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
             self._commit_many(lost)
 
-    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
-        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
+    def _begin_change(self) -> None:
         self._require_usable()
         self.begin_term()
         self._committer.absorb()
+
+    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
+        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
+        self._begin_change()
         # A change may be to what rooms were made from.
         self._committer.forget_rooms()
-        control: Control = controls[0] if len(controls) == 1 else Compound(controls)
+        control = self._writer.control_of(controls)
         now = self._machine.clock.wall_ns()
         with self._preparing():
-            uses_headroom = all(isinstance(part, _USES_HEADROOM) for part in controls)
-            self._reserve_control(len(control.encode()), TimestampNs(now), uses_headroom=uses_headroom)
+            reserve_control(self._writer, self._directory, controls, len(control.encode()), TimestampNs(now))
         with self._changing():
             position = self._writer.stage_control(control, now)
             self._writer.flush(durable=durable)
@@ -364,7 +375,8 @@ class Store:
     def _tell_frontier(self, part: SimpleControl) -> None:
         match part:
             case TopicCreate():
-                self._writer.frontier.add_topic(TopicNumbers(part.topic_id))
+                is_strong = TopicConfig.from_json(part.config).order is Order.CLIENT
+                self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
             case TopicDelete():
                 self._writer.frontier.remove_topic(part.topic_id)
                 self._removal.forget(part.topic_id)
@@ -379,17 +391,6 @@ class Store:
     def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
             self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
-
-    def _reserve_control(self, length: int, now_ns: TimestampNs, *, uses_headroom: bool) -> None:
-        """Room in the log for a control; what must work on a full disk gets what was kept for it."""
-        needed = length + limits.BATCH_HEADER_SIZE + (0 if uses_headroom else _HEADROOM)
-        try:
-            self._writer.reserve(needed, now_ns)
-        except DiskFullError:
-            if not uses_headroom or not self._directory.has_ballast:
-                raise
-            self._directory.release_ballast()
-            self._writer.reserve(needed, now_ns, small=True)
 
     def _log_of(self, topic: TopicState) -> TopicLog:
         log = self._logs.get(topic.topic_id)

@@ -6,7 +6,8 @@ Structured arrays are for reading and filling entries; arrays of words are for w
 INV-FABRIC-ALIGNED: every array of words starts on a cache line, so that no atomic access straddles one: mappings start
 on a page, and regions and entries on a line.
 
-Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i.
+Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i. Whoever works
+for all brokers takes a whole region, one ring behind the other: `…_all_words`, `blog_all_bytes`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ class FabricArrays:
     """All regions of one fabric; read-only where the memory is."""
 
     __slots__ = (
-        *("blogs", "broker_tails", "checkpoints", "completion_vector", "completion_words", "control", "control_words"),
-        *("goi", "goi_words", "header", "pbr", "pbr_words", "replica_vector", "replica_words", "result_words"),
-        *("results", "side", "tail_words"),
+        *("blog_all_bytes", "blogs", "broker_tails", "checkpoints", "completion_all_words", "completion_vector"),
+        *("completion_words", "control", "control_words", "replica_all_words"),
+        *("goi", "goi_words", "header", "pbr", "pbr_all_words", "pbr_words", "replica_vector", "replica_words"),
+        *("result_all_words", "result_words", "results", "side", "side_words", "tail_all_words", "tail_words"),
     )
 
     def __init__(self, memory: memoryview, layout: FabricLayout) -> None:
@@ -60,19 +62,26 @@ class FabricArrays:
         self.control_words: Counters = counters(layout.control)[0]
         self.broker_tails = entries(layout.broker_tails, records.TAIL)
         self.tail_words = counters(layout.broker_tails)
+        self.tail_all_words: Words = _words(self.broker_tails)
         self.replica_vector = entries(layout.replica_vector, records.REPLICA)
         self.replica_words = counters(layout.replica_vector)
+        self.replica_all_words: Words = _words(self.replica_vector)
         self.completion_vector = entries(layout.completion_vector, records.COMPLETION)
         self.completion_words = counters(layout.completion_vector)
+        self.completion_all_words: Words = _words(self.completion_vector)
         self.goi = entries(layout.goi, records.GOI_ENTRY)
         self.goi_words: Words = _words(self.goi)
         self.side = entries(layout.side, records.SIDE_ENTRY)
+        self.side_words: Words = _words(self.side)
+        self.pbr_all_words: Words = _words(entries(layout.pbr, records.PBR_ENTRY))
         self.pbr = rings(layout.pbr, records.PBR_ENTRY)
         self.pbr_words: tuple[Words, ...] = tuple(map(_words, self.pbr))
+        self.result_all_words: Words = _words(entries(layout.results, records.RESULT))
         self.results = rings(layout.results, records.RESULT)
         self.result_words: tuple[Words, ...] = tuple(map(_words, self.results))
         self.checkpoints = stretches(layout.checkpoint)
         self.blogs = stretches(layout.blogs)
+        self.blog_all_bytes: Bytes = np.frombuffer(memory, np.uint8, layout.blogs.size, layout.blogs.at)
 
 
 def _words(entries: Records) -> Words:

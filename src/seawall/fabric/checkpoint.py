@@ -8,7 +8,7 @@ owner knows.
 | 0  | 8    | generation   | from 1, one more each time; its parity is the slot; 0 while rows are written   |
 | 8  | 8    | position     | batches below it are taken into account: replay begins with it                |
 | 16 | 8    | term         | of the leader that wrote it                                                  |
-| 24 | 8    | timestamp_ns | for people                                                                   |
+| 24 | 8    | timestamp_ns | the last one that was given: the clock goes on behind it                     |
 | 32 | 4    | client_rows  |                                                                              |
 | 36 | 4    | topic_rows   |                                                                              |
 | 40 | 4    | rows_crc     | CRC-32C of the rows                                                          |

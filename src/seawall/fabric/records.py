@@ -112,7 +112,8 @@ SIDE_ENTRY: Final = _record(
     layout.SIDE_ENTRY_SIZE,
     topic_id=(0, "<u4"),
     status=(4, "u1"),
-    zero=(5, "V3"),
+    zero=(5, "u1"),
+    reason=(6, "<u2"),
     base_seq=(8, "<u8"),
     base_offset=(16, "<u8"),
     timestamp_ns=(24, "<u8"),
@@ -170,12 +171,16 @@ REPLICA_HEARTBEAT: Final = 2
 COMPLETION_COMPLETED: Final = 0
 
 #: Flags of pending batches and of GOI entries. A SKIP with RANGE passes over `record_count` client seqs. A pending
-#: batch that is a NOP has no bytes.
+#: batch that is a NOP has no bytes. A CONTROL is a change of state that takes effect at its position.
 FLAG_STRONG_ORDER: Final = 1 << 0
 FLAG_RECOVERED: Final = 1 << 2
 FLAG_SKIP: Final = 1 << 3
 FLAG_SKIP_RANGE: Final = 1 << 4
 FLAG_NOP: Final = 1 << 5
+FLAG_CONTROL: Final = 1 << 6
+
+#: The broker of an entry that belongs to no slot: a SKIP or a CONTROL.
+NO_BROKER: Final = 0xFFFF
 
 for _token, _dtype in ((PBR_TOKEN, PBR_ENTRY), (RESULT_TOKEN, RESULT), (GOI_TOKEN, GOI_ENTRY)):
     assert _dtype.fields is not None

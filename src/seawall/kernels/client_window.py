@@ -6,10 +6,10 @@ A client is one row of `clients`, eight u64, which is also what snapshots store 
     8  8 session_epoch      24 8 highest_seen: highest client seq decided               bit s mod 256, 1 = stored
 
 and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
-two zeros, and the bitmap of decided seqs that were *refused*. The *memory* of a client is one row of `slots` (owner's
-row + 1, next newer slot, next older slot, zero, bitmap of seqs whose result is known) and 256 results; there are fewer
-memories than clients, and the one decided least recently gives its memory up. The last row of `slots` is the ring's
-sentinel: its "newer" is the oldest slot, its "older" the newest, and its fourth word counts decisions.
+page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
+*memory* of a client is one row of `slots` (owner's row + 1, next newer slot, next older slot, zero, bitmap of seqs with
+a known result) and 256 results; there are fewer memories than clients, and the one decided least recently gives its up.
+The last row of `slots` is the ring's sentinel: its "newer" is the oldest slot, "older" the newest; it counts decisions.
 
 Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
     stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
@@ -53,6 +53,8 @@ NEXT_EXPECTED = 2
 HIGHEST_SEEN = 3
 SIDE_MEMORY = 0
 SIDE_DECIDED_AT = 1
+SIDE_PAGE = 2
+SIDE_GAP_NS = 3
 SLOT_OWNER = 0
 SLOT_NEWER = 1
 SLOT_OLDER = 2
@@ -100,24 +102,24 @@ _SYNTHETIC_SHIFT = np.uint64(63)
 _LOW = 0xFFFFFFFF
 
 
-@kernel(types.boolean(_words, int64, int64))
+@kernel(types.boolean(_words, int64, int64), inline=True, counted=False)
 def _is_marked(words: Words, row: int, seq: int) -> bool:
     word = words[row, BITS + ((seq >> 6) & 3)]
     return bool((word >> np.uint64(seq & 63)) & _ONE)
 
 
-@kernel(void(_words, int64, int64))
+@kernel(void(_words, int64, int64), inline=True, counted=False)
 def _mark(words: Words, row: int, seq: int) -> None:
     words[row, BITS + ((seq >> 6) & 3)] |= _ONE << np.uint64(seq & 63)
 
 
-@kernel(void(_words, int64, int64))
+@kernel(void(_words, int64, int64), inline=True, counted=False)
 def _unmark(words: Words, row: int, seq: int) -> None:
     words[row, BITS + ((seq >> 6) & 3)] &= ~(_ONE << np.uint64(seq & 63))
 
 
-@kernel(int64(int64, int64, _words, _words, int64))
-def _judge(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
+@kernel(int64(int64, int64, _words, _words, int64), inline=True, counted=False)
+def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
     """What a seq of a known client is, as far as the bitmaps tell; an epoch of -1 is not compared."""
     if session_epoch >= 0 and (as_int64(clients[row, SESSION_EPOCH]) & _LOW) != (session_epoch & _LOW):
         return CHECK_FENCED
@@ -136,12 +138,22 @@ def _judge(client_seq: int, session_epoch: int, clients: Words, sides: Words, ro
     return CHECK_SKIPPED if client_seq < next_expected else CHECK_NEW
 
 
+@kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
+def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
+    """Where the result of a decided seq is, or ABSENT if it is forgotten."""
+    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
+    if slot < 0 or not _is_marked(slots, slot, client_seq):
+        return ABSENT
+    return slot * WINDOW + (client_seq & (WINDOW - 1))
+
+
 @kernel(
     int64(
         *(uint64, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
         *(_results, int64),
-    )
+    ),
+    counted=False,
 )
 def check_batch(
     client_id: np.uint64,
@@ -173,13 +185,13 @@ def check_batch(
     if entry == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     row = values[entry]
-    code = _judge(client_seq, session_epoch, clients, sides, row)
+    code = judge_row(client_seq, session_epoch, clients, sides, row)
     if code != CHECK_DUPLICATE and code != CHECK_REFUSED:
         return code
-    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
-    if slot < 0 or not _is_marked(slots, slot, client_seq):
+    at = known_result(client_seq, sides, slots, row)
+    if at == ABSENT:
         return code
-    result = results[slot * WINDOW + (client_seq & (WINDOW - 1))]
+    result = results[at]
     if as_int64(result["block_crc"]) != block_crc:
         return CHECK_MISMATCH
     answer["position"] = result["position"]
@@ -192,7 +204,7 @@ def check_batch(
     return code
 
 
-@kernel(int64(_words, _words, int64))
+@kernel(int64(_words, _words, int64), inline=True, counted=False)
 def _memory_of(sides: Words, slots: Words, row: int) -> int:
     """The slot of a client, made the newest; taken from the client decided least recently if it had none."""
     sentinel = slots.shape[0] - 1
@@ -207,6 +219,8 @@ def _memory_of(sides: Words, slots: Words, row: int) -> int:
         for word in range(BITS, ROW_WORDS):
             slots[slot, word] = 0
     newer = as_int64(slots[slot, SLOT_NEWER])
+    if newer == sentinel:
+        return slot
     older = as_int64(slots[slot, SLOT_OLDER])
     slots[newer, SLOT_OLDER] = older
     slots[older, SLOT_NEWER] = newer
@@ -218,7 +232,7 @@ def _memory_of(sides: Words, slots: Words, row: int) -> int:
     return slot
 
 
-@kernel(void(_words, _words, _words, int64, int64))
+@kernel(void(_words, _words, _words, int64, int64), inline=True, counted=False)
 def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, highest: int) -> None:
     """Move the upper end of the window; seqs that come into it are not decided, whoever had their bits before."""
     slot = as_int64(sides[row, SIDE_MEMORY]) - 1
@@ -231,7 +245,7 @@ def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, highest
     clients[row, HIGHEST_SEEN] = highest
 
 
-@kernel(void(_words, _words, int64, int64))
+@kernel(void(_words, _words, int64, int64), inline=True, counted=False)
 def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> None:
     """Move the lower end of what is open, over all that is decided already (INV-WINDOW-NEXT)."""
     highest = as_int64(clients[row, HIGHEST_SEEN])
@@ -241,12 +255,57 @@ def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> N
     clients[row, NEXT_EXPECTED] = seq
 
 
+@kernel(int64(int64, int64, _words, _words, _words, int64), inline=True, counted=False)
+def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Decide a seq that is new to a known client, as stored (1) or refused (0): where its result goes."""
+    slot = _memory_of(sides, slots, row)
+    if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
+        _raise_highest(clients, sides, slots, row, client_seq)
+    if stored != 0:
+        _mark(clients, row, client_seq)
+    else:
+        _mark(sides, row, client_seq)
+    _mark(slots, slot, client_seq)
+    if client_seq == as_int64(clients[row, NEXT_EXPECTED]):
+        _raise_next(clients, sides, row, client_seq)
+    sentinel = slots.shape[0] - 1
+    decisions = as_int64(slots[sentinel, SLOT_DECISIONS]) + 1
+    slots[sentinel, SLOT_DECISIONS] = decisions
+    sides[row, SIDE_DECIDED_AT] = decisions
+    return slot * WINDOW + (client_seq & (WINDOW - 1))
+
+
+@kernel(int64(int64, _words, _words, int64), counted=False)
+def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
+    """A seq that was decided as stored was refused after all: 1, or 0 if the window has left it behind."""
+    if as_int64(clients[row, HIGHEST_SEEN]) - client_seq >= WINDOW or not _is_marked(clients, row, client_seq):
+        return 0
+    _unmark(clients, row, client_seq)
+    _mark(sides, row, client_seq)
+    return 1
+
+
+@kernel(int64(int64, _words, _words, _words, int64), counted=False)
+def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Give up the undecided seqs from next expected on, up to the first decided one and `end` at most; how many."""
+    first = seq = as_int64(clients[row, NEXT_EXPECTED])
+    highest = as_int64(clients[row, HIGHEST_SEEN])
+    while seq < end and (seq > highest or not (_is_marked(clients, row, seq) or _is_marked(sides, row, seq))):
+        seq += 1
+    if seq > first:
+        if seq - 1 > highest:
+            _raise_highest(clients, sides, slots, row, seq - 1)
+        _raise_next(clients, sides, row, seq)
+    return seq - first
+
+
 @kernel(
     int64(
         *(uint64, int64),
         *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
         *(_results, int64),
-    )
+    ),
+    counted=False,
 )
 def decide_batch(
     client_id: np.uint64,
@@ -268,19 +327,12 @@ def decide_batch(
     if entry == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     row = values[entry]
-    code = _judge(client_seq, -1, clients, sides, row)
+    code = judge_row(client_seq, -1, clients, sides, row)
     if code != CHECK_NEW:
         return code
-    slot = _memory_of(sides, slots, row)
-    if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
-        _raise_highest(clients, sides, slots, row, client_seq)
     outcome = outcomes[index]
-    if outcome["status"] == STATUS_STORED:
-        _mark(clients, row, client_seq)
-    else:
-        _mark(sides, row, client_seq)
-    _mark(slots, slot, client_seq)
-    result = results[slot * WINDOW + (client_seq & (WINDOW - 1))]
+    stored = as_int64(outcome["status"] == STATUS_STORED)
+    result = results[decide_row(client_seq, stored, clients, sides, slots, row)]
     result["position"] = outcome["position"]
     result["base_seq"] = outcome["base_seq"]
     result["timestamp_ns"] = outcome["timestamp_ns"]
@@ -288,16 +340,10 @@ def decide_batch(
     result["reason"] = outcome["reason"]
     result["status"] = outcome["status"]
     result["known"] = 1
-    if client_seq == as_int64(clients[row, NEXT_EXPECTED]):
-        _raise_next(clients, sides, row, client_seq)
-    sentinel = slots.shape[0] - 1
-    decisions = as_int64(slots[sentinel, SLOT_DECISIONS]) + 1
-    slots[sentinel, SLOT_DECISIONS] = decisions
-    sides[row, SIDE_DECIDED_AT] = decisions
     return CHECK_NEW
 
 
-@kernel(int64(uint64, int64, uint64_out, int64_out, bytes_out, _words, _words, _words))
+@kernel(int64(uint64, int64, uint64_out, int64_out, bytes_out, _words, _words, _words), counted=False)
 def skip_to(
     client_id: np.uint64,
     next_expected: int,
@@ -329,7 +375,8 @@ def skip_to(
         *(_batches, int64),
         *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
         *(_results, int64_out),
-    )
+    ),
+    counted=False,
 )
 def check_many(
     batches: Rows,
@@ -369,7 +416,8 @@ def check_many(
         *(_batches, int64),
         *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
         *(_results, int64_out),
-    )
+    ),
+    counted=False,
 )
 def decide_many(
     batches: Rows,

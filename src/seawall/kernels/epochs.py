@@ -2,8 +2,9 @@
 
 An epoch is a header of 64 bytes and its batches, back to back:
 
-    0  magic u32 "EPOC"     8  salt u64, the file's     24 length u64            40 first_position u64     52 flags u32
-    4  crc u32, of 8–63     16 epoch u64                32 synced_through u64    48 batch_count u32        56 time u64
+    0  magic u32 "EPOC"     8  salt u64, the file's     24 length u64            40 first_position u64     52 flags u16
+    4  crc u32, of 8–63     16 epoch u64                32 synced_through u64    48 batch_count u32        54 asides u16
+                                                                                                           56 time u64
 
 and of a stored batch, 96 bytes of header and a block, the kernels look at:
 
@@ -74,6 +75,9 @@ WALK_SIZE = 8
 EPOCH_MAGIC = 0x434F5045
 EPOCH_HEADER = 64
 BATCH_HEADER = 96
+
+#: The command of a control batch that takes no position: it carries that of the batch that comes next.
+COMMAND_ASIDE = 17
 
 #: What `batch_size` says of bytes that are no good batch.
 BATCH_BAD = -1
@@ -149,7 +153,8 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
 
 
 @kernel(void(bytes_in, int64, int64, int64, _rows, int64))
-def _list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    """Fill the row of a batch from its header, which lies at `at`."""
     row = rows[index]
     row["at"] = address
     row["position"] = load_u64(buffer, at + 56)
@@ -190,15 +195,17 @@ def verify_epoch(
 ) -> int:
     """List the good batches from `start` on, at most `batch_count`, whose positions are dense from `first_position`.
 
-    Returns how many; `rows` has room for all behind `first_row`. The epoch is valid if all are good and the last one
-    ends at `end`.
+    Asides take no position. Returns how many; `rows` has room for all behind `first_row`. The epoch is valid if all are
+    good and the last one ends at `end`.
     """
     at = start
+    position = first_position
     for index in range(batch_count):
         size = batch_size(buffer, at, end)
-        if size == BATCH_BAD or load_u64(buffer, at + 56) != np.uint64(first_position + index):
+        if size == BATCH_BAD or load_u64(buffer, at + 56) != np.uint64(position):
             return index
-        _list_batch(buffer, at, at + shift, size, rows, first_row + index)
+        position += as_int64(load_u16(buffer, at + 6) != COMMAND_ASIDE)
+        list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count
 
@@ -226,10 +233,12 @@ def _follows(buffer: Bytes, at: int, walk: Walk) -> int:
         return 0
     if first_position < walk[WALK_POSITION] or first_position > _NUMBER_MAX or length > _NUMBER_MAX:
         return 0
-    flags = load_u32(buffer, at + 52)
+    flags, asides = load_u16(buffer, at + 52), load_u16(buffer, at + 54)
     if flags == _CLEAN:
-        return as_int64(length == 0 and batch_count == 0)
-    return as_int64(flags == 0 and batch_count >= 1 and length >= 0 and batch_count <= length // BATCH_HEADER)
+        return as_int64(length == 0 and batch_count == 0 and asides == 0)
+    if flags != 0 or asides > batch_count:
+        return 0
+    return as_int64(batch_count >= 1 and length >= 0 and batch_count <= length // BATCH_HEADER)
 
 
 @kernel(int64(bytes_in, int64, int64, uint64, int64_out, _rows))
@@ -262,10 +271,10 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk
             break
         count += batch_count
         walk[WALK_EPOCH] += 1
-        walk[WALK_POSITION] = first_position + batch_count
+        walk[WALK_POSITION] = first_position + batch_count - load_u16(buffer, at + 54)
         walk[WALK_SYNCED] = max(walk[WALK_SYNCED], load_i64(buffer, at + 32))
         walk[WALK_TIMESTAMP] = load_i64(buffer, at + 56)
-        walk[WALK_CLEAN] = load_u32(buffer, at + 52)
+        walk[WALK_CLEAN] = load_u16(buffer, at + 52)
         at = first + length
     walk[WALK_ROWS] = count
     return at

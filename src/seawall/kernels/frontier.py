@@ -49,10 +49,12 @@ TOPIC_ROW = np.dtype(
 )
 assert TOPIC_ROW.itemsize == 64
 
-#: Flags of a topic. A row without EXISTS is free.
+#: Flags of a topic. A row without EXISTS is free. STRONG: its batches keep each client's own order, which only an order
+#: among many brokers has to look at (`goi_frontier`).
 TOPIC_EXISTS = 1
 TOPIC_DELETED = 2
 TOPIC_FULL = 4
+TOPIC_STRONG = 8
 
 #: What became of one batch; `at` and `size` are its bytes in the buffer. A refused batch has no numbers.
 ADMISSION_ROW = np.dtype(

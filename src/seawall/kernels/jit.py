@@ -93,16 +93,22 @@ def kernels() -> dict[str, Kernel]:
     return dict(_registry)
 
 
-def kernel(signature: Any, *, available: bool = True) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def kernel(
+    signature: Any, *, available: bool = True, inline: bool = False, counted: bool = True
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a function for one signature, without the GIL, through the cache.
 
     A kernel that this processor cannot run is not `available`: it stays a plain function that nothing calls.
+
+    Two options make kernels cheap to call from kernels. One that is `inline` becomes a part of each kernel that calls
+    it. One that is not `counted` leaves the references to its arrays alone, which otherwise takes an atomic operation
+    for each array of each call; it must not make an array, be it a slice, nor take one from a kernel that it calls.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if not available:
             return function
-        compiled = function if PYTHON_MODE else _compile(function, signature)
+        compiled = function if PYTHON_MODE else _compile(function, signature, inline=inline, counted=counted)
         key = f"{function.__module__}.{function.__name__}"
         _registry[key] = Kernel(function.__module__, function.__name__, signature, compiled, function)
         return compiled
@@ -147,8 +153,14 @@ def cache_directory() -> Path | None:
     return None
 
 
-def _compile(function: Callable[P, R], signature: Any) -> Callable[P, R]:
-    options = {"nogil": True, "error_model": "numpy", "boundscheck": CHECKED_MODE}
+def _compile(function: Callable[P, R], signature: Any, *, inline: bool = False, counted: bool = True) -> Callable[P, R]:
+    options = {
+        "nogil": True,
+        "error_model": "numpy",
+        "boundscheck": CHECKED_MODE,
+        "forceinline": inline,
+        "_nrt": counted,
+    }
     directory = cache_directory()
     if directory is not None:
         # A disk that fills up while the cache is written costs the cache, not the command.

@@ -164,7 +164,7 @@ def stream_line(typing_context: Any, target: Any, target_at: Any, source: Any, s
     return types.void(target, types.int64, source, types.int64), generate
 
 
-def _expect(array: Bytes, at: int) -> None:
+def _expect(array: Array, at: int) -> None:
     """Nothing but speed depends on it."""
 
 

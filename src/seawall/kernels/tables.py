@@ -32,7 +32,7 @@ _MASK_32 = np.uint64(0xFFFFFFFF)
 _MIX = np.uint64(0x9E3779B1)
 
 
-@kernel(int64(uint64, int64))
+@kernel(int64(uint64, int64), inline=True, counted=False)
 def home_slot(key: np.uint64, slots: int) -> int:
     """The slot a key wants. Both halves are multiplied apart, so that nothing overflows 64 bits."""
     wide = np.uint64(key)
@@ -42,7 +42,7 @@ def home_slot(key: np.uint64, slots: int) -> int:
     return as_int64(((mixed >> np.uint64(15)) ^ mixed) & np.uint64(slots - 1))
 
 
-@kernel(int64(uint64_out, bytes_out, uint64))
+@kernel(int64(uint64_out, bytes_out, uint64), inline=True, counted=False)
 def table_find(keys: Keys, used: Bytes, key: np.uint64) -> int:
     """Slot of a key, or ABSENT."""
     slots = keys.size

@@ -37,7 +37,7 @@ from seawall.kernels.client_frontier import admit_client_run
 from seawall.kernels.frontier import Rows, admit_run
 from seawall.kernels.memory import Bytes
 from seawall.kernels.staging import number_batch, number_client_batch
-from seawall.kernels.tables import ABSENT, table_find, table_put, table_remove
+from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.codes import AckStatus
 
@@ -114,6 +114,7 @@ class TopicNumbers:
     byte_total: int = 0
     is_deleted: bool = False
     is_full: bool = False
+    is_strong: bool = False  #: batches keep each client's own order; only the frontier of a pod looks at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,11 @@ class CommitFrontier:
         """What kernels count with, for who calls one that numbers batches among other things (`kernels.staging`)."""
         return *self._state, self._rows
 
+    @property
+    def state(self) -> tuple[Keys, Values, Bytes, Rows, Values]:
+        """What kernels count with: the table of topics (keys, rows, used), their rows, and what all topics share."""
+        return self._state
+
     def number_control(self, wall_ns: int) -> tuple[Position, TimestampNs]:
         """The position and the timestamp of a control batch, which takes effect there like any other batch."""
         _check_number("wall clock", wall_ns)
@@ -326,6 +332,16 @@ class CommitFrontier:
             raise NotFoundError(f"topic {topic_id} is not known to the frontier")
         return _numbers_of(self._topics[row])
 
+    def export_rows(self) -> Bytes:
+        """The rows of all topics, deleted ones too, 64 bytes each, by rising id."""
+        topics = self._topics[: self._high_water]
+        return topics[np.argsort(topics["topic_id"])].view(np.uint8)
+
+    def import_rows(self, rows: Bytes) -> None:
+        """Add the topics of rows that `export_rows` gave."""
+        for row in rows.view(kernels.TOPIC_ROW):
+            self.add_topic(_numbers_of(row))
+
     def snapshot(self) -> FrontierSnapshot:
         """A copy of everything, topics by rising id; to be stored, or to start another frontier from."""
         topics = self._topics[: self._high_water]
@@ -365,7 +381,8 @@ def at_ceiling(topic: TopicNumbers) -> TopicNumbers:
 def _flags_of(topic: TopicNumbers) -> int:
     deleted = kernels.TOPIC_DELETED if topic.is_deleted else 0
     full = kernels.TOPIC_FULL if topic.is_full else 0
-    return kernels.TOPIC_EXISTS | deleted | full
+    strong = kernels.TOPIC_STRONG if topic.is_strong else 0
+    return kernels.TOPIC_EXISTS | deleted | full | strong
 
 
 def _numbers_of(row: np.void) -> TopicNumbers:
@@ -380,6 +397,7 @@ def _numbers_of(row: np.void) -> TopicNumbers:
         byte_total=int(row["byte_total"]),
         is_deleted=bool(flags & kernels.TOPIC_DELETED),
         is_full=bool(flags & kernels.TOPIC_FULL),
+        is_strong=bool(flags & kernels.TOPIC_STRONG),
     )
 
 

@@ -22,6 +22,9 @@ that is `topics`.
 | 12 TERM            | JSON: term, previous, start_position                                                           |
 | 13 CHECKPOINT      | absorbed_at u64, position u64, previous absorbed_at u64                                        |
 | 14 COMPOUND        | count u32, 0 u32, then for each part: command u16, 0 u16, length u32, block                    |
+| 15 ORDER_NOP       | a batch that was ordered and not stored: `control_order`                                       |
+| 16 ORDER_SKIP      | client seqs that were given up: `control_order`                                                |
+| 17 ASIDE           | as COMPOUND; takes no position (`control_batches`)                                             |
 
 Commands that change an object carry it as it was and as it will be. What counts is the later one: the earlier is for
 whoever follows changes, and is not compared, since a damaged log may have lost the change before.
@@ -71,6 +74,9 @@ class ControlCommand(IntEnum):
     TERM = 12
     CHECKPOINT = 13
     COMPOUND = 14
+    ORDER_NOP = 15
+    ORDER_SKIP = 16
+    ASIDE = 17
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,11 @@
 A compound has 1 to 4,096 parts and no compound among them; they take effect in their order, at one position, all or
 none, since a batch is whole or is not there.
 
+An ASIDE has the bytes of a compound under a number of its own. It takes no position: its header carries that of the
+batch that comes next, which has not taken effect yet. So a store that follows an order which others made can log what
+it does by itself (rolls, ceilings, evictions, terms) between two entries of that order. It holds no entry: no
+reference, NOP or SKIP.
+
 A control batch is valid when its block is (`control`), when its header has no codec, no records, no numbers of a topic
 and the topic and client that the block says, and when every reference in it carries the position of the batch itself.
 
@@ -39,6 +44,7 @@ from seawall.storage.control_documents import (
     TopicCreate,
     TopicDelete,
 )
+from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.wire.batches import BatchHeader, batch_header, encode_batch, stamp
 from seawall.wire.codes import AS_TOPIC, Codec
 from seawall.wire.fields import Buffer, pack, require_at_least, require_zero
@@ -61,6 +67,8 @@ SimpleControl: TypeAlias = (
     | ClientRow
     | TermStart
     | Checkpoint
+    | OrderNop
+    | OrderSkip
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -79,8 +87,13 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         ClientRow,
         TermStart,
         Checkpoint,
+        OrderNop,
+        OrderSkip,
     )
 }
+
+#: What has a position of its own in the order, and so is no part of an aside.
+_ENTRIES: Final = (Reference, OrderNop, OrderSkip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +145,29 @@ class Compound:
         return cls(tuple(parts))
 
 
+@dataclass(frozen=True, slots=True)
+class Aside(Compound):
+    """Changes that take no position: they stand before the batch whose position they carry."""
+
+    COMMAND: ClassVar = ControlCommand.ASIDE
+
+    def __post_init__(self) -> None:
+        Compound.__post_init__(self)
+        if any(isinstance(part, _ENTRIES) for part in self.parts):
+            raise InvalidInputError("an aside holds no entry of the order: a reference, NOP or SKIP has a position")
+
+
 #: What one control batch changes.
 Control: TypeAlias = SimpleControl | Compound
+
+_COMPOUNDS: Final[dict[int, type[Compound]]] = {kind.COMMAND: kind for kind in (Compound, Aside)}
 
 
 def parse_control(command: int, block: Buffer) -> Control:
     """The control in the block of a control batch with this command."""
     try:
-        return Compound.parse(block) if command == ControlCommand.COMPOUND else _parse_simple(command, block)
+        kind = _COMPOUNDS.get(command)
+        return _parse_simple(command, block) if kind is None else kind.parse(block)
     except (ProtocolError, InvalidInputError) as error:
         raise CorruptionError(f"control batch: {error}") from error
 

@@ -10,12 +10,14 @@
 | 32 | 8    | synced_through | address below which all bytes were durable when this was written; at most its own    |
 | 40 | 8    | first_position | of its first batch                                                                   |
 | 48 | 4    | batch_count    |                                                                                      |
-| 52 | 4    | flags          | 1 = clean close                                                                      |
+| 52 | 2    | flags          | 1 = clean close                                                                      |
+| 54 | 2    | aside_count    | how many of the batches are asides, which take no position                           |
 | 56 | 8    | timestamp_ns   | of the commit                                                                        |
 
 A header is valid at address `at` of a file if magic, checksum and salt match, synced_through is not above `at`, batches
-of that length and number can exist, and a clean close has none. An epoch is valid if moreover its number follows the
-one before, its first position is not below the next one due, and every batch in it is good, their positions dense.
+of that length and number can exist, not more asides than batches, and a clean close has none. An epoch is valid if
+moreover its number follows the one before, its first position is not below the next one due, and every batch in it is
+good, their positions dense but for asides, each of which has that of the batch behind it.
 
 Whatever is not what the writer made is told apart from a tail that the disk never got by synced_through: see
 `wal_reader`. This module must not know files.
@@ -41,7 +43,7 @@ EPOCH_HEADER_SIZE: Final = 64
 #: The log was closed in order: nothing but this epoch follows its synced_through.
 FLAG_CLEAN: Final = 1
 
-_BODY: Final = Struct("<QQQQQIIQ")
+_BODY: Final = Struct("<QQQQQIHHQ")
 _START: Final = Struct("<4sI")
 
 #: Positions and numbers of epochs stay below this, so that kernels can count with them.
@@ -62,6 +64,7 @@ class EpochHeader:
     batch_count: int
     flags: int
     timestamp_ns: TimestampNs
+    aside_count: int = 0
 
     @property
     def is_clean(self) -> bool:
@@ -76,7 +79,7 @@ class EpochHeader:
     @property
     def next_position(self) -> Position:
         """The position behind its last batch."""
-        return Position(self.first_position + self.batch_count)
+        return Position(self.first_position + self.batch_count - self.aside_count)
 
     def encode(self) -> bytes:
         """The 64 bytes of the header."""
@@ -89,6 +92,7 @@ class EpochHeader:
             self.batch_count,
             self.flags,
             self.timestamp_ns,
+            self.aside_count,
         )
 
 
@@ -101,6 +105,7 @@ def encode_epoch_header(
     batch_count: int,
     flags: int,
     timestamp_ns: TimestampNs,
+    aside_count: int = 0,
 ) -> bytes:
     """The 64 bytes of a header, for the writer, who makes one for every commit and keeps none."""
     body = pack(
@@ -113,6 +118,7 @@ def encode_epoch_header(
         first_position,
         batch_count,
         flags,
+        aside_count,
         timestamp_ns,
     )
     return _START.pack(EPOCH_MAGIC, checksum(body)) + body
@@ -128,7 +134,10 @@ def parse_epoch_header(data: Buffer, *, salt: int, at: WalAddress) -> EpochHeade
     _, crc = _START.unpack_from(data)
     if checksum(data[_START.size : EPOCH_HEADER_SIZE]) != crc:
         return None
-    header = EpochHeader(*_BODY.unpack_from(data, _START.size))
+    found, epoch, length, synced_through, first_position, count, flags, asides, time = _BODY.unpack_from(
+        data, _START.size
+    )
+    header = EpochHeader(found, epoch, length, synced_through, first_position, count, flags, time, asides)
     return header if header.salt == salt and header.synced_through <= at and _is_possible(header) else None
 
 
@@ -137,5 +146,7 @@ def _is_possible(header: EpochHeader) -> bool:
     if not 1 <= header.epoch < _NUMBER_LIMIT or header.next_position >= _NUMBER_LIMIT:
         return False
     if header.flags == FLAG_CLEAN:
-        return header.length == 0 and header.batch_count == 0
-    return header.flags == 0 and 1 <= header.batch_count <= header.length // BATCH_HEADER_SIZE
+        return not (header.length or header.batch_count or header.aside_count)
+    if header.flags or header.aside_count > header.batch_count:
+        return False
+    return 1 <= header.batch_count <= header.length // BATCH_HEADER_SIZE

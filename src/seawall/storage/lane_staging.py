@@ -115,9 +115,9 @@ class Staging:
         """All small pieces, back to back."""
         return self._memory[: self._used].toreadonly()
 
-    def take_written(self, length: int, ticket: int) -> None:
+    def take_written(self, length: int, first_ticket: int, last_ticket: int) -> None:
         """Count in a piece that was written in place."""
-        self._extend(length, ticket, ticket)
+        self._extend(length, first_ticket, last_ticket)
 
     def _extend(self, length: int, first_ticket: int, last_ticket: int) -> None:
         """Count in bytes that are in the memory already."""

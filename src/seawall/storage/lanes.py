@@ -173,7 +173,7 @@ class Lane:
         return outcome
 
     def room(self, owner: LaneOwner, length: int) -> LaneRoom | None:
-        """Where a small batch of that length may be written in place; None if the active half cannot take it.
+        """Where small batches of that length may be written in place; None if the active half cannot take them.
 
         `take` makes it part of the lane. Whoever has the bytes already uses `append`.
         """
@@ -182,12 +182,12 @@ class Lane:
             return None
         return self._active.room(length)
 
-    def take(self, owner: LaneOwner, length: int, ticket: int) -> None:
-        """Take the batch that was written into the last `room`."""
+    def take(self, owner: LaneOwner, length: int, first_ticket: int, count: int = 1) -> None:
+        """Take the batches that were written, back to back, into the last `room`."""
         self._check_owner(owner)
-        check(ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {ticket}")
-        self._active.take_written(length, ticket)
-        self._last_ticket = ticket
+        check(first_ticket > self._last_ticket, "INV-LANE-TICKETS", f"ticket {first_ticket}")
+        self._last_ticket = first_ticket + count - 1
+        self._active.take_written(length, first_ticket, self._last_ticket)
 
     def seal_active(self, epoch: LaneEpoch) -> None:
         """Close the epoch: what was taken so far, overflow included, belongs to it."""

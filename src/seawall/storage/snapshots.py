@@ -58,6 +58,7 @@ class SectionKind(IntEnum):
     KEYS = 5
     DELETED = 6
     CLIENT_ROWS = 7
+    SKIPS = 8
 
 
 @dataclass(frozen=True, slots=True)

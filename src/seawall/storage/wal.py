@@ -138,8 +138,11 @@ class WalWriter:
         first_position: Position,
         batch_count: int,
         timestamp_ns: TimestampNs,
+        aside_count: int = 0,
     ) -> EpochWrite:
         """What is to be written for an epoch of `length` bytes of batches, by whoever carries it out.
+
+        `aside_count` of them take no position.
 
         Until `finish_epoch` nothing else can be done with the log, and if that never comes, never again. Errors as
         `append_epoch` has them.
@@ -149,7 +152,7 @@ class WalWriter:
             detail = f"{batch_count} batches in {length} bytes from position {first_position}, due is {self._position}"
             raise InvariantError("INV-WAL-ORDER", detail)
         current = self._file_for(length, timestamp_ns)
-        return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns)
+        return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns, aside_count)
 
     def begin_encoded(self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs) -> EpochWrite:
         """`begin_epoch` of one that its writer has encoded, header included, for what `due` said.
@@ -351,11 +354,13 @@ class WalWriter:
         batch_count: int,
         flags: int,
         timestamp_ns: TimestampNs,
+        aside_count: int = 0,
     ) -> EpochWrite:
         at = self.at
         epoch = LaneEpoch(self._epoch + 1)
         header = encode_epoch_header(
-            current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns
+            *(current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns),
+            aside_count,
         )
         self._is_poisoned = True
         return EpochWrite(
@@ -366,7 +371,7 @@ class WalWriter:
             follows_synced=self._synced_through == at,
             at=at,
             epoch=epoch,
-            next_position=Position(first_position + batch_count),
+            next_position=Position(first_position + batch_count - aside_count),
             timestamp_ns=timestamp_ns,
             flags=flags,
         )

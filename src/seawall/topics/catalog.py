@@ -8,7 +8,8 @@ Invariants
 - INV-TOPIC-ID-ONCE: an id is never given twice, also not after its topic was deleted. Id 0 means no topic. The epoch of
   a topic is its id, so a name that is created again gets a higher one, without anybody remembering old names.
 - INV-TOPIC-NAME-ONE: a name belongs to at most one topic.
-- INV-APPLY-ONCE: a batch below `next_position` has taken effect already and does nothing; replay may start early.
+- INV-APPLY-ONCE: a batch below `next_position` has taken effect already and does nothing; replay may start early. An
+  aside takes no position: it counts from the address of the log on from which a snapshot has it replayed.
 
 Batches that name a topic which is not there (deleted before they were ordered, or created in a damaged part of the log)
 do nothing, and `apply` says so. A create whose name is still taken ends the older topic: in a whole log that cannot
@@ -30,9 +31,11 @@ from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, Topic
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.kernels.epochs import WalRows
 from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
-from seawall.storage.control_batches import Control, SimpleControl, parts_of
+from seawall.storage.control_batches import Aside, Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
+from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.config import TopicConfig
+from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.codes import ALL_TOPICS
 from seawall.wire.fields import JsonObject
@@ -151,12 +154,18 @@ class TopicCatalog:
     def apply_run(self, rows: WalRows) -> list[tuple[TopicState, WalRows]]:
         """Many appends of the log, in its order; those that did something, by topic."""
         topics = []
-        for run in _by_topic(rows):
+        for run in by_topic(rows):
             topic = self._by_id.get(TopicId(int(run["topic_id"][0])))
             if topic is not None:
                 topic.append_run(run)
                 topics.append((topic, run))
         self._advance(Position(int(rows["position"][-1])))
+        return topics
+
+    def follow_run(self, rows: WalRows, next_position: Position) -> list[tuple[TopicState, WalRows]]:
+        """Appends of a run of the order, all of which lies below `next_position` whatever its last entries were."""
+        topics = self.apply_run(rows) if len(rows) else []
+        self.next_position = max(self.next_position, next_position)
         return topics
 
     def not_applied(self, rows: WalRows) -> WalRows:
@@ -167,12 +176,23 @@ class TopicCatalog:
 
     def apply(self, control: Control, position: Position) -> bool:
         """A control batch of the log; false where some part of it did nothing."""
-        if not self._advance(position):
+        if isinstance(control, Aside):
+            # It takes no position: the batch that it stands before is still to come.
+            if position < self.next_position:
+                return False
+        elif not self._advance(position):
             return False
         idle = 0
         for part in parts_of(control):
-            idle += not self._apply_part(part)
+            idle += not self._apply_part(part, position)
         return not idle
+
+    def apply_skip(self, skipped: OrderSkip, position: Position) -> bool:
+        """A SKIP of the order; false where its topic is not there."""
+        topic = self._by_id.get(skipped.topic_id)
+        if topic is not None:
+            topic.skips.add(Skip(position, skipped.client_id, skipped.first_client_seq, skipped.count))
+        return topic is not None
 
     def _advance(self, position: Position) -> bool:
         """INV-APPLY-ONCE."""
@@ -181,16 +201,18 @@ class TopicCatalog:
         self.next_position = Position(position + 1)
         return True
 
-    def _apply_part(self, part: SimpleControl) -> bool:
+    def _apply_part(self, part: SimpleControl, position: Position) -> bool:
         match part:
             case TopicCreate():
                 return self._create(part)
             case TermStart():
                 self.term = max(self.term, part.term)
                 return True
-            case ClientRow() | Checkpoint():
+            case ClientRow() | Checkpoint() | OrderNop():
                 # Sessions belong to the sequencer, absorbed addresses to the log.
                 return True
+            case OrderSkip():
+                return self.apply_skip(part, position)
         topic = self._by_id.get(part.topic_id)
         if topic is None:
             return False
@@ -240,7 +262,7 @@ class TopicCatalog:
         cursors[owner] = cursor
 
 
-def _by_topic(rows: WalRows) -> list[WalRows]:
+def by_topic(rows: WalRows) -> list[WalRows]:
     """The rows of each topic, in their order."""
     topic_ids = rows["topic_id"]
     if (topic_ids == topic_ids[0]).all():

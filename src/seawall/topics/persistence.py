@@ -7,6 +7,8 @@
 | CURSORS  | JSON: cursors, an array of [topic_id, owner, epoch, next_seq, offset or null]                        |
 | KEYS     | JSON: keys, an array of [topic_id, key in hex, first_seq, last_seq, at_ms], oldest first in a topic  |
 | DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
+| SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then  |
+|          | position; with count 0, client 0 and seq 0 the first of a topic says below which it has forgotten    |
 
 Tags are not here: they are in the records. What does not fit (an unknown topic, a floor above the head,
 a count that is not the number of live records) is `CorruptionError`.
@@ -18,7 +20,7 @@ from struct import Struct
 from typing import Final
 
 from seawall.core.identifiers import check_topic_name
-from seawall.core.types import Offset, Seq, Term, TopicEpoch, TopicId
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
 from seawall.storage.control import require_unsigned
 from seawall.storage.snapshots import SectionKind, Snapshot
@@ -27,12 +29,14 @@ from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.ranges import SeqRanges
+from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 from seawall.wire.fields import JsonObject, JsonValue, json_object, json_text, json_unsigned, write_json
 
 _DELETED: Final = Struct("<II")
 _RANGE: Final = Struct("<QQ")
+_SKIP: Final = Struct("<IIQQQ")
 
 #: Seqs fit 63 bits, so that arrays of them can be signed.
 _SEQ_LIMIT: Final = 1 << 63
@@ -62,6 +66,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         SectionKind.CURSORS: write_json({"cursors": cursors}),
         SectionKind.KEYS: write_json({"keys": keys}),
         SectionKind.DELETED: b"".join(_deleted_bytes(topic) for topic in catalog if len(topic.deleted)),
+        SectionKind.SKIPS: b"".join(_skip_bytes(topic) for topic in catalog),
     }
 
 
@@ -104,6 +109,7 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
                 _known(catalog, topic_id).keys.remember(_parse_key(key), append)
             case _:
                 raise CorruptionError(f"KEYS: {row} is no key")
+    _load_skips(snapshot.section(SectionKind.SKIPS), catalog)
     numbers = snapshot.document(SectionKind.CATALOG)
     next_topic_id = TopicId(json_unsigned(numbers, "next_topic_id", "CATALOG", 32))
     if next_topic_id < catalog.next_topic_id:
@@ -163,6 +169,24 @@ def _parse_key(text: str) -> bytes:
 def _deleted_bytes(topic: TopicState) -> bytes:
     ranges = b"".join(_RANGE.pack(first, last) for first, last in topic.deleted)
     return _DELETED.pack(topic.topic_id, len(topic.deleted)) + ranges
+
+
+def _skip_bytes(topic: TopicState) -> bytes:
+    skips, topic_id = topic.skips, topic.topic_id
+    forgotten = _SKIP.pack(topic_id, 0, skips.forgotten_below, 0, 0) if skips.forgotten_below else b""
+    rows = (_SKIP.pack(topic_id, each.count, each.position, each.client_id, each.first_client_seq) for each in skips)
+    return b"".join((forgotten, *rows))
+
+
+def _load_skips(data: bytes, catalog: TopicCatalog) -> None:
+    if len(data) % _SKIP.size:
+        raise CorruptionError("SKIPS: the section is cut")
+    for topic_id, count, position, client_id, first in _SKIP.iter_unpack(data):
+        skips = _known(catalog, topic_id).skips
+        if count:
+            skips.add(Skip(Position(position), ClientId(client_id), ClientSeq(first), count))
+        else:
+            skips.forgotten_below = Position(position)
 
 
 def _parse_deleted(data: bytes) -> dict[TopicId, list[tuple[int, int]]]:

@@ -41,6 +41,7 @@ from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
 from seawall.topics.ranges import SeqRanges
+from seawall.topics.skips import Skips
 from seawall.wire.codes import GapReason
 
 
@@ -63,6 +64,7 @@ class TopicState:
         "losses",
         "name",
         "segment_first_seq",
+        "skips",
         "topic_id",
         "ttl_floor",
     )
@@ -86,6 +88,7 @@ class TopicState:
         self.live_records = 0
         self.live_bytes = 0
         self.keys = IdempotencyKeys()
+        self.skips = Skips()
 
     @property
     def evict_floor(self) -> Seq:

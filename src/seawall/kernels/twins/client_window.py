@@ -32,7 +32,7 @@ from seawall.kernels.client_window import (
     Words,
 )
 from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import Keys, Values
+from seawall.kernels.tables import ABSENT, Keys, Values
 
 _UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
 _NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "status")
@@ -71,7 +71,7 @@ class _Client:
     slot: int | None
 
     @classmethod
-    def read(cls, row: int, clients: Words, sides: Words, slots: Words) -> _Client:
+    def read(cls, row: int, clients: Words, sides: Words, slots: Words | None) -> _Client:
         highest = int(clients[row, HIGHEST_SEEN])
         slot = int(sides[row, SIDE_MEMORY]) - 1 if sides[row, SIDE_MEMORY] else None
         return cls(
@@ -81,7 +81,7 @@ class _Client:
             highest=highest,
             stored=_seqs(clients, row, highest),
             refused=_seqs(sides, row, highest),
-            known=set() if slot is None else _seqs(slots, slot, highest),
+            known=set() if slot is None or slots is None else _seqs(slots, slot, highest),
             slot=slot,
         )
 
@@ -115,6 +115,22 @@ class _Client:
             self.next_expected += 1
 
 
+def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
+    """What a seq of a known client is; an epoch of −1 is that of any session."""
+    client = _Client.read(row, clients, sides, None)
+    if session_epoch != -1 and client.epoch % (1 << 32) != session_epoch % (1 << 32):
+        return CHECK_FENCED
+    return client.judge(client_seq)
+
+
+def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
+    """The place among the 256 of the client's memory, if the memory knows the seq."""
+    slot = int(sides[row, SIDE_MEMORY]) - 1
+    if slot < 0 or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
+        return ABSENT
+    return slot * WINDOW + client_seq % WINDOW
+
+
 def check_batch(
     client_id: int,
     session_epoch: int,
@@ -137,12 +153,10 @@ def check_batch(
     row = _row_of(client_id, keys, values, used)
     if row is None:
         return CHECK_UNKNOWN_CLIENT
-    client = _Client.read(row, clients, sides, slots)
-    if client.epoch % (1 << 32) != session_epoch % (1 << 32):
-        return CHECK_FENCED
-    code = client.judge(client_seq)
-    if code in (CHECK_DUPLICATE, CHECK_REFUSED) and client_seq in client.known and client.slot is not None:
-        result = results[client.slot * WINDOW + client_seq % WINDOW]
+    code = judge_row(client_seq, session_epoch, clients, sides, row)
+    at = known_result(client_seq, sides, slots, row)
+    if code in (CHECK_DUPLICATE, CHECK_REFUSED) and at >= 0:
+        result = results[at]
         if int(result["block_crc"]) != block_crc:
             return CHECK_MISMATCH
         answers[index] = (*(result[name] for name in _NUMBERS), 1)
@@ -172,6 +186,46 @@ def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
     return client.slot
 
 
+def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Decide a new seq, and count the decision."""
+    client = _Client.read(row, clients, sides, slots)
+    slot = _take_slot(client, sides, slots)
+    client.raise_highest(client_seq)
+    (client.stored if stored else client.refused).add(client_seq)
+    client.known.add(client_seq)
+    client.raise_next(client.next_expected)
+    client.write(clients, sides, slots)
+    decisions = int(slots[-1, SLOT_DECISIONS]) + 1
+    slots[-1, SLOT_DECISIONS] = decisions
+    sides[row, SIDE_DECIDED_AT] = decisions
+    return slot * WINDOW + client_seq % WINDOW
+
+
+def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
+    """Move a seq from the stored to the refused ones."""
+    client = _Client.read(row, clients, sides, None)
+    if client_seq not in client.stored:
+        return 0
+    client.stored.remove(client_seq)
+    client.refused.add(client_seq)
+    _write_seqs(clients, row, client.stored)
+    _write_seqs(sides, row, client.refused)
+    return 1
+
+
+def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Give up what is undecided in a row, from the first on."""
+    client = _Client.read(row, clients, sides, slots)
+    first = seq = client.next_expected
+    while seq < end and seq not in client.stored | client.refused:
+        seq += 1
+    if seq > first:
+        client.raise_highest(seq - 1)
+        client.raise_next(seq)
+        client.write(clients, sides, slots)
+    return seq - first
+
+
 def decide_batch(
     client_id: int,
     client_seq: int,
@@ -191,20 +245,11 @@ def decide_batch(
     row = _row_of(client_id, keys, values, used)
     if row is None:
         return CHECK_UNKNOWN_CLIENT
-    client = _Client.read(row, clients, sides, slots)
-    code = client.judge(client_seq)
+    code = judge_row(client_seq, -1, clients, sides, row)
     if code != CHECK_NEW:
         return code
-    slot = _take_slot(client, sides, slots)
-    client.raise_highest(client_seq)
-    (client.stored if outcomes[index]["status"] == STATUS_STORED else client.refused).add(client_seq)
-    client.known.add(client_seq)
-    client.raise_next(client.next_expected)
-    client.write(clients, sides, slots)
-    results[slot * WINDOW + client_seq % WINDOW] = (*(outcomes[index][name] for name in _NUMBERS), 1)
-    decisions = int(slots[-1, SLOT_DECISIONS]) + 1
-    slots[-1, SLOT_DECISIONS] = decisions
-    sides[row, SIDE_DECIDED_AT] = decisions
+    at = decide_row(client_seq, int(outcomes[index]["status"] == STATUS_STORED), clients, sides, slots, row)
+    results[at] = (*(outcomes[index][name] for name in _NUMBERS), 1)
     return CHECK_NEW
 
 

@@ -13,7 +13,7 @@ from seawall.kernels.twins.checksum import crc32c
 
 _BATCH = struct.Struct("<4sBBHIQQIIIIIQQQQIIIBBBB")
 _EPOCH = struct.Struct("<4sIQ48s")
-_HEADER = struct.Struct("<4sIQQQQQIIQ")
+_HEADER = struct.Struct("<4sIQQQQQIHHQ")
 _MIB = 1024 * 1024
 
 
@@ -45,6 +45,19 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
     return 44 + payload_length if all(rules) and _crc(block) == block_crc else BATCH_BAD
 
 
+def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    """Fill the row of a batch from its header, which lies at `at`."""
+    _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
+        buffer[at : at + _BATCH.size].tobytes()
+    )
+    client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
+    rows[index] = (
+        *(address, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
+        *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
+        *(command, codec, flags),
+    )
+
+
 def verify_epoch(
     buffer: Bytes,
     start: int,
@@ -57,21 +70,16 @@ def verify_epoch(
 ) -> int:
     """List the good batches from `start` on in the rows from `first_row` on; how many there are."""
     at = start
+    due = first_position
     for index in range(batch_count):
         size = batch_size(buffer, at, end)
         if size == BATCH_BAD:
             return index
-        _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
-            buffer[at : at + _BATCH.size].tobytes()
-        )
-        client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
-        if position != first_position + index:
+        command, position = struct.unpack_from("<H48xQ", buffer[at : at + _BATCH.size].tobytes(), 6)
+        if position != due:
             return index
-        rows[first_row + index] = (
-            *(at + shift, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
-            *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
-            *(command, codec, flags),
-        )
+        due += command != kernels.COMMAND_ASIDE
+        list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count
 
@@ -83,7 +91,8 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows
     walk[kernels.WALK_NEEDED] = _HEADER.size
     while end - at >= _HEADER.size:
         given = buffer[at : at + _HEADER.size].tobytes()
-        magic, crc, found, epoch, length, synced_through, position, count, flags, timestamp_ns = _HEADER.unpack(given)
+        magic, crc, found, epoch, length, synced_through, position, count, *fields = _HEADER.unpack(given)
+        flags, asides, timestamp_ns = fields
         shift = int(walk[kernels.WALK_SHIFT])
         rules = (
             (magic, found, crc) == (b"EPOC", salt, _crc(given[8:])),
@@ -92,7 +101,8 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows
             walk[kernels.WALK_POSITION] <= position <= 1 << 62,
             length <= 1 << 62,
             timestamp_ns < 1 << 63,
-            (length, count) == (0, 0) if flags == 1 else flags == 0 and 1 <= count <= length // 96,
+            (length, count, asides) == (0, 0, 0) if flags == 1 else flags == 0 and 1 <= count <= length // 96,
+            asides <= count,
             count <= len(rows) - listed,
         )
         walk[kernels.WALK_NEEDED] = _HEADER.size
@@ -108,7 +118,7 @@ def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows
             break
         listed += count
         walk[kernels.WALK_EPOCH] = epoch
-        walk[kernels.WALK_POSITION] = position + count
+        walk[kernels.WALK_POSITION] = position + count - asides
         walk[kernels.WALK_SYNCED] = max(int(walk[kernels.WALK_SYNCED]), synced_through)
         walk[kernels.WALK_TIMESTAMP] = timestamp_ns
         walk[kernels.WALK_CLEAN] = flags

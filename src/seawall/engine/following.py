@@ -1,0 +1,436 @@
+"""A store that follows an order which others made: committed entries become batches of its log and of its segments.
+
+The sequencer of a pod orders batches in the fabric (GOI and side array), and numbers them from this store's own
+frontier. The follower, the replica beside it, brings them to the disk exactly as they are there. One `follow`:
+
+    begin    1. look    which entries fit one commit: admitted batches, small or apart, and those without records
+             2. room    for every topic among them, in its segment and in the log; a full disk is found here
+             3. stage   small batches and controls by one kernel call a run (`kernels.following`); large ones, and those
+                        of class `ephemeral`, one by one, with the block as it lies in the BLog
+    (written by whoever waits: large batches at their places, then the epoch, synced once at the most)
+    finish   4. publish catalog, index and sessions learn of it: as after a replay of what was written
+
+INV-FOLLOW-DENSE: every entry is one batch of the log at its position, in order: an append, a reference, a NOP or a
+SKIP. Entries that are CONTROL are not followed: their owner follows up to them, then makes the change `at` them.
+INV-FOLLOW-ASIDE: what the store logs by itself takes no position. Replay demands that positions in an epoch are dense,
+never go back, and that a batch below what a snapshot has does nothing; it demands nothing of how many control batches
+stand between two positions. So rolls, ceilings, evictions and terms are asides (`storage.control_batches`): each
+carries the position of the entry that comes next and leaves it to that.
+INV-FOLLOW-KNOWN: the sessions of the store know what is followed, and no more, so a snapshot never calls a batch stored
+that the log does not have. The windows of those who order may be ahead.
+
+Disk full: nothing is followed, the error says so, and the same entries may be tried again; they stay in the GOI. A
+crash loses what was not synced: those entries are followed again where the fabric outlived it, and else lost as any
+append of their class is. Seqs are handed out below durable ceilings, which `ensure_ceilings` raises ahead of need.
+
+One owner at a time, the same as the store's. This module must not know the fabric's layout, brokers or replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.appends import Commit
+from seawall.engine.committer import Committer
+from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
+from seawall.engine.headroom import HEADROOM
+from seawall.engine.log_writer import LogWriter
+from seawall.engine.removal import Removal
+from seawall.engine.replay import add_entry, remember_keys, row_of
+from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
+from seawall.engine.rooms import Room
+from seawall.engine.sessions import Sessions
+from seawall.errors import FatalError, InvalidInputError
+from seawall.io.interfaces import Clock
+from seawall.kernels import following as kernels
+from seawall.kernels.epochs import WAL_ROW, WalRows
+from seawall.kernels.memory import Bytes
+from seawall.storage.batch_index import entries_of
+from seawall.storage.control import Ceiling
+from seawall.storage.control_batches import Aside, SimpleControl, parse_control
+from seawall.storage.control_documents import FloorRaise
+from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.topics.catalog import TopicCatalog, by_topic
+from seawall.topics.state import TopicState
+from seawall.wire.batches import BatchSource, parse_batch_header, stamp
+from seawall.wire.codes import AckStatus
+
+_HEADER: Final = limits.BATCH_HEADER_SIZE
+#: Place in a header of how long the plain block is.
+_RAW_LENGTH_AT: Final = 80
+
+#: What stands at the position of a change that was not made.
+_NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What a follower asks its store to do."""
+
+    begin: Callable[[], None]
+    commit: Callable[[Sequence[SimpleControl]], None]
+    preparing: Callable[[], AbstractContextManager[None]]
+    changing: Callable[[], AbstractContextManager[None]]
+    fail: Callable[[BaseException], None]
+    tidy_up: Callable[[Sequence[TopicState]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerParts:
+    """What a follower needs of its store."""
+
+    catalog: TopicCatalog
+    committer: Committer
+    writer: LogWriter
+    maker: RoomMaker
+    removal: Removal
+    sessions: Sessions
+    hooks: Hooks
+    clock: Clock
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What one call has followed: `count` entries, so that everything below `next_position` has come as far as its
+    class promises: `fsync` synced, `disk` written, `memory` and `ephemeral` in the memory of this process."""
+
+    count: int
+    next_position: Position
+
+
+class FollowCommit(Commit):
+    """Entries that are staged, and what has to be written before they take effect."""
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self.look = look
+        #: Rows of all that takes effect, in order.
+        self.rows: list[WalRows] = []
+        self.asides: list[tuple[Aside, Position]] = []
+        #: NOPs that decide and SKIPs, by their position.
+        self.marks: dict[Position, OrderNop | OrderSkip] = {}
+
+
+class Follower:
+    """The following of one store. Made by `Store.follow`."""
+
+    def __init__(self, parts: FollowerParts, commit_size_max: int, goi_entries: int, blog_size: int) -> None:
+        if goi_entries < 1 or goi_entries & (goi_entries - 1) or blog_size < _HEADER:
+            raise InvalidInputError(
+                f"a GOI of {goi_entries} entries, BLogs of {blog_size} bytes: a power of two of them"
+            )
+        self._parts = parts
+        self._hooks = parts.hooks
+        self._commit_size_max = commit_size_max
+        self._mask = goi_entries - 1
+        self._blog_size = blog_size
+        #: The newest term of any entry that may come.
+        self.term = parts.term
+        self._rooms: dict[TopicId, Room] = {}
+        self._forgotten = parts.committer.forgotten
+        self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
+        self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
+        self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
+        #: The entry that comes next. The order of a pod may begin anywhere behind what the log has.
+        self.next_position = parts.writer.frontier.next_position
+        parts.writer.follows = True
+
+    # --- entries -------------------------------------------------------------------------------------------------
+
+    def follow(self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes) -> Following:
+        """Bring committed entries to the log: as many as one commit holds, at the most `count`.
+
+        `entries` and `sides` are the whole rings, `blogs` is all BLogs one after the other. Raises `DiskFullError`
+        where there is no room: nothing is followed then, and it may be tried again.
+        """
+        commit = self.begin(entries, sides, first_position, count, blogs)
+        if commit is None:
+            return Following(0, self.next_position)
+        self.write(commit)
+        return self.finish(commit)
+
+    def begin(
+        self, entries: Records, sides: Records, first_position: Position, count: int, blogs: Bytes
+    ) -> FollowCommit | None:
+        """Stage entries; None if there are none. The commit has to be carried out, then finished."""
+        self._check_run(first_position, count, entries, sides)
+        if not count:
+            return None
+        self._hooks.begin()
+        self._drop_old_rooms()
+        with self._hooks.preparing():
+            now = self._parts.clock.wall_ns()
+            rings = (entries, sides, self._mask)
+            look = look_at(self._parts.catalog, *rings, first_position, count, self._commit_size_max)
+            rooms = self._make_rooms(look, blogs, now)
+        with self._hooks.changing():
+            return self._stage(look, rooms, entries, sides, blogs, now)
+
+    def write(self, commit: FollowCommit) -> None:
+        """Write a commit, on this thread."""
+        try:
+            commit.carry_out()
+        except BaseException as error:
+            self._hooks.fail(error)
+            raise
+
+    def finish(self, commit: FollowCommit) -> Following:
+        """The commit is written: its entries take effect."""
+        parts = self._parts
+        next_position = Position(commit.look.first + commit.look.count)
+        with self._hooks.changing():
+            if commit.epoch is not None:
+                parts.writer.finish_flush(commit.epoch, durable=commit.durable)
+            for aside, position in commit.asides:
+                parts.catalog.apply(aside, position)
+                for part in aside.parts:
+                    if isinstance(part, FloorRaise):
+                        parts.removal.evicted(part)
+            self._publish(commit, next_position)
+        self.next_position = next_position
+        self._hooks.tidy_up(commit.limited)
+        return Following(commit.look.count, next_position)
+
+    def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
+        if not 0 <= count <= self._mask + 1 or not entries.size == sides.size == self._mask + 1:
+            raise InvalidInputError(
+                f"{count} entries of rings of {entries.size} and {sides.size}, not {self._mask + 1}"
+            )
+        due = self.next_position
+        check(first_position == due, "INV-FOLLOW-DENSE", f"entries from {first_position} on, the next one is {due}")
+
+    # --- rooms ---------------------------------------------------------------------------------------------------
+
+    def _drop_old_rooms(self) -> None:
+        """Rooms count only as long as nobody has changed what they were made from, nor appended otherwise."""
+        committer = self._parts.committer
+        if self._forgotten != committer.forgotten:
+            self._rooms.clear()
+        committer.forget_rooms()
+        self._forgotten = committer.forgotten
+
+    def _make_rooms(self, look: Look, blogs: Bytes, now: int) -> list[Room]:
+        """The room of every topic among the entries; where one finds none, all are as they were."""
+        parts = self._parts
+        logged = look.logged_from(0) + HEADROOM + len(look.shares) * CONTROL_ROOM
+        parts.writer.reserve(logged, TimestampNs(now))
+        rooms: list[Room] = []
+        made: list[Room] = []
+        try:
+            for share in look.shares:
+                room = self._rooms.get(share.topic.topic_id)
+                if room is None or not room.take(share.records, share.size, now):
+                    need = Need(share.records, self._plain_size(look, share, blogs), share.size)
+                    room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
+                    made.append(room)
+                rooms.append(room)
+        except BaseException:
+            for room in made:
+                parts.maker.take_back(room)
+            # What the others have counted in is not coming.
+            self._rooms.clear()
+            raise
+        self._rooms.update((room.topic.topic_id, room) for room in made)
+        return rooms
+
+    def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
+        """How long the plain blocks of a topic are, which matters where it has caps; elsewhere about that."""
+        if not self._parts.removal.is_limited(share.topic):
+            return share.size
+        chosen = look.entries[look.is_admitted & (look.entries["topic_id"] == share.topic.topic_id)]
+        at = chosen["broker"].astype(np.int64) * self._blog_size
+        at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + _RAW_LENGTH_AT
+        return int(blogs[at[:, None] + np.arange(4)].view("<u4").sum(dtype=np.int64))
+
+    # --- staging -------------------------------------------------------------------------------------------------
+
+    def _stage(
+        self, look: Look, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
+    ) -> FollowCommit:
+        """Stage everything, in order, and give every batch its place."""
+        writer, commit = self._parts.writer, FollowCommit(look)
+        if look.first != writer.next_position:
+            writer.flush(durable=False)
+        self._stage_ahead(rooms, commit, look.first, now)
+        by_topic_id = {room.topic.topic_id: room for room in rooms}
+        taken = 0
+        while taken < look.count:
+            taken += self._stage_run(commit, by_topic_id, taken, entries, sides, blogs)
+            if taken < look.count:
+                self._stage_apart(commit, by_topic_id, taken, blogs)
+                taken += 1
+        has_controls = not look.is_admitted.all()
+        # Readers and publishers are told of marks: they must not come undone.
+        commit.durable |= any(room.is_durable for room in rooms) or bool(commit.marks)
+        if commit.durable or has_controls or any(room.is_written for room in rooms):
+            commit.epoch = writer.begin_flush()
+        return commit
+
+    def _stage_ahead(self, rooms: list[Room], commit: FollowCommit, first: Position, now: int) -> None:
+        """What has to be in the log before the first batches of rooms."""
+        for room in rooms:
+            if room.ahead:
+                aside = Aside(tuple(room.ahead))
+                commit.asides.append((aside, self._parts.writer.stage_control(aside, now, at=first)))
+                # What readers were told to be gone must not come back with a crash, in no class.
+                commit.durable |= room.is_kept and any(isinstance(control, FloorRaise) for control in room.ahead)
+                room.ahead = []
+            if room.is_limited:
+                commit.limited.append(room.topic)
+
+    def _stage_run(
+        self,
+        commit: FollowCommit,
+        rooms: dict[TopicId, Room],
+        taken: int,
+        entries: Records,
+        sides: Records,
+        blogs: Bytes,
+    ) -> int:
+        """Entries up to the next that goes apart, by one call; how many."""
+        look, writer, progress = commit.look, self._parts.writer, self._progress
+        first = Position(look.first + taken)
+        (lane, start), address = writer.room_for_run(look.logged_from(taken))
+        code = kernels.follow_run(
+            entries.view(np.uint8),
+            sides.view(np.uint8),
+            self._mask,
+            first,
+            look.count - taken,
+            look.is_apart[taken:],
+            blogs,
+            self._blog_size,
+            lane,
+            start,
+            address,
+            self.term,
+            self._rows,
+            progress,
+        )
+        if code == kernels.FOLLOW_BAD:
+            raise _bad_entry(Position(first + int(progress[kernels.PROGRESS_ENTRIES])))
+        count, size, filled, time_ns = progress.tolist()
+        if count:
+            writer.stage_run(size, count, first, TimestampNs(time_ns))
+            # Most commits are one run, whose rows are read before another begins.
+            rows = self._rows[:filled].copy() if look.is_apart.any() else self._rows[:filled]
+            for index in np.flatnonzero(rows["command"]).tolist():
+                at, length, position, command = rows[["at", "size", "position", "command"]][index].tolist()
+                block = lane[start + at - address :][_HEADER:length]
+                mark = parse_control(command, block.tobytes())
+                assert isinstance(mark, (OrderNop, OrderSkip))
+                commit.marks[position] = mark
+            commit.rows.append(rows)
+            _place(rows[rows["command"] == 0] if commit.marks else rows, rooms)
+        return count
+
+    def _stage_apart(self, commit: FollowCommit, rooms: dict[TopicId, Room], taken: int, blogs: Bytes) -> None:
+        """A batch that goes to its place at once, with the block as it lies in the BLog."""
+        look = commit.look
+        position, entry, side = Position(look.first + taken), look.entries[taken], look.sides[taken]
+        source = kernels.batch_at(look.entries.view(np.uint8), taken * look.entries.itemsize, blogs, self._blog_size)
+        if source < 0:
+            raise _bad_entry(position)
+        header = bytearray(blogs[source : source + _HEADER].tobytes())
+        stamp(
+            header,
+            position=position,
+            base_seq=Seq(int(side["base_seq"])),
+            base_offset=Offset(int(side["base_offset"])),
+            timestamp_ns=TimestampNs(int(side["timestamp_ns"])),
+            term=Term(kernels.full_term(self.term, int(entry["term"]))),
+        )
+        stamped = bytes(header)
+        block = blogs[source + _HEADER : source + int(entry["size"])].data
+        parsed = parse_batch_header(stamped, source=BatchSource.STORED)
+        room = rooms[parsed.topic_id]
+        segment = room.filling.segment
+        at = segment.place(parsed.size)
+        if room.is_kept:
+            commit.add_place(segment.file, at, [stamped, block])
+            self._parts.writer.stage_reference(stamped, segment.first_seq, at)
+        else:
+            # Memory needs nobody to write it; readers see it when it is published.
+            segment.write_at(at, [stamped, block])
+            self._parts.writer.stage_reference(stamped, Seq(0), 0)
+        add_entry(segment.index, parsed, at)
+        commit.rows.append(row_of(parsed))
+
+    # --- publishing ----------------------------------------------------------------------------------------------
+
+    def _publish(self, commit: FollowCommit, next_position: Position) -> None:
+        """Let everything take effect, in order: INV-FOLLOW-KNOWN."""
+        catalog, sessions = self._parts.catalog, self._parts.sessions
+        rows = np.concatenate(commit.rows) if len(commit.rows) > 1 else commit.rows[0]
+        start = 0
+        for index in [*np.flatnonzero(rows["command"]).tolist(), rows.size]:
+            sessions.decide_run(rows[start:index])
+            start = index + 1
+            if index < rows.size:
+                position = Position(int(rows["position"][index]))
+                mark = commit.marks[position]
+                if isinstance(mark, OrderSkip):
+                    sessions.skip(mark)
+                    catalog.apply_skip(mark, position)
+                else:
+                    sessions.refuse(mark, position)
+        appended = rows[rows["command"] == 0] if commit.marks else rows
+        for topic, run in catalog.follow_run(appended, next_position):
+            remember_keys(topic, run)
+
+    # --- beside the entries --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def at(self, position: Position) -> Iterator[None]:
+        """A stretch in which the first change of the store has a position: that of a CONTROL entry.
+
+        Everything before it is followed, and the frontier has come to it. If nothing is changed there, a NOP says so.
+        """
+        self._hooks.begin()
+        writer = self._parts.writer
+        is_due = position == self.next_position == writer.frontier.next_position
+        check(is_due, "INV-FOLLOW-DENSE", f"a CONTROL at {position}, the next entry is {self.next_position}")
+        if position != writer.next_position:
+            writer.flush(durable=False)
+        writer.is_granted = True
+        try:
+            yield
+            if writer.is_granted:
+                self._hooks.commit([_NOTHING_CHANGED])
+        finally:
+            writer.is_granted = False
+            self.next_position = max(position, writer.next_position)
+
+    def ensure_ceilings(self) -> int:
+        """Raise every ceiling that is near, durably; how many. Where the frontier needs one, it was too late."""
+        needs = self._parts.writer.frontier.needs_ceiling()
+        if needs:
+            self._hooks.commit([Ceiling(need.topic_id, need.wanted, need.ceiling) for need in needs])
+        return len(needs)
+
+
+def _place(rows: WalRows, rooms: dict[TopicId, Room]) -> None:
+    """Give batches that wait in the log their places."""
+    for run in by_topic(rows) if len(rows) else ():
+        filling = rooms[TopicId(int(run["topic_id"][0]))].filling
+        index = filling.segment.index
+        before = len(index)
+        filling.segment.place(int(run["size"].sum(dtype=np.int64)))
+        index.extend(entries_of(run, index.end))
+        filling.waiting.update(enumerate(run["at"].tolist(), before))
+
+
+def _bad_entry(position: Position) -> FatalError:
+    return FatalError(
+        f"the entry at position {position} is not whole, or its BLog does not hold its batch (INV-FOLLOW-SAME): "
+        "what the fabric holds cannot be trusted; stop, and recover from the log"
+    )

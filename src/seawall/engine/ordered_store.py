@@ -1,0 +1,164 @@
+"""A store whose batches are ordered by brokers and a sequencer in the same process (`pod`).
+
+The same changes and questions as of any store. What differs is who gives positions: appends get theirs from the order
+of the pod, and so do all other changes that somebody asked for. What the store logs by itself (ceilings, rolls,
+evictions, terms) takes no position (INV-FOLLOW-ASIDE).
+
+The fabric is made when the store opens and goes when it closes; one that a killed process left is removed. Whatever was
+ordered in there and had not come to the log is lost with the process, as any append that was not written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+from seawall.config import FabricConfig
+from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TopicId
+from seawall.engine.appends import Append, Commit
+from seawall.engine.opening import open_store_as
+from seawall.engine.pod import Pod
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.errors import ConflictError
+from seawall.fabric.header import Identity
+from seawall.fabric.layout import FabricSizes
+from seawall.fabric.mapping import Fabric, Start, fabric_path
+from seawall.io.interfaces import ReadableBuffer, SharedMemory
+from seawall.sequencer.frontier import Numbered
+from seawall.sequencer.pod_sequencer import SequencerSettings
+from seawall.storage.control_deletes import TagMatch
+from seawall.topics.config import TopicConfig
+from seawall.topics.state import TopicState
+from seawall.wire.fields import JsonObject
+
+R = TypeVar("R")
+
+
+class OrderedStore(Store):
+    """An open data directory behind a pod. Made by `open_ordered_store`."""
+
+    _fabric: Fabric
+    pod: Pod
+
+    def start(
+        self, memory: SharedMemory, boot_id: bytes, config: FabricConfig, settings: SequencerSettings | None = None
+    ) -> None:
+        """Make the fabric, and begin to order; before anything is changed."""
+        self._begin_change()
+        directory = self._directory
+        path = fabric_path(self._machine.files, config, directory.path, directory.directory_id)
+        identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
+        self._fabric = _new_fabric(memory, path, sizes, identity, self._machine.clock.wall_ns())
+        arrays = self._fabric.arrays
+        self.pod = Pod(
+            arrays,
+            self._writer.frontier,
+            self.follow(goi_entries=len(arrays.goi), blog_size=sizes.blog_size),
+            self._committer,
+            self.sessions,
+            self._machine.clock,
+            self._term,
+            topic_of=self._catalog.find,
+            settings=settings,
+        )
+
+    def close(self) -> None:
+        """End in order, and let the fabric go."""
+        try:
+            super().close()
+        finally:
+            # Arrays of it may be in somebody's hands: the mapping goes with the last of them.
+            self._fabric.remove()
+
+    # --- changes at a position -----------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, config: TopicConfig) -> TopicState:
+        """Create a topic; durable when this returns."""
+        return self._ordered(partial(super().create_topic, name, config))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, with its records."""
+        self._ordered(partial(super().delete_topic, name), self.catalog.named(name).topic_id)
+
+    def configure_topic(self, name: str, changes: JsonObject) -> TopicState:
+        """Change settings of a topic."""
+        return self._ordered(partial(super().configure_topic, name, changes), self.catalog.named(name).topic_id)
+
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
+        """Keep how far an owner has read; durable when this returns."""
+        self._ordered(partial(super().commit_cursor, owner, name, next_seq), self.catalog.named(name).topic_id)
+
+    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete records below a seq, or with a tag, or both: of those that were ordered before."""
+        delete = partial(super().delete_records, name, before_seq=before_seq, match=match)
+        return self._ordered(delete, self.catalog.named(name).topic_id)
+
+    def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
+        """Begin a session of a publisher, at its position: what comes behind it of an older one is refused."""
+        self._require_usable()
+        epoch, next_seq, _ = self.sessions.open(client_id, start_seq)
+        order = partial(self.pod.order_session, client_id, epoch, next_seq)
+        return self.pod.change(order, partial(super().open_session, client_id, start_seq))
+
+    def _ordered(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
+        self._require_usable()
+        return self.pod.change(partial(self.pod.sequencer.order_control, topic_id), make)
+
+    # --- appends -------------------------------------------------------------------------------------------------
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Order and stage appends; each has its numbers or its error."""
+        self._begin_change()
+        with self._changing():
+            return self.pod.begin(appends)
+
+    def begin_ahead(self, _appends: Sequence[Append]) -> Commit | None:
+        """Nothing begins before the commit under way is finished."""
+        return None
+
+    def commit_lone(self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: Lock) -> Numbered | None:
+        """Everything goes through the order."""
+        return None
+
+    def finish(self, commit: Commit) -> bool:
+        """The commit is written: its appends are stored. Whether `tidy_up` is due."""
+        with self._changing():
+            self.pod.finish(commit)
+        return self.is_tidy_up_due
+
+
+def open_ordered_store(
+    machine: Machine,
+    path: str,
+    memory: SharedMemory,
+    boot_id: bytes,
+    config: FabricConfig,
+    settings: StoreSettings,
+    sequencing: SequencerSettings | None = None,
+) -> OrderedStore:
+    """Open a data directory, and a pod in front of it."""
+    store = open_store_as(OrderedStore, machine, path, settings)
+    try:
+        store.start(memory, boot_id, config, sequencing)
+    except BaseException:
+        Store.close(store)
+        raise
+    return store
+
+
+def _new_fabric(memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity, now_ns: int) -> Fabric:
+    """A fabric of this process alone. The lock of the data directory says that nobody uses one that is there."""
+    try:
+        left = Fabric.open_or_create(memory, path, sizes, identity, created_ns=now_ns)
+    except ConflictError:
+        # Made with other sizes by a process that was killed.
+        memory.remove(path)
+        return Fabric.create(memory, path, sizes, identity, created_ns=now_ns)
+    if left.start is Start.COLD:
+        return left
+    left.remove()
+    left.close()
+    return Fabric.create(memory, path, sizes, identity, created_ns=now_ns)

@@ -1,0 +1,305 @@
+"""A pod inside one process: brokers, sequencer and the replica beside them, stepped by whoever commits.
+
+    appends ─▶ rings of brokers ─▶ sequencer ─▶ order ─▶ follower ─▶ log and segments of the store
+                                                      ◀─ numbers, from the result rings
+
+One commit of the store is one cycle of the pod: what the appends of a group bring is published to the brokers, ordered,
+and staged as it was ordered; whoever leads writes it; then it is durable, and slots are free again. A change that is
+no append takes a position in the same order: everything before it is followed, and then the store makes it.
+
+Batches of a session go through the broker of their client, others through that of their topic: so the batches of one
+publisher keep the order in which they were given, whatever the order of the topic.
+
+INV-POD-FOLLOWED: outside of a commit everything that is ordered is in the store.
+INV-POD-ANSWERED: every append of a group is decided when its commit is finished: nobody in this process leaves a gap in
+the seqs of a client, so nothing is held.
+
+The fabric of such a pod ends with its process: what was ordered and is not in the log is lost with it, and told as a
+gap, as without brokers. This module must not know threads, or who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from seawall.broker.ring import BrokerRing, TopicDefaults
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.engine.appends import Append, Commit
+from seawall.engine.committer import Committer, is_admitted
+from seawall.engine.following import FollowCommit, Follower
+from seawall.errors import FatalError, LimitError, SeawallError
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.io.interfaces import Clock
+from seawall.kernels.atomics import store_release_u64
+from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
+from seawall.sequencer.frontier import CommitFrontier, Numbered
+from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
+from seawall.topics.config import Order
+from seawall.topics.state import TopicState
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus
+
+if TYPE_CHECKING:
+    from seawall.engine.sessions import Sessions
+
+R = TypeVar("R")
+
+#: The one replica, which counts alone.
+_REPLICA: Final = 0
+_FOR_EVER: Final = (1 << 63) - 1
+#: Steps without any work in which workers may come to rest for a checkpoint; more do not help.
+_IDLE_STEPS: Final = 8
+
+
+class Pod:
+    """The brokers and the sequencer of a store that follows them."""
+
+    def __init__(
+        self,
+        fabric: FabricArrays,
+        frontier: CommitFrontier,
+        follower: Follower,
+        committer: Committer,
+        sessions: Sessions,
+        clock: Clock,
+        term: Term,
+        *,
+        topic_of: Callable[[TopicId], TopicState | None],
+        settings: SequencerSettings | None = None,
+    ) -> None:
+        self._fabric = fabric
+        self._follower = follower
+        self._committer = committer
+        self._sessions = sessions
+        self._clock = clock
+        self._topic_of = topic_of
+        #: Rows that a worker had no room for and that the store may not know yet.
+        self._away: dict[ClientId, bytes] = {}
+        #: What is to be done at the position of the next CONTROL entry.
+        self._change: Callable[[], None] | None = None
+        #: Appends whose answers are still to come, by the number they were published with.
+        self._asked: dict[int, Append] = {}
+        self._asked_total = 0
+        self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
+        self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr))]
+
+    # --- appends -------------------------------------------------------------------------------------------------
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Have appends ordered, and stage them; each has its numbers or its error. One commit at a time."""
+        commit = Commit()
+        for append in self._committer.screen(appends, commit, self._clock.wall_ns()):
+            self._publish(append)
+        self._order()
+        self._take_answers()
+        return self._stage() or commit
+
+    def finish(self, commit: Commit) -> None:
+        """The commit is written: what is in it takes effect, and its slots are free."""
+        if isinstance(commit, FollowCommit):
+            self._follower.finish(commit)
+            self._advance()
+        self._take_answers()
+        if self._asked:
+            lost = next(iter(self._asked.values()))
+            raise FatalError(
+                f"batch {lost.client_seq} of client {lost.client_id:016x} was not decided (INV-POD-ANSWERED): "
+                "close the log and open it again"
+            )
+
+    def _publish(self, append: Append) -> None:
+        """Put a batch into the ring of a broker, its bytes straight into the BLog."""
+        topic = self._topic_of(append.topic_id)
+        assert topic is not None, "screened before"
+        broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
+        size = BATCH_HEADER_SIZE + len(append.block)
+        try:
+            index = broker.reserve(size, _FOR_EVER)
+            while index is None:
+                self._make_way()
+                index = broker.reserve(size, _FOR_EVER)
+        except LimitError as error:
+            append.error = error
+            return
+        header = batch_header(
+            append.block,
+            topic_id=append.topic_id,
+            client_id=append.client_id,
+            client_seq=append.client_seq,
+            session_epoch=append.session_epoch,
+            record_count=append.record_count,
+            timestamp_ns=TimestampNs(0),
+            codec=append.codec,
+            raw_length=append.raw_length or None,
+            flags=append.flags,
+        )
+        room = broker.reserved_bytes(index)
+        room[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
+        room[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
+        order = topic.config.order
+        # Order 0 is answered on arrival, and numbers come with durability only: both are wanted here.
+        level = AckLevel.DURABLE if order is Order.NONE else AckLevel.ORDERED
+        self._asked[self._asked_total] = append
+        broker.publish_reserved(index, self._asked_total, TopicDefaults(int(order), level))
+        self._asked_total += 1
+        if order is Order.NONE:
+            append.numbered = _arrived(append)
+
+    def _take_answers(self) -> None:
+        for broker in self.brokers:
+            while (answers := broker.answers()).size:
+                for answer in answers.tolist():
+                    self._answer(*answer)
+
+    def _answer(
+        self,
+        number: int,
+        _index: int,
+        _client_id: int,
+        _client_seq: int,
+        position: int,
+        base_seq: int,
+        timestamp_ns: int,
+        original: int,
+        reason: int,
+        status: int,
+        _level: int,
+    ) -> None:
+        append = self._asked.pop(number)
+        if status == AckStatus.DUPLICATE:
+            position = original
+        numbered = Numbered(
+            AckStatus(status),
+            reason,
+            Position(position if position != POSITION_UNKNOWN else 0),
+            append.topic_id,
+            Seq(base_seq),
+            Offset(0),
+            TimestampNs(timestamp_ns),
+            append.record_count,
+            append.raw_length or len(append.block),
+            BATCH_HEADER_SIZE + len(append.block),
+        )
+        is_admitted(append, numbered)
+
+    # --- the order -----------------------------------------------------------------------------------------------
+
+    def change(self, order: Callable[[], Position | None], make: Callable[[], R]) -> R:
+        """Order a change, and make it at its position: everything ordered before it is in the store by then."""
+        made: list[R] = []
+        failed: list[Exception] = []
+
+        def carry_out() -> None:
+            # Whatever goes wrong in it, the order goes on behind this position.
+            try:
+                made.append(make())
+            except (SeawallError, OSError) as error:
+                failed.append(error)
+
+        self._change = carry_out
+        while order() is None:
+            if not self._order():
+                raise FatalError("the order stands still: close the log and open it again")
+            self._follow_all()
+        self._order()
+        self._follow_all()
+        if failed:
+            raise failed[0]
+        return made[0]
+
+    def _order(self) -> int:
+        """Step the sequencer until it has nothing to do; how much it did."""
+        done = idle = 0
+        while idle < _IDLE_STEPS:
+            work = self.sequencer.step(Moment(self._clock.monotonic_ns(), self._clock.wall_ns()))
+            done += work
+            idle = 0 if work else idle + 1
+            if not work and not self.sequencer.is_quiescing:
+                break
+        return done
+
+    def _make_way(self) -> None:
+        """A ring is full: bring what is in it to the store."""
+        if not self._order() and not self._follow_all():
+            raise FatalError("the rings of the brokers are full and nothing moves: close the log and open it again")
+        self._follow_all()
+        self._take_answers()
+
+    def _stage(self) -> FollowCommit | None:
+        """Stage all that is ordered: what one commit does not hold is brought to the store here."""
+        while True:
+            commit = self._begin_follow()
+            if commit is None or commit.look.first + commit.look.count == self.sequencer.frontier.committed:
+                return commit
+            self._carry_out(commit)
+
+    def _follow_all(self) -> int:
+        """Bring all that is ordered to the store; how many entries."""
+        done = 0
+        while (commit := self._begin_follow()) is not None:
+            done += commit.look.count
+            self._carry_out(commit)
+        return done
+
+    def _begin_follow(self) -> FollowCommit | None:
+        first = self._follower.next_position
+        count = self.sequencer.frontier.committed - first
+        fabric = self._fabric
+        return self._follower.begin(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes)
+
+    def _carry_out(self, commit: FollowCommit) -> None:
+        self._follower.write(commit)
+        self._follower.finish(commit)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Everything that was followed is as durable as its class promises."""
+        vector = self._fabric.replica_words[_REPLICA]
+        store_release_u64(vector, records.REPLICA_DURABLE, self._follower.next_position)
+        self.sequencer.advance_durable((_REPLICA,), 1)
+        if self._follower.next_position == self.sequencer.frontier.committed:
+            self._away.clear()
+
+    # --- the owner of a sequencer --------------------------------------------------------------------------------
+
+    def load(self, client_id: ClientId) -> bytes | None:
+        """The row of a client that no worker has."""
+        row = self._away.pop(client_id, None)
+        if row is None and client_id in self._sessions.window:
+            row = self._sessions.window.export_rows([client_id])
+        return row
+
+    def save(self, rows: bytes) -> None:
+        """Keep rows until the store has followed what they know: from then on it has them itself."""
+        for at in range(0, len(rows), CLIENT_ROW_SIZE):
+            row = rows[at : at + CLIENT_ROW_SIZE]
+            self._away[ClientId(int.from_bytes(row[:8], "little"))] = row
+
+    def carry_out(self, position: Position) -> None:
+        """Make the change that was ordered at a position."""
+        self._follow_all()
+        with self._follower.at(position):
+            if self._change is not None:
+                change, self._change = self._change, None
+                change()
+        self._advance()
+
+    def raise_ceilings(self) -> None:
+        """Make higher ceilings durable."""
+        self._follower.ensure_ceilings()
+
+    def order_session(self, client_id: ClientId, epoch: SessionEpoch, start_seq: ClientSeq) -> Position | None:
+        """Order the opening of a session; None if that has to wait."""
+        opening = self.sequencer.open_session(client_id, epoch, start_seq)
+        return None if opening is None else opening.position
+
+
+def _arrived(append: Append) -> Numbered:
+    """What is known of a batch of order 0 when it is in its ring."""
+    size = BATCH_HEADER_SIZE + len(append.block)
+    numbers = (Position(0), append.topic_id, Seq(0), Offset(0), TimestampNs(0))
+    return Numbered(AckStatus.OK, 0, *numbers, append.record_count, append.raw_length or len(append.block), size)

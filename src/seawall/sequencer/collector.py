@@ -1,0 +1,104 @@
+"""A collector: takes the slots of its brokers, in order, and gives each to the worker of its client.
+
+`kernels.collecting` has the rules and the invariants (INV-COLLECT-ORDER, INV-COLLECT-PINNED). Each broker belongs to
+one collector. A collector never waits: `step` takes what is there and returns.
+
+What a crash does: nothing is kept. A new collector begins each ring at the completion vector; recovery tells by
+`resume` which slots beyond it have an entry already. It must not know what is in a batch, nor what becomes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.errors import InvalidInputError
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.fabric.records import Words
+from seawall.kernels import collecting
+from seawall.kernels.atomics import load_acquire_u64
+from seawall.sequencer import shared as shared_memory
+from seawall.sequencer.shared import SequencerShared
+
+assert collecting.LINE_WORDS == shared_memory.LINE_WORDS
+assert collecting.PBR_TOKEN == records.PBR_TOKEN
+assert collecting.TAIL_CLAIMED == records.TAIL_CLAIMED
+assert collecting.FLAG_NOP == records.FLAG_NOP
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    """How much a step takes of each ring, and how long a claimed slot is waited for."""
+
+    slots_per_ring: int = limits.SEQUENCER_DRAIN_REFS
+    stuck_after_ns: int = limits.STUCK_SLOT_MS * 1_000_000
+
+
+class Collector:
+    """The slots of some brokers, on their way to the workers."""
+
+    __slots__ = ("_brokers", "_collected", "_pbr_entries", "_queues", "_settings", "_slots", "_tails", "_taken")
+
+    def __init__(
+        self,
+        arrays: FabricArrays,
+        shared: SequencerShared,
+        collector: int,
+        brokers: Sequence[int],
+        settings: CollectorSettings | None = None,
+    ) -> None:
+        known = len(arrays.pbr)
+        if len(set(brokers)) != len(brokers) or not all(0 <= broker < known for broker in brokers):
+            raise InvalidInputError(f"a collector of brokers {list(brokers)}: each once, from 0 to {known - 1}")
+        self._brokers: Final = np.array(brokers, np.int64)
+        self._pbr_entries: Final = len(arrays.pbr[0])
+        self._slots: Final = arrays.pbr_all_words
+        self._tails: Final = arrays.tail_all_words
+        self._taken: Final = np.zeros(known * self._pbr_entries, np.int64)
+        self._collected: Final = shared.collected
+        self._queues: Final = (shared.queue_words[collector], shared.queue_counters[collector])
+        self._settings: Final = settings or CollectorSettings()
+        for broker in brokers:
+            completed = load_acquire_u64(arrays.completion_words[broker], records.COMPLETION_COMPLETED)
+            collecting.start_cursor(self._collected, broker, completed, 0)
+
+    def step(self, now_ns: int) -> int:
+        """Pass on what is there; how many slots the cursors went on."""
+        return collecting.collect_rings(
+            *(self._slots, self._pbr_entries, self._tails, self._brokers, self._taken, self._collected),
+            *(*self._queues, self._settings.slots_per_ring, now_ns, self._settings.stuck_after_ns),
+        )
+
+    def resume(self, broker: int, cursor: int, taken: Words) -> None:
+        """Begin a ring again at slot `cursor`; slots whose absolute indexes are in `taken` have an entry already."""
+        self._require(broker)
+        ring = self._taken[broker * self._pbr_entries : (broker + 1) * self._pbr_entries]
+        ring[:] = 0
+        ring[taken % self._pbr_entries] = taken + 1
+        collecting.start_cursor(self._collected, broker, cursor, int(taken.max(initial=-1)) + 1)
+
+    def mark_dead(self, broker: int) -> None:
+        """The broker has ended: what it claimed and did not publish is not waited for."""
+        self._collected[self._require(broker) + collecting.IS_DEAD] = 1
+
+    def mark_alive(self, broker: int) -> None:
+        """A broker runs again, and has made NOPs of what the one before it left."""
+        self._collected[self._require(broker) + collecting.IS_DEAD] = 0
+
+    def cursor(self, broker: int) -> int:
+        """Slots of a broker that were taken."""
+        return int(self._collected[self._require(broker) + collecting.CURSOR])
+
+    def stuck(self, broker: int) -> int:
+        """Slots of a broker that were given up."""
+        return int(self._collected[self._require(broker) + collecting.STUCK_TOTAL])
+
+    def _require(self, broker: int) -> int:
+        if broker not in self._brokers:
+            raise InvalidInputError(f"broker {broker} belongs to another collector; this one has {self._brokers}")
+        return broker * collecting.LINE_WORDS

@@ -1,0 +1,255 @@
+"""The commit frontier of a pod as an object: `step` commits what workers have written, and tells the brokers.
+
+    ranges of all workers ─▶ heap ─▶ limit ─▶ commit_run ─▶ side array, committed, results
+    replica vector ─▶ durable ─▶ completion vector, floor
+
+`kernels.goi_frontier` has the rules of a run. Topics and the hybrid clock are those of a `CommitFrontier`, whose next
+position follows the order index here: it is the position after the last that is decided.
+
+Stops. A topic without seqs below its ceiling stops the order (NEEDS_CEILING): the owner makes a higher one durable and
+steps again. A CONTROL entry is carried out by the owner, who is called with its position when everything before it is
+committed, and who moves the frontier's next position behind it (`CommitFrontier.number_control`).
+
+The watchdog. If positions are handed out and the limit has not moved for a while, the index itself is looked at, and
+what is written there is committed although nobody told of it. It is counted: it means that something is wrong.
+
+INV-GOI-FLOOR: the floor, below which workers may write over entries, is at most `durable` and the position of the last
+checkpoint: what is needed to recover is still there.
+INV-GOI-QUIESCENT: a checkpoint is of one position: all that are reserved are committed, and settled by their worker, so
+that no refused batch is called stored in its rows. Whoever asks has stopped the workers where none has a batch that is
+decided and has no position yet: after a crash such a batch, called stored by its client's row, would be lost.
+
+One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
+connections, or what a control means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.checks import check
+from seawall.core.types import Position, Term
+from seawall.errors import InvalidInputError, InvariantError, WrongStateError
+from seawall.fabric import records
+from seawall.fabric.arrays import Bytes, FabricArrays
+from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
+from seawall.kernels import goi_frontier as kernels
+from seawall.kernels.atomics import load_acquire_u64, store_release_u64
+from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, RUN_NEEDS_CEILING, STATUS_OK
+from seawall.kernels.range_heap import RANGE_WORDS, drain_ranges, join_ranges
+from seawall.kernels.slots import ready_slots
+from seawall.sequencer import shared as private
+from seawall.sequencer.frontier import CommitFrontier
+from seawall.sequencer.shared import SequencerShared
+from seawall.wire.codes import AckStatus, ErrorCode
+
+assert (kernels.CONTROL_COMMITTED, kernels.CONTROL_DURABLE) == (records.CONTROL_COMMITTED, records.CONTROL_DURABLE)
+assert records.SIDE_ENTRY.itemsize == kernels.SIDE_WORDS * 8
+assert records.COMPLETION.itemsize == kernels.COMPLETION_WORDS * 8
+assert records.REPLICA.itemsize == kernels.REPLICA_WORDS * 8
+assert private.NOTE.itemsize == kernels.NOTE_WORDS * 8
+assert private.RANGE_WORDS == RANGE_WORDS
+assert kernels.RESULT_TOKEN == records.RESULT_TOKEN
+assert (kernels.FLAG_STRONG_ORDER, kernels.FLAG_SKIP) == (records.FLAG_STRONG_ORDER, records.FLAG_SKIP)
+assert (kernels.FLAG_NOP, kernels.FLAG_CONTROL) == (records.FLAG_NOP, records.FLAG_CONTROL)
+assert kernels.NO_BROKER == records.NO_BROKER
+assert AckStatus.DUPLICATE == kernels.STATUS_DUPLICATE
+assert (*(ErrorCode.CLIENT_SEQ_SKIPPED, ErrorCode.NOT_ALLOWED_BY_TOPIC),) == (
+    kernels.REASON_SKIPPED,
+    kernels.REASON_NOT_ALLOWED,
+)
+
+_MILLISECOND_NS = 1_000_000
+_LOW_HALF = 0xFFFF_FFFF
+
+
+class FrontierStop(IntEnum):
+    """Why a step ended where it did."""
+
+    DONE = RUN_DONE  #: everything that workers have finished is committed
+    NEEDS_CEILING = RUN_NEEDS_CEILING  #: the next batch waits for a higher ceiling of its topic
+    HOLE = kernels.RUN_HOLE  #: an entry that was told of is not there (yet)
+
+
+class GoiFrontier:
+    """Commits the global order index of one pod, in one term, from `committed` in the fabric on."""
+
+    __slots__ = (
+        *("_advanced_ns", "_blogs", "_checkpoint_position", "_completion", "_control", "_counters", "_fabric", "_goi"),
+        *("_heap", "_laps", "_lease_ns", "_limit", "_on_control", "_ranges", "_reconcile_ns", "_replicas", "_results"),
+        *("_run", "_settled", "_side", "_term", "frontier", "reconciled"),
+    )
+
+    def __init__(
+        self,
+        fabric: FabricArrays,
+        shared: SequencerShared,
+        frontier: CommitFrontier,
+        *,
+        on_control: Callable[[Position], None],
+        term_start: Position,
+        limit: Position | None = None,
+        reconcile_after_ns: int = limits.GOI_RECONCILE_MS * _MILLISECOND_NS,
+        lease_ns: int = limits.SEQUENCER_LEASE_MS * _MILLISECOND_NS,
+    ) -> None:
+        """Entries from `term_start` on are those of the term in the control block; below `limit` they are written."""
+        committed = load_acquire_u64(fabric.control_words, records.CONTROL_COMMITTED)
+        if frontier.next_position != committed or not committed <= (limit or committed) <= shared.reserved:
+            raise InvalidInputError(
+                f"committed is {committed}, the next position {frontier.next_position}, the limit {limit} and "
+                f"reserved {shared.reserved}: recover first"
+            )
+        self.frontier = frontier
+        #: How often the watchdog has found what nobody told of.
+        self.reconciled = 0
+        self._fabric = fabric
+        self._on_control = on_control
+        self._term = Term(load_acquire_u64(fabric.control_words, records.CONTROL_TERM))
+        self._counters = shared.counters.view(np.uint64)
+        self._ranges = shared.ranges
+        room = limits.GOI_RANGES_WAITING_MAX
+        self._heap = (np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64))
+        self._goi = fabric.goi_words
+        self._side = fabric.side_words
+        self._control = fabric.control_words.view(np.int64)
+        self._replicas = fabric.replica_all_words
+        self._completion = fabric.completion_all_words
+        self._results = fabric.result_all_words
+        self._laps = np.zeros(len(fabric.pbr), np.int64)
+        self._run = (
+            *(self._term & 0xFFFF, int(term_start), self._goi, self._side, shared.notes.view(np.int64)),
+            *(fabric.blog_all_bytes, self._laps, self._completion, self._results, self._control, *frontier.state),
+        )
+        newest = newest_checkpoint(fabric)
+        self._checkpoint_position = newest.position if newest else committed
+        self._settled = shared.settled
+        store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
+        self._limit = int(limit or committed)
+        self._advanced_ns: int | None = None
+        self._reconcile_ns = reconcile_after_ns
+        self._lease_ns = lease_ns
+
+    @property
+    def committed(self) -> Position:
+        """Positions below it are ordered, and readers may see them."""
+        return Position(int(self._control[records.CONTROL_COMMITTED]))
+
+    @property
+    def durable(self) -> Position:
+        """Positions below it are durable on every member of the view."""
+        return Position(int(self._control[records.CONTROL_DURABLE]))
+
+    @property
+    def reserved(self) -> Position:
+        """Positions below it are handed out to workers."""
+        return Position(load_acquire_u64(self._counters, private.RESERVED))
+
+    @property
+    def checkpoint_position(self) -> Position:
+        """Where a recovery would begin to replay."""
+        return Position(self._checkpoint_position)
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether so much is ordered behind the last checkpoint that the order would soon stop without another."""
+        behind = int(self.reserved) - self._checkpoint_position
+        return behind * 100 >= limits.GOI_CHECKPOINT_PERCENT * len(self._fabric.goi)
+
+    def step(self, now_ns: int, wall_ns: int) -> FrontierStop:
+        """Commit whatever can be committed; `now_ns` is for lease and watchdog, `wall_ns` for timestamps."""
+        store_release_u64(self._fabric.control_words, records.CONTROL_LEASE, now_ns + self._lease_ns)
+        before = limit = self._limit
+        for ring in self._ranges:
+            limit = drain_ranges(ring.words, ring.counters, *self._heap, limit)
+        if limit == before:
+            limit = self._watch(now_ns)
+        if limit > before:
+            self._advanced_ns = now_ns
+            self._limit = limit
+        while True:
+            code = kernels.commit_run(limit, wall_ns, *self._run)
+            if code != kernels.RUN_CONTROL:
+                break
+            self._carry_out()
+        if code == kernels.RUN_STALE_TERM:
+            raise InvariantError("INV-GOI-TERM", f"position {self.committed} is not of term {self._term}")
+        return FrontierStop(code)
+
+    def advance_durable(self, members: Iterable[int], min_replicas: int) -> Position:
+        """Take what every member of the view has made durable, if there are enough of them; the durable frontier."""
+        mask = sum(1 << replica for replica in set(members))
+        if not 0 <= mask < 1 << limits.FABRIC_REPLICAS_MAX or min_replicas < 1:
+            raise InvalidInputError(
+                f"members {mask:#x}, at least {min_replicas}: they are from 0 to {limits.FABRIC_REPLICAS_MAX - 1}, and "
+                f"nothing is durable without one"
+            )
+        durable = kernels.advance_durable(self._control, self._replicas, mask, min_replicas)
+        self._raise_floor()
+        return Position(int(durable))
+
+    def advance_completion(self) -> int:
+        """Free slots of brokers whose batches are durable, with their bytes; how many."""
+        return int(kernels.advance_completion(self._control, self._results, self._completion, self._laps.size))
+
+    def write_checkpoint(self, clients: Bytes) -> Position:
+        """Write what a recovery begins with: the rows of all clients, and those of the topics; its position.
+
+        No worker may have entries waiting for a position (INV-GOI-QUIESCENT).
+        """
+        committed = self.committed
+        if self.reserved != committed or int(self._settled[:: private.LINE_WORDS].min()) < committed:
+            raise WrongStateError(
+                f"{self.reserved} positions are handed out, {committed} committed, and settled by the workers below "
+                f"{self._settled[:: private.LINE_WORDS].min()}: step all of them first"
+            )
+        newest = newest_checkpoint(self._fabric)
+        write_checkpoint(
+            self._fabric,
+            Checkpoint(
+                generation=newest.generation + 1 if newest else 1,
+                position=committed,
+                term=self._term,
+                timestamp_ns=self.frontier.last_timestamp_ns,
+                clients=clients,
+                topics=self.frontier.export_rows(),
+            ),
+        )
+        self._checkpoint_position = committed
+        self._raise_floor()
+        return committed
+
+    def _raise_floor(self) -> None:
+        store_release_u64(self._counters, private.FLOOR, min(self.durable, self._checkpoint_position))
+
+    def _watch(self, now_ns: int) -> int:
+        """The limit, found by looking at the index itself if it has stood for too long."""
+        limit = self._limit
+        open_positions = int(self.reserved) - limit
+        if open_positions == 0 or self._advanced_ns is None:
+            self._advanced_ns = now_ns
+        elif now_ns - self._advanced_ns >= self._reconcile_ns:
+            self._advanced_ns = now_ns
+            found = int(ready_slots(self._goi, records.GOI_TOKEN, limit, open_positions))
+            if found:
+                self.reconciled += 1
+                return int(join_ranges(*self._heap, limit + found))
+        return limit
+
+    def _carry_out(self) -> None:
+        """Let the owner do what the CONTROL at the next position says."""
+        position = self.committed
+        self._on_control(position)
+        numbers = self.frontier.state[-1]
+        check(
+            int(numbers[NEXT_POSITION]) == position + 1,
+            "INV-GOI-ORDER",
+            f"after the control at {position} the next position is {numbers[NEXT_POSITION]}",
+        )
+        place = position & (len(self._fabric.goi) - 1)
+        topic_id = int(self._goi[place * records.SLOT_WORDS + 1]) & _LOW_HALF
+        timestamp_ns = int(numbers[LAST_TIMESTAMP])
+        kernels.write_side(*(self._side, place * kernels.SIDE_WORDS, topic_id, STATUS_OK, 0, 0, 0, timestamp_ns))

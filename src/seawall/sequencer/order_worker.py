@@ -1,0 +1,449 @@
+"""A worker of the sequencer: from refs of slots to entries of the global order index.
+
+Each client belongs to one worker. A worker has the windows of its clients, holds batches of order 5 that are ahead of
+their turn, and writes what it has decided. One step:
+
+    settle    batches that were committed since get their numbers in the window
+    drain     up to `drain_refs` refs are decided on (`kernels.ordering`)
+    expire    gaps whose time is over are skipped (`kernels.gaps`)
+    write     one reservation for all of it, the entries, one range for the frontier (`kernels.order_entries`)
+
+A ring of entries that is nearly full stalls a worker: what is decided waits, nothing more is taken, and the next step
+tries again. A client whose row is not in memory is asked for from `ClientRows`; if there is no room for it, rows that
+have been idle longest go there.
+
+The gap clock counts the time given to `step`, without what lies between `pause_gaps` and `resume_gaps`.
+
+INV-ORDER-ONCE, INV-ORDER-CLIENT, INV-READY-ROOM: `kernels.ordering`. INV-GOI-WRAP, INV-GOI-DISJOINT: `order_entries`.
+INV-HOLD-PAGE, INV-HOLD-RING: `kernels.holding`.
+
+What a crash does: windows, held batches and what is ready are gone. Held slots are pinned and are collected again;
+windows come from a checkpoint and the entries behind it. One thread uses a worker; several workers may be on several
+threads. It must not know topics, what the frontier will say, or where rows are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Position, SessionEpoch
+from seawall.errors import ConflictError, FullError, InvalidInputError
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.fabric.records import Words
+from seawall.kernels import client_window as window_kernels
+from seawall.kernels import gaps, holding, order_entries, ordering
+from seawall.kernels.atomics import load_acquire_u64
+from seawall.kernels.rings import CONSUMED
+from seawall.kernels.tables import table_find
+from seawall.sequencer import shared as shared_memory
+from seawall.sequencer.client_window import ClientWindow
+from seawall.sequencer.shared import SequencerShared, SpscRing
+from seawall.wire.codes import AckStatus, ErrorCode
+
+assert (order_entries.RESERVED, order_entries.FLOOR) == (shared_memory.RESERVED, shared_memory.FLOOR)
+assert order_entries.NOTHING_UNSETTLED == shared_memory.NOTHING_UNSETTLED
+assert order_entries.LINE_WORDS == holding.HOLD_WORDS == shared_memory.LINE_WORDS
+assert records.FLAG_STRONG_ORDER | records.FLAG_RECOVERED == order_entries.FLAGS_KEPT
+assert (order_entries.FLAG_SKIP, order_entries.FLAG_SKIP_RANGE) == (records.FLAG_SKIP, records.FLAG_SKIP_RANGE)
+assert (order_entries.FLAG_NOP, order_entries.FLAG_CONTROL) == (records.FLAG_NOP, records.FLAG_CONTROL)
+assert (holding.STATUS_DUPLICATE, holding.STATUS_REJECTED) == (AckStatus.DUPLICATE, AckStatus.REJECTED)
+assert (holding.STATUS_OK, holding.STATUS_RETRY) == (AckStatus.OK, AckStatus.RETRY)
+assert (ordering.REASON_FENCED, ordering.REASON_MISMATCH) == (ErrorCode.FENCED, ErrorCode.PAYLOAD_MISMATCH)
+assert (ordering.REASON_SKIPPED, ordering.REASON_OUTSIDE_WINDOW) == (
+    ErrorCode.CLIENT_SEQ_SKIPPED,
+    ErrorCode.OUTSIDE_SESSION_WINDOW,
+)
+assert holding.BROKERS == limits.FABRIC_BROKERS_MAX
+
+_FENCED: Final = holding.STATUS_REJECTED | ordering.REASON_FENCED << holding.REASON_SHIFT
+_EVICTED_AT_ONCE: Final = 64
+
+
+class ClientRows(Protocol):
+    """Where rows of clients are that no worker has in memory."""
+
+    def load(self, client_id: ClientId) -> bytes | None:
+        """The row of a client (64 bytes) as it was saved last, or None if there is none."""
+
+    def save(self, rows: bytes) -> None:
+        """Keep rows, 64 bytes each; the worker forgets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """How much a worker takes, holds and remembers."""
+
+    drain_refs: int = limits.SEQUENCER_DRAIN_REFS
+    hold_max: int = limits.HELD_BATCHES_MAX
+    pages: int = limits.HELD_PAGES
+    hold_high_percent: int = limits.HELD_HIGH_WATERMARK_PERCENT
+    goi_high_percent: int = limits.GOI_HIGH_WATERMARK_PERCENT
+    goi_low_percent: int = limits.GOI_LOW_WATERMARK_PERCENT
+    silence_ns: int = limits.GAP_SILENCE_MS * 1_000_000
+    clients_max: int = limits.WORKER_CLIENTS_MAX
+    remembered_max: int = limits.CLIENTS_REMEMBERED
+
+    def __post_init__(self) -> None:
+        if min(self.drain_refs, self.pages, self.hold_max * self.hold_high_percent // 100) < 1:
+            raise InvalidInputError(
+                f"a worker that drains {self.drain_refs} refs, holds {self.hold_max} batches up to "
+                f"{self.hold_high_percent} %, of {self.pages} clients: each must leave at least 1"
+            )
+        if not 0 <= self.goi_low_percent <= self.goi_high_percent <= 100 or self.goi_high_percent == 0:
+            raise InvalidInputError(
+                f"watermarks of {self.goi_low_percent} and {self.goi_high_percent} %: the low one is not the higher"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpening:
+    """A session that is open: where its publisher goes on, and the position of the control entry that says so."""
+
+    next_expected: ClientSeq
+    position: Position
+
+
+class OrderWorker:
+    """One worker: the clients that `kernels.collecting.worker_of` gives it."""
+
+    __slots__ = (
+        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_keys", "_memories", "_notes", "_pages"),
+        *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
+        *("_shared", "_sides", "_state", "_term", "_unsettled", "_used", "_values", "_worker", "window"),
+    )
+
+    def __init__(
+        self,
+        arrays: FabricArrays,
+        shared: SequencerShared,
+        worker: int,
+        *,
+        term: int,
+        rows: ClientRows,
+        settings: OrderSettings | None = None,
+    ) -> None:
+        if len(arrays.goi) != shared.goi_entries:
+            raise InvalidInputError(f"a fabric of {len(arrays.goi)} entries, a sequencer of {shared.goi_entries}")
+        own = settings or OrderSettings()
+        self._settings: Final = own
+        self._arrays: Final = arrays
+        self._shared: Final = shared
+        self._worker: Final = worker
+        self._term: Final = term
+        self._rows: Final = rows
+        self._pbr_entries: Final = len(arrays.pbr[0])
+        self._notes: Final = shared.notes.view(np.int64)
+        self._queues: Final = tuple(queues[worker] for queues in shared.queues)
+        self._range: Final = shared.ranges[worker]
+        #: The windows of this worker's clients; recovery fills them before the first step.
+        self.window: Final = ClientWindow(clients_max=own.clients_max, remembered_max=own.remembered_max)
+        (self._keys, self._values, self._used, self._clients, self._sides, self._memories, self._results, _) = (
+            self.window.admission_arrays
+        )
+        self._ready: Final = np.zeros(
+            (own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2) * holding.READY_WORDS, np.int64
+        )
+        self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
+        self._holds: Final = _empty_holds(own.hold_max)
+        self._pages: Final = _empty_pages(own.pages)
+        self._state: Final = np.zeros(holding.STATE_WORDS, np.int64)
+        self._state[holding.HOLD_FREE] = holding.BROKERS
+        self._state[holding.NEXT_DEADLINE] = holding.NEVER
+        self._state[holding.HOLD_HIGH] = own.hold_max * own.hold_high_percent // 100
+        self._state[holding.PIN_LIMIT] = max(1, self._pbr_entries * own.hold_high_percent // 100)
+        self._state[holding.SILENCE_NS] = own.silence_ns
+        self._goi_high: Final = max(1, shared.goi_entries * own.goi_high_percent // 100)
+        self._goi_low: Final = shared.goi_entries * own.goi_low_percent // 100
+        self._paused_at: int | None = None
+        self._paused_ns = 0
+
+    @property
+    def held(self) -> int:
+        """Batches that wait for an earlier one of their client."""
+        return int(self._state[holding.HELD])
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are decided and have no position, because the ring of entries is too full."""
+        return int(self._state[holding.READY_TAIL] - self._state[holding.READY_HEAD])
+
+    @property
+    def unsettled(self) -> int:
+        """Batches that have a position and do not know their numbers yet."""
+        return int(self._state[holding.UNSETTLED_TAIL] - self._state[holding.UNSETTLED_HEAD])
+
+    @property
+    def bounced(self) -> int:
+        """Held batches that were sent back so far."""
+        return int(self._state[holding.BOUNCED_TOTAL])
+
+    @property
+    def skipped(self) -> int:
+        """Client seqs that were given up so far."""
+        return int(self._state[holding.SKIPPED_TOTAL])
+
+    def step(self, now_ns: int) -> int:
+        """Do what can be done now; how many entries were written."""
+        self.settle()
+        written = self._write()
+        if self.waiting:
+            return written
+        gap_now = self._gap_time(now_ns)
+        share = max(1, self._settings.drain_refs // len(self._queues))
+        for queue in self._queues:
+            self._drain(queue, share, gap_now)
+        if self._paused_at is None:
+            self._expire(gap_now)
+        return written + self._write()
+
+    def flush(self) -> int:
+        """Settle, and write what is decided, without taking more; how many entries were written."""
+        self.settle()
+        return self._write()
+
+    def settle(self) -> int:
+        """Let the windows know what became of batches that were committed since; how many."""
+        return order_entries.settle_entries(
+            load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED),
+            self._arrays.side_words,
+            self._arrays.result_all_words,
+            self._pbr_entries,
+            self._shared.goi_entries,
+            self._clients,
+            self._sides,
+            self._results,
+            self._unsettled,
+            self._shared.settled,
+            self._worker,
+            self._state,
+        )
+
+    def open_session(
+        self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0
+    ) -> SessionOpening | None:
+        """Open a session, which fences older ones, and order its control entry; None if that has to wait.
+
+        What is held of an older session is refused ahead of that entry. `after_gap_ns` is how long the session allows
+        a gap to last; with 0 a gap lasts until the session has been silent for long enough.
+        """
+        if after_gap_ns < 0:
+            raise InvalidInputError(f"a gap of {after_gap_ns} ns: 0 or more")
+        if not self._is_idle():
+            return None
+        try:
+            if client_id not in self.window and not self._fetch(client_id) and not self._make_room():
+                return None
+        except FullError:
+            return None
+        before = self.window.state(client_id) if client_id in self.window else None
+        next_expected = self.window.open(client_id, session_epoch, start_seq)
+        row = int(self._values[table_find(self._keys, self._used, np.uint64(client_id))])
+        page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1
+        held = int(self._pages[page * holding.PAGE_WORDS + holding.PAGE_HELD]) if page >= 0 else 0
+        start = self._reserve(held + 1, held + 1)
+        if start is None:
+            if before is None:
+                self.window.forget(client_id)
+            else:
+                self._clients[row, window_kernels.SESSION_EPOCH] = before.session_epoch
+            return None
+        self._sides[row, window_kernels.SIDE_GAP_NS] = after_gap_ns
+        holding.bounce_client(self._sides, self._holds, self._pages, self._ready, self._state, row, _FENCED)
+        holding.push_ready(self._ready, self._state, 0, holding.KIND_CONTROL, client_id, next_expected)
+        self._write_at(start)
+        return SessionOpening(next_expected, Position(start + held))
+
+    def order_control(
+        self, *, topic_id: int = 0, client_id: int = 0, client_seq: int = 0, record_count: int = 0
+    ) -> Position | None:
+        """Order a control entry; its position, or None if that has to wait."""
+        start = self._reserve(1, 1) if self._is_idle() else None
+        if start is None:
+            return None
+        code = holding.KIND_CONTROL | record_count
+        holding.push_ready(self._ready, self._state, topic_id, code, client_id, client_seq)
+        self._write_at(start)
+        return Position(start)
+
+    def evictable(self, count: int) -> list[ClientId]:
+        """Clients that have been idle longest and of which nothing is held, ready or unsettled."""
+        busy = self._busy_clients()
+        idle = self.window.longest_idle(count + len(busy))
+        return [client_id for client_id in idle if client_id not in busy][:count]
+
+    def take_rows(self, client_ids: Iterable[ClientId]) -> bytes:
+        """Rows of the named clients, 64 bytes each, which are then forgotten here."""
+        named = list(client_ids)
+        busy = self._busy_clients().intersection(named)
+        if busy:
+            raise ConflictError(f"client {min(busy):016x} has batches under way: take those that `evictable` names")
+        taken = self.window.export_rows(named)
+        for client_id in named:
+            self.window.forget(client_id)
+        return taken
+
+    def import_rows(self, rows: bytes | memoryview) -> int:
+        """Take rows of clients that belong to this worker; how many."""
+        return self.window.import_rows(rows)
+
+    def pause_gaps(self, now_ns: int) -> None:
+        """Stop all gap clocks: something is being replaced, and publishers cannot reach us."""
+        if self._paused_at is None:
+            self._paused_at = now_ns
+
+    def resume_gaps(self, now_ns: int) -> None:
+        """Let the gap clocks go on where they were stopped."""
+        if self._paused_at is not None:
+            self._paused_ns += now_ns - self._paused_at
+            self._paused_at = None
+
+    def _gap_time(self, now_ns: int) -> int:
+        return (now_ns if self._paused_at is None else self._paused_at) - self._paused_ns
+
+    def _is_idle(self) -> bool:
+        """Whether nothing is left to write, after trying to."""
+        self.flush()
+        return self.waiting == 0
+
+    def _drain(self, queue: SpscRing, limit: int, now_ns: int) -> None:
+        absent = ordering.NO_CLIENT
+        end = int(queue.counters[CONSUMED]) + limit
+        while True:
+            code = ordering.drain_refs(
+                queue.words,
+                queue.counters,
+                end - int(queue.counters[CONSUMED]),
+                self._arrays.pbr_all_words,
+                self._pbr_entries,
+                now_ns,
+                absent,
+                self._keys,
+                self._values,
+                self._used,
+                self._clients,
+                self._sides,
+                self._memories,
+                self._results,
+                self._holds,
+                self._pages,
+                self._ready,
+                self._state,
+                self._shared.collected,
+            )
+            if code == ordering.DRAIN_DONE:
+                return
+            client_id = ClientId(int(self._state[holding.UNKNOWN_CLIENT]))
+            try:
+                known = self._fetch(client_id)
+            except FullError:
+                return  # every client in memory has something under way: the next step finds some that have not
+            if not known:
+                absent = client_id
+
+    def _fetch(self, client_id: ClientId) -> bool:
+        """Take a client's row into memory; false if there is none."""
+        row = self._rows.load(client_id)
+        if row is None:
+            return False
+        if not self._make_room():
+            raise FullError(f"no row of {self._settings.clients_max} clients can be spared for client {client_id:016x}")
+        self.window.import_rows(row)
+        return True
+
+    def _make_room(self) -> bool:
+        """Whether there is a row for another client, some idle ones having left for it where needed."""
+        if len(self.window) < self._settings.clients_max:
+            return True
+        idle = self.evictable(max(1, self._settings.clients_max // _EVICTED_AT_ONCE))
+        if idle:
+            self._rows.save(self.take_rows(idle))
+        return bool(idle)
+
+    def _busy_clients(self) -> set[ClientId]:
+        first, end = (int(self._state[at]) for at in (holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL))
+        places = np.arange(first, end) % self._shared.goi_entries
+        unsettled = self._unsettled.reshape(-1, order_entries.UNSETTLED_WORDS)[places, order_entries.UNSETTLED_ROW]
+        first, end = (int(self._state[at]) for at in (holding.READY_HEAD, holding.READY_TAIL))
+        ready = self._ready.reshape(-1, holding.READY_WORDS)[first:end]
+        is_client = (ready[:, holding.READY_ROW] >= 0) & (ready[:, holding.READY_CODE] < holding.KIND_CONTROL)
+        held = np.flatnonzero(self._sides[:, window_kernels.SIDE_PAGE])
+        rows = np.unique(np.concatenate((unsettled, ready[is_client, holding.READY_ROW], held)))
+        return {ClientId(number) for number in self._clients[rows, window_kernels.CLIENT_ID].tolist()}
+
+    def _expire(self, now_ns: int) -> None:
+        gaps.expire_gaps(
+            self._arrays.pbr_all_words,
+            self._pbr_entries,
+            now_ns,
+            self._clients,
+            self._sides,
+            self._memories,
+            self._results,
+            self._holds,
+            self._pages,
+            self._ready,
+            self._state,
+        )
+
+    def _write(self) -> int:
+        """Write as much of what is ready as has room; how many entries."""
+        count = self.waiting
+        start = self._reserve(1, count) if count else None
+        return 0 if start is None else self._write_at(start)
+
+    def _reserve(self, least: int, most: int) -> int | None:
+        if not order_entries.has_range_room(self._range.words, self._range.counters):
+            return None
+        start = order_entries.reserve_positions(
+            self._shared.counters,
+            self._shared.settled,
+            self._worker,
+            self._shared.goi_entries,
+            self._goi_high,
+            self._goi_low,
+            least,
+            most,
+            self._state,
+        )
+        return None if start == order_entries.NONE_RESERVED else start
+
+    def _write_at(self, start: int) -> int:
+        order_entries.write_entries(
+            start,
+            self._term,
+            self._arrays.pbr_all_words,
+            self._pbr_entries,
+            self._arrays.goi_words,
+            self._notes,
+            self._clients,
+            self._results,
+            self._ready,
+            self._unsettled,
+            self._range.words,
+            self._range.counters,
+            self._state,
+        )
+        return int(self._state[holding.RESERVED_COUNT])
+
+
+def _empty_holds(count: int) -> Words:
+    """Rings of brokers that hold nothing, and `count` free rows in a chain."""
+    holds = np.zeros((holding.BROKERS + count, holding.HOLD_WORDS), np.int64)
+    numbers = np.arange(len(holds))
+    holds[:, holding.HOLD_NEWER] = numbers + 1
+    ends = numbers[: holding.BROKERS]
+    holds[ends, holding.HOLD_NEWER] = holds[ends, holding.HOLD_OLDER] = ends
+    return holds.reshape(-1)
+
+
+def _empty_pages(count: int) -> Words:
+    """Free pages in a chain; the last one is followed by −1."""
+    pages = np.zeros((count, holding.PAGE_WORDS), np.int64)
+    pages[:, holding.PAGE_NEXT_FREE] = [*range(1, count), -1]
+    return pages.reshape(-1)

@@ -1,0 +1,341 @@
+"""The sequencer of a pod, put together: collectors, workers and the commit frontier, in one of three modes.
+
+    single           one collector and one worker: collect, order, commit, one after the other, one reservation a cycle
+    shard_worker     one worker that drains without end, beside its collector and the frontier
+    scatter_gather   several collectors and workers; each worker has its own clients and its own reservations
+
+All three are the same roles; they differ in how many there are, and in who steps them: `step` does all of them in turn,
+`roles` are for whoever gives each a thread or a turn of its own. A role is not stepped by two at a time; `open_session`
+and `order_control` are calls to the worker of a client, and count as a step of it.
+
+Checkpoints. When enough positions have passed since the last, workers take nothing more until everything that is
+reserved is committed and settled, and then the rows of all clients and topics are written to the fabric
+(INV-GOI-QUIESCENT). What workers may have decided by then always fits the ring of entries: what they drain and hold is
+bounded by parts of it, or such a pause could never end.
+
+A start is cold, from what the owner knows, or warm, from what is in the fabric (`recovery`). The term was granted by
+whoever starts it. It must not know files, brokers or what a control means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, SessionEpoch, Term, TopicId
+from seawall.errors import InvalidInputError
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.collecting import worker_of
+from seawall.sequencer.collector import Collector, CollectorSettings
+from seawall.sequencer.frontier import CommitFrontier
+from seawall.sequencer.goi_frontier import FrontierStop, GoiFrontier
+from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOpening
+from seawall.sequencer.recovery import RingResume, WarmRecovery
+from seawall.sequencer.shared import SequencerShared
+
+#: The part of its share of the ring of entries that a worker may drain at once, and hold: twice this still fits between the moment
+#: when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
+_WORKER_PART: Final = 8
+
+
+class SequencerMode(StrEnum):
+    """How the work is shared out."""
+
+    SINGLE = "single"
+    SHARD_WORKER = "shard_worker"
+    SCATTER_GATHER = "scatter_gather"
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerSettings:
+    """The mode, and how many of each; `workers` and `collectors` are more than one in `scatter_gather` alone."""
+
+    mode: SequencerMode = SequencerMode.SINGLE
+    collectors: int = 1
+    workers: int = 1
+    collecting: CollectorSettings = field(default_factory=CollectorSettings)
+    ordering: OrderSettings = field(default_factory=OrderSettings)
+    reconcile_after_ns: int = limits.GOI_RECONCILE_MS * 1_000_000
+
+    def __post_init__(self) -> None:
+        is_many = self.mode is SequencerMode.SCATTER_GATHER
+        if min(self.collectors, self.workers) < 1 or (not is_many and max(self.collectors, self.workers) > 1):
+            raise InvalidInputError(
+                f"mode {self.mode} with {self.collectors} collectors and {self.workers} workers: one of each, "
+                f"or more of them in mode {SequencerMode.SCATTER_GATHER}"
+            )
+
+
+class Moment(NamedTuple):
+    """When a step is: by the clock that never goes back, and by the one on the wall."""
+
+    now_ns: int
+    wall_ns: int
+
+
+class Role(NamedTuple):
+    """One part of the sequencer: `step` does what there is to do at a moment, and says how much that was."""
+
+    name: str
+    step: Callable[[Moment], int]
+
+
+class Owner(Protocol):
+    """Who carries out what the sequencer orders."""
+
+    def load(self, client_id: ClientId) -> bytes | None:
+        """The row of a client (64 bytes) as it was saved last, or None if there is none."""
+
+    def save(self, rows: bytes) -> None:
+        """Keep rows, 64 bytes each; nobody else has them any more."""
+
+    def carry_out(self, position: Position) -> None:
+        """Make the change that was ordered at a position; everything before it is committed."""
+
+    def raise_ceilings(self) -> None:
+        """Make higher ceilings durable for the topics that run out of seqs."""
+
+
+class RecoveryOwner(Owner, Protocol):
+    """Who knows what the fabric does not."""
+
+    def repeat_for_topics(self, position: Position) -> None:
+        """Change the topics of the frontier as the control at a position did."""
+
+    def repeat_for_clients(self, position: Position) -> None:
+        """Open the session that the control at a position opened, if it did that."""
+
+    def offset_after(self, topic_id: TopicId, position: Position) -> Offset:
+        """The byte offset behind a topic's batch at a position, which is durable."""
+
+
+class PodSequencer:
+    """A running sequencer. Made by `start_cold` or `start_warm`."""
+
+    __slots__ = (
+        *("_collectors", "_owner", "_resting", "_shared", "frontier", "is_quiescing", "roles", "term", "workers"),
+    )
+
+    def __init__(
+        self,
+        fabric: FabricArrays,
+        shared: SequencerShared,
+        settings: SequencerSettings,
+        owner: Owner,
+        term: Term,
+        frontier: GoiFrontier,
+    ) -> None:
+        brokers = len(fabric.pbr)
+        ordering = _within(settings.ordering, shared.goi_entries // settings.workers)
+        self.term: Final = term
+        self.frontier: Final = frontier
+        self._shared: Final = shared
+        self._owner: Final = owner
+        self._collectors: Final = tuple(
+            Collector(fabric, shared, number, range(number, brokers, settings.collectors), settings.collecting)
+            for number in range(settings.collectors)
+        )
+        self.workers: Final = tuple(
+            OrderWorker(fabric, shared, number, term=term, rows=owner, settings=ordering)
+            for number in range(settings.workers)
+        )
+        #: Whether workers take nothing more, because of a checkpoint; and those that have come to rest for it.
+        self.is_quiescing = False
+        self._resting: Final[set[int]] = set()
+        #: In the order in which work passes them.
+        self.roles: Final = (
+            *(Role(f"collector {number}", _collecting(each)) for number, each in enumerate(self._collectors)),
+            *(Role(f"worker {number}", self._working(number, each)) for number, each in enumerate(self.workers)),
+            Role("frontier", self._commit),
+        )
+
+    @classmethod
+    def start_cold(
+        cls,
+        fabric: FabricArrays,
+        frontier: CommitFrontier,
+        owner: Owner,
+        term: Term,
+        settings: SequencerSettings | None = None,
+    ) -> PodSequencer:
+        """Begin in a new fabric, where the frontier stands: everything before it is on disk."""
+        own = settings or SequencerSettings()
+        start = frontier.next_position
+        shared = _shared(fabric, own, start)
+        for word, value in (
+            (records.CONTROL_TERM, term),
+            (records.CONTROL_COMMITTED, start),
+            (records.CONTROL_DURABLE, start),
+        ):
+            store_release_u64(fabric.control_words, word, value)
+        made = GoiFrontier(
+            *(fabric, shared, frontier),
+            on_control=owner.carry_out,
+            term_start=start,
+            reconcile_after_ns=own.reconcile_after_ns,
+        )
+        sequencer = cls(fabric, shared, own, owner, term, made)
+        sequencer.checkpoint()
+        return sequencer
+
+    @classmethod
+    def start_warm(
+        cls,
+        fabric: FabricArrays,
+        frontier: CommitFrontier,
+        owner: RecoveryOwner,
+        settings: SequencerSettings | None = None,
+        *,
+        moment: Moment,
+    ) -> PodSequencer:
+        """Go on in a fabric whose sequencer has ended, in the next term. `frontier` is empty and gets its topics."""
+        own = settings or SequencerSettings()
+        recovery = WarmRecovery(fabric, frontier)
+        recovery.replay_topics(owner.repeat_for_topics, owner.offset_after)
+        resumes = recovery.restore_results()
+        shared = _shared(fabric, own, recovery.start)
+        made = GoiFrontier(
+            *(fabric, shared, frontier),
+            on_control=owner.carry_out,
+            term_start=recovery.start,
+            limit=recovery.start,
+            reconcile_after_ns=own.reconcile_after_ns,
+        )
+        sequencer = cls(fabric, shared, own, owner, recovery.term, made)
+        while made.step(*moment) is FrontierStop.NEEDS_CEILING:
+            owner.raise_ceilings()
+        sequencer._restore_clients(recovery, owner)
+        sequencer._resume_rings(resumes)
+        return sequencer
+
+    # --- work ----------------------------------------------------------------------------------------------------
+
+    def step(self, moment: Moment) -> int:
+        """A step of every role, in the order in which work passes them; how much they did."""
+        return sum(role.step(moment) for role in self.roles)
+
+    def advance_durable(self, members: Iterable[int], min_replicas: int) -> Position:
+        """Take what the replicas that count have made durable, and free what is not needed any more."""
+        durable = self.frontier.advance_durable(members, min_replicas)
+        self.frontier.advance_completion()
+        return durable
+
+    def open_session(
+        self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0
+    ) -> SessionOpening | None:
+        """Open a session at the position of a control entry; None if that has to wait."""
+        if self.is_quiescing:
+            return None
+        worker = self._worker_of(client_id)
+        return worker.open_session(client_id, session_epoch, start_seq, after_gap_ns=after_gap_ns)
+
+    def order_control(self, topic_id: TopicId | None = None) -> Position | None:
+        """Order a change that the owner makes at its position; None if that has to wait."""
+        return None if self.is_quiescing else self.workers[0].order_control(topic_id=topic_id or 0)
+
+    # --- brokers -------------------------------------------------------------------------------------------------
+
+    def broker_ended(self, broker: int, now_ns: int) -> None:
+        """A broker has ended: what it claimed and did not publish is not waited for, and gap clocks stand still."""
+        self._collector_of(broker).mark_dead(broker)
+        for worker in self.workers:
+            worker.pause_gaps(now_ns)
+
+    def broker_began(self, broker: int, now_ns: int) -> None:
+        """Another broker has taken the ring over."""
+        self._collector_of(broker).mark_alive(broker)
+        for worker in self.workers:
+            worker.resume_gaps(now_ns)
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> Position:
+        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile."""
+        rows = b"".join(worker.window.export_rows() for worker in self.workers)
+        return self.frontier.write_checkpoint(np.frombuffer(rows, np.uint8))
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _working(self, number: int, worker: OrderWorker) -> Callable[[Moment], int]:
+        def step(moment: Moment) -> int:
+            if not self.is_quiescing:
+                return worker.step(moment.now_ns)
+            if number in self._resting:
+                return 0
+            done = worker.flush()
+            if not worker.waiting and not worker.unsettled:
+                self._resting.add(number)
+            return done
+
+        return step
+
+    def _commit(self, moment: Moment) -> int:
+        before = self.frontier.committed
+        if self.frontier.step(*moment) is FrontierStop.NEEDS_CEILING:
+            self._owner.raise_ceilings()
+            self.frontier.step(*moment)
+        if self.is_quiescing:
+            # Those who rest touch nothing before they are told to go on.
+            if len(self._resting) == len(self.workers) and self.frontier.reserved == self.frontier.committed:
+                self.checkpoint()
+                self._resting.clear()
+                self.is_quiescing = False
+        elif self.frontier.is_checkpoint_due:
+            self.is_quiescing = True
+        return self.frontier.committed - before
+
+    def _worker_of(self, client_id: ClientId) -> OrderWorker:
+        return self.workers[worker_of(_signed(client_id), len(self.workers))]
+
+    def _collector_of(self, broker: int) -> Collector:
+        return self._collectors[broker % len(self._collectors)]
+
+    def _restore_clients(self, recovery: WarmRecovery, owner: RecoveryOwner) -> None:
+        def number_of(client_id: ClientId) -> int:
+            return worker_of(_signed(client_id), len(self.workers))
+
+        def import_client(client_id: ClientId) -> bool:
+            row = owner.load(client_id)
+            if row is None:
+                return False
+            self.workers[number_of(client_id)].import_rows(row)
+            return True
+
+        recovery.replay_clients(
+            [worker.window for worker in self.workers],
+            number_of,
+            on_control=owner.repeat_for_clients,
+            import_client=import_client,
+        )
+
+    def _resume_rings(self, resumes: Iterable[RingResume]) -> None:
+        for broker, resume in enumerate(resumes):
+            self._collector_of(broker).resume(broker, resume.cursor, resume.taken)
+
+
+def _collecting(collector: Collector) -> Callable[[Moment], int]:
+    def step(moment: Moment) -> int:
+        return collector.step(moment.now_ns)
+
+    return step
+
+
+def _shared(fabric: FabricArrays, settings: SequencerSettings, start: Position) -> SequencerShared:
+    return SequencerShared.make(len(fabric.goi), settings.collectors, settings.workers, start=start)
+
+
+def _within(ordering: OrderSettings, share: int) -> OrderSettings:
+    """As is set, within what a worker's share of the ring of entries allows."""
+    most = share // _WORKER_PART
+    return replace(ordering, drain_refs=min(ordering.drain_refs, most), hold_max=min(ordering.hold_max, most))
+
+
+def _signed(client_id: ClientId) -> int:
+    return int(np.int64(np.uint64(client_id)))

@@ -1,0 +1,527 @@
+"""A store that follows an order: what it holds is what the same records, appended, would have made."""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+import pytest
+
+import seawall
+from seawall import limits
+from seawall.core.types import Position, Seq, TopicId
+from seawall.engine.appends import Append
+from seawall.engine.following import Follower
+from seawall.engine.opening import open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, SyncError, WrongStateError
+from seawall.io.clocks import OsClock
+from seawall.io.files import OsFiles
+from seawall.limits import BATCH_HEADER_SIZE, KIB
+from seawall.storage.control_batches import Aside, parts_of, read_control
+from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.epochs import WalAddress
+from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.testing import SimClock, SimDisk
+from seawall.testing.committed_order import CommittedOrder
+from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.keys import key_of
+from seawall.topics.skips import Skip
+from seawall.wire.codes import AckStatus, BatchFlags, ErrorCode
+from seawall.wire.records import Record, encode_block
+
+SMALL = StoreSettings(
+    wal_file_size=limits.WAL_FILE_SIZE_MIN * 8, ceiling_step=1 << 12, ballast_size=4096, checkpoint_size=1 << 62
+)
+CLASSES = [*Durability]
+
+
+class Pod:
+    """A store on a simulated disk that follows, and the order it follows."""
+
+    def __init__(self, disk: SimDisk | None = None, settings: StoreSettings = SMALL, **sizes: int) -> None:
+        self.disk = SimDisk(seed=1) if disk is None else disk
+        self.clock = SimClock(wall_ns=10**18)
+        self.settings = settings
+        self.sizes = {"goi_entries": 256, "blog_size": 512 * KIB} | sizes
+        self.store = self.open()
+
+    def open(self, *, follows: bool = False) -> Store:
+        self.clock.advance(1)
+        machine = Machine(self.disk, self.clock, lambda count: bytes(range(count)), pid=7)
+        self.store = open_store(machine, "/data", self.settings, follows=follows)
+        return self.store
+
+    def start(self) -> None:
+        self.order = CommittedOrder(self.store._writer.frontier, term=self.store._term, **self.sizes)
+        self.follower = self.store.follow(goi_entries=self.sizes["goi_entries"], blog_size=self.sizes["blog_size"])
+
+    def batch(self, topic_id: int, *values: bytes, **fields: int) -> AckStatus:
+        block = encode_block([Record(1, value) for value in values])
+        return self.order.batch(topic_id, block, len(values), wall_ns=self.clock.wall_ns(), **fields)
+
+    def follow(self) -> None:
+        self.order.follow_all(self.follower)
+
+    def logged(self) -> list[tuple[int, object]]:
+        """What the log holds: appends as their base seq, controls as they are."""
+        items = read_wal(self.disk, "/data/wal", self.store._directory.directory_id, WalAddress(0))
+        found: list[tuple[int, object]] = []
+        for item in items:
+            if isinstance(item, WalBatch):
+                header = item.header
+                control = read_control(header, item.data[BATCH_HEADER_SIZE:]) if header.is_control else None
+                found.append((header.position, header.base_seq if control is None else control))
+        return found
+
+
+def pod_with(*classes: Durability, disk: SimDisk | None = None, **fields: int) -> Pod:
+    pod = Pod(disk)
+    for number, durability in enumerate(classes):
+        pod.store.create_topic(f"t{number}", TopicConfig(durability=durability, **fields))
+    pod.start()
+    return pod
+
+
+def shown(store: Store) -> dict[str, object]:
+    """Everything a reader could see, and what the next numbers depend on."""
+    found: dict[str, object] = {}
+    for topic in store.catalog:
+        items = []
+        seq = topic.floor
+        while seq < topic.next_seq:
+            for item in store.read(topic.name, seq, size_max=1 << 20):
+                items.append(
+                    (item.base_seq, bytes(item.block), item.position, item.timestamp_ns)
+                    if hasattr(item, "block")
+                    else item
+                )
+                seq = item.next_seq if hasattr(item, "next_seq") else Seq(item.last_seq + 1)
+        numbers = (topic.head_seq, topic.end_offset, topic.floor, topic.live_records, topic.live_bytes, topic.ceiling)
+        found[topic.name] = (numbers, items, list(topic.skips), topic.last_timestamp_ns)
+    return found | {"sessions": store.sessions.rows()}
+
+
+def test_small_batches_are_there_with_the_numbers_of_the_order() -> None:
+    pod = pod_with(Durability.FSYNC, Durability.FSYNC)
+    first = pod.order.committed
+    pod.batch(1, b"a", b"b")
+    pod.batch(2, b"c", broker=1)
+    pod.batch(1, b"d")
+    done = pod.order.follow(pod.follower)
+    assert (done.count, done.next_position) == (3, first + 3)
+    batches = pod.store.read("t0", Seq(1), size_max=1 << 20)
+    assert [(each.base_seq, each.position, each.record_count) for each in batches] == [(1, first, 2), (3, first + 2, 1)]
+    assert [position for position, _ in pod.logged()[-3:]] == [first, first + 1, first + 2]
+    assert pod.order.follow(pod.follower).count == 0
+    assert not pod.store.verify().findings
+    before = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == before
+
+
+@pytest.mark.parametrize("durability", CLASSES)
+def test_each_class_comes_as_far_as_it_promises(durability: Durability) -> None:
+    pod = pod_with(durability)
+    pod.batch(1, b"a")
+    pod.batch(1, b"x" * 70_000)
+    pod.batch(1, b"b")
+    pod.follow()
+    before = shown(pod.store)["t0"]
+    assert [batch.record_count for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [1, 1, 1]
+    pod.disk.crash(keep="none")
+    after = shown(pod.open())["t0"]
+    if durability is Durability.FSYNC:
+        assert [item for item in after[1] if isinstance(item, tuple)] == before[1]
+    else:
+        assert not [item for item in after[1] if isinstance(item, tuple)]
+    assert not pod.store.verify().findings
+
+
+def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> None:
+    pod = Pod()
+    pod.store.create_topic("t0", TopicConfig())
+    pod.store.create_topic("gone", TopicConfig())
+    epoch, _ = pod.store.open_session(7, 1)
+    pod.store.delete_topic("gone")
+    pod.start()
+    first = pod.order.committed
+    session = {"client_id": 7, "session_epoch": epoch}
+    pod.batch(1, b"a", client_seq=1, **session)
+    assert pod.batch(2, b"b", client_seq=2, **session) is AckStatus.REJECTED
+    pod.order.nop(AckStatus.DUPLICATE, topic_id=1, client_id=7, client_seq=1, original=first)
+    pod.order.skip(1, 7, 3, 2)
+    pod.batch(1, b"c", client_seq=5, **session)
+    pod.order.nop(AckStatus.RETRY)
+    pod.follow()
+    crc = int(pod.order.entries[(first + 1) & 255]["block_crc"])
+    assert pod.logged()[-6:] == [
+        (first, 1),
+        (first + 1, OrderNop(2, AckStatus.REJECTED, ErrorCode.TOPIC_DELETED, 7, 2, crc, decides=True)),
+        (first + 2, OrderNop(1, AckStatus.DUPLICATE, 0, 7, 1, 0, first)),
+        (first + 3, OrderSkip(1, 7, 3, 2)),
+        (first + 4, 2),
+        (first + 5, OrderNop(0, AckStatus.RETRY, 0, 0, 0, 0)),
+    ]
+    topic = pod.store.catalog.named("t0")
+    assert topic.skips.between(first, Position(first + 9)) == [Skip(first + 3, 7, 3, 2)]
+    assert pod.store.sessions.window.state(7).next_expected == 6
+    before = shown(pod.store)
+    pod.disk.crash(keep="none")
+    after = shown(pod.open())
+    assert (after["t0"][2], after["sessions"]) == (before["t0"][2], before["sessions"])
+    pod.store.checkpoint()
+    pod.store.close()
+    assert shown(pod.open()) == after
+
+
+def test_what_the_store_logs_by_itself_takes_no_position() -> None:
+    pod = pod_with(Durability.FSYNC, segment_max_records=4, cap_records=10)
+    first = pod.order.committed
+    for number in range(30):
+        pod.batch(1, b"%d" % number)
+        pod.follow()
+    entries = [(position, what) for position, what in pod.logged() if position >= first]
+    asides = [what for _, what in entries if isinstance(what, Aside)]
+    assert {type(part).__name__ for aside in asides for part in parts_of(aside)} >= {"SegmentRoll", "FloorRaise"}
+    assert [position for position, what in entries if not isinstance(what, Aside)] == list(range(first, first + 30))
+    assert pod.store.catalog.next_position == pod.order.committed
+    assert pod.store.catalog.named("t0").live_records == 10
+    before = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == before
+
+
+def test_ceilings_are_raised_aside_and_durable() -> None:
+    pod = Pod(settings=replace(SMALL, ceiling_step=8))
+    pod.store.create_topic("t0", TopicConfig())
+    pod.start()
+    raised = []
+    for number in range(40):
+        block = encode_block([Record(1, b"%d" % number)])
+        pod.order.batch(1, block, 1, raise_ceiling=lambda: raised.append(pod.follower.ensure_ceilings()))
+        if number % 7 == 0:
+            pod.follow()
+    pod.follow()
+    assert set(raised) == {1}
+    assert pod.follower.ensure_ceilings() in (0, 1)
+    assert pod.follower.ensure_ceilings() == 0
+    topic = pod.store.catalog.named("t0")
+    assert (topic.head_seq, topic.live_records) == (40, 40)
+    pod.disk.crash(keep="none")
+    reopened = pod.open().catalog.named("t0")
+    assert (reopened.live_records, reopened.next_seq) == (40, topic.ceiling)
+
+
+def test_a_control_entry_is_made_by_its_owner_at_its_position() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    at = pod.order.committed
+    with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"), pod.follower.at(at):
+        pass
+    pod.follow()
+    with pod.follower.at(at):
+        pod.store.create_topic("later", TopicConfig())
+    pod.order.note_control()
+    pod.batch(2, b"b")
+    pod.follow()
+    assert pod.store.catalog.named("later").head_seq == 1
+    positions = [position for position, what in pod.logged() if not isinstance(what, Aside)]
+    assert positions == sorted(set(positions))
+    before = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == before
+
+
+def test_a_run_ends_before_a_control_entry() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    pod.batch(1, b"b")
+    pod.order.entries[(pod.order.committed - 1) & 255]["flags"] |= 1 << 6
+    assert pod.order.follow(pod.follower).count == 1
+    with pytest.raises(InvalidInputError, match="CONTROL"):
+        pod.order.follow(pod.follower)
+    pod.store.close()
+
+
+def test_entries_must_follow_each_other_and_be_whole() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    pod.batch(1, b"b")
+    rings = (pod.order.entries, pod.order.sides)
+    first = pod.order.first
+    with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
+        pod.follower.follow(*rings, Position(first - 1), 1, pod.order.blogs)
+    with pytest.raises(InvalidInputError, match="entries of rings"):
+        pod.follower.follow(*rings, first, 257, pod.order.blogs)
+    pod.order.follow(pod.follower)
+    with pytest.raises(InvariantError, match="INV-FOLLOW-DENSE"):
+        pod.follower.follow(*rings, Position(first + 3), 1, pod.order.blogs)
+    pod.batch(1, b"c")
+    pod.order.blogs[:] = 0
+    with pytest.raises(FatalError, match="INV-FOLLOW-SAME"):
+        pod.follow()
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        pod.follow()
+    pod.store.close()
+
+
+def test_a_large_batch_that_is_not_in_its_blog_is_found() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"x" * 70_000)
+    pod.order.blogs[:] = 0
+    with pytest.raises(FatalError, match="INV-FOLLOW-SAME"):
+        pod.follow()
+    pod.store.close()
+
+
+def test_a_topic_that_nobody_knows_ends_the_following() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    pod.order.entries["topic_id"] = 9
+    with pytest.raises(FatalError, match="topic 9"):
+        pod.follow()
+    pod.store.close()
+
+
+def test_rings_have_a_power_of_two_of_entries() -> None:
+    pod = pod_with(Durability.FSYNC)
+    with pytest.raises(InvalidInputError, match="power of two"):
+        pod.store.follow(goi_entries=100, blog_size=1 << 20)
+    pod.store.close()
+
+
+def test_an_order_may_begin_anywhere_behind_the_log() -> None:
+    pod = Pod()
+    pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY, segment_max_records=2))
+    pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")] * 2), 2)])
+    pod.store._writer.frontier.arrays[4][0] += 1_000
+    pod.start()
+    at = pod.order.committed
+    for number in range(5):
+        pod.batch(1, b"%d" % number)
+    pod.follow()
+    pod.store.sync()
+    assert [position for position, what in pod.logged() if isinstance(what, int)][-5:] == list(range(at, at + 5))
+    before = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == before
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_full_disk_follows_nothing_and_loses_nothing(nth: int) -> None:
+    pod = pod_with(Durability.FSYNC, Durability.FSYNC, Durability.FSYNC, segment_max_records=4)
+    for topic_id in (1, 2, 3):
+        for _ in range(4):
+            pod.batch(topic_id, b"before")
+    pod.follow()
+    for topic_id in (1, 2, 3, 1, 2, 3):
+        pod.batch(topic_id, b"x" * 60_000)
+    before, at = shown(pod.store), pod.follower.next_position
+    pod.disk.fail("allocate", nth=nth, error=errno.ENOSPC, forever=True)
+    for _ in range(2):
+        with pytest.raises(DiskFullError):
+            pod.follow()
+        assert pod.follower.next_position in (at, at + 4)
+    assert pod.follower.next_position > at or shown(pod.store) == before
+    pod.disk.clear_faults()
+    pod.follow()
+    assert [pod.store.catalog.named(name).head_seq for name in ("t0", "t1", "t2")] == [6, 6, 6]
+    assert not pod.store.verify().findings
+    after = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == after
+
+
+def test_a_failed_write_ends_the_following() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    pod.follow()
+    pod.batch(1, b"b")
+    pod.disk.fail("sync", nth=1, error=errno.EIO)
+    with pytest.raises(SyncError):
+        pod.follow()
+    with pytest.raises(FatalError, match="an earlier change failed"):
+        pod.follow()
+    pod.store.close()
+    assert pod.open().catalog.named("t0").live_records in (1, 2)
+
+
+def test_a_run_is_followed_in_part_where_it_does_not_fit_one_commit() -> None:
+    pod = pod_with(Durability.FSYNC, Durability.FSYNC)
+    for topic_id in (1,) * 20 + (2,) * 3:
+        pod.batch(topic_id, b"x" * 20_000)
+    done = pod.order.follow(pod.follower)
+    assert 0 < done.count < 20
+    pod.follow()
+    assert [pod.store.catalog.named(name).head_seq for name in ("t0", "t1")] == [20, 3]
+    pod.store.close()
+
+
+def test_an_end_with_entries_that_are_not_followed_is_not_clean() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a")
+    pod.follow()
+    pod.batch(1, b"b")
+    pod.store.close()
+    topic = pod.open().catalog.named("t0")
+    assert (topic.live_records, topic.next_seq) == (1, topic.ceiling)
+
+
+def test_rings_and_blogs_are_used_again() -> None:
+    pod = Pod(goi_entries=8, blog_size=4 * KIB)
+    pod.store.create_topic("t0", TopicConfig(durability=Durability.DISK))
+    pod.start()
+    for number in range(200):
+        pod.batch(1, b"%d" % number * 100, broker=number % 2)
+        if number % 5 == 4:
+            pod.follow()
+    assert [bytes(batch.block)[5:] for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [
+        b"%d" % number * 100 for number in range(200)
+    ]
+    pod.store.close()
+
+
+def test_a_control_may_stand_where_the_order_begins() -> None:
+    pod = Pod()
+    pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY))
+    pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
+    pod.store._writer.frontier.arrays[4][0] += 50
+    pod.start()
+    at = pod.order.committed
+    with pod.follower.at(at):
+        pod.store.configure_topic("t0", {"ttl_ms": 10_000})
+    assert pod.follower.next_position == at + 1
+    with pod.follower.at(Position(at + 1)):
+        pass
+    assert pod.follower.next_position == at + 1
+    before = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == before
+
+
+@pytest.mark.parametrize("keep", ["none", "all"])
+def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
+    pod = pod_with(Durability.FSYNC, Durability.DISK, segment_max_records=5)
+    for number in range(40):
+        pod.batch(1 + number % 2, b"%d" % number)
+        if number in (11, 23):
+            pod.follow()
+    before = pod.store._writer.frontier
+    pod.disk.crash(keep=keep)
+    pod.open(follows=True)
+    pod.follower = pod.store.follow(goi_entries=256, blog_size=512 * KIB)
+    assert pod.follower.next_position <= pod.order.first + 24
+    # What recovery finds in the fabric.
+    for known, found in zip(pod.store._writer.frontier.arrays[:5], before.arrays, strict=False):
+        known[:] = found
+    pod.order._frontier = pod.store._writer.frontier
+    pod.follow()
+    pod.batch(1, b"later")
+    pod.follow()
+    for name, first, extra in (("t0", 0, [b"later"]), ("t1", 1, [])):
+        values = [bytes(batch.block)[5:] for batch in pod.store.read(name, Seq(1), size_max=1 << 20)]
+        assert values == [b"%d" % number for number in range(first, 40, 2)] + extra
+    assert not pod.store.verify().findings
+    after = shown(pod.store)
+    pod.store.close()
+    assert shown(pod.open()) == after
+
+
+def test_keys_of_keyed_batches_are_remembered() -> None:
+    pod = pod_with(Durability.FSYNC)
+    pod.batch(1, b"a", client_id=1 << 63 | 5, client_seq=9, flags=int(BatchFlags.KEYED))
+    pod.follow()
+    key = key_of(1 << 63 | 5, 9)
+    found = pod.store.catalog.named("t0").keys.find(key, 0, 10**15)
+    assert found is not None
+    assert (found.first_seq, found.last_seq) == (1, 1)
+    pod.store.close()
+
+
+def test_arrow_readers_see_what_was_followed(tmp_path: Path) -> None:
+    store = open_store(Machine(OsFiles(), OsClock(), random.Random(1).randbytes, pid=7), str(tmp_path / "data"), SMALL)
+    store.create_topic("t0", TopicConfig(segment_max_records=50))
+    order = CommittedOrder(store._writer.frontier, term=store._term, goi_entries=256)
+    follower = store.follow(goi_entries=256, blog_size=order.blog_size)
+    values = [b"%d" % number * (1 + number % 7) for number in range(200)] + [b"x" * 70_000]
+    for value in values:
+        order.batch(1, encode_block([Record(1, value)]), 1, wall_ns=10**18)
+    order.follow_all(follower)
+    assert not store.verify().findings
+    store.close()
+    with seawall.open(tmp_path / "data") as log:
+        assert log.read_arrow("t0")["value"].to_pylist() == values
+
+
+def random_run(chance: random.Random, pod: Pod, plain: Store) -> None:
+    """The same records ordered and appended; what the order has besides is not appended."""
+    for _ in range(chance.randint(1, 12)):
+        kind = chance.random()
+        topic_id = chance.choice((1, 2, 3, 4))
+        if kind < 0.15:
+            pod.order.nop(chance.choice((AckStatus.RETRY, AckStatus.DUPLICATE)), topic_id=topic_id, client_id=5)
+        elif kind < 0.2:
+            pod.order.skip(topic_id, 5, chance.randint(1, 9), chance.randint(1, 3))
+        else:
+            size = chance.choice((0, 9, 300, 20_000, 70_000))
+            values = [chance.randbytes(size)] * (chance.randint(1, 4) if size < 20_000 else 1)
+            pod.batch(topic_id, *values, broker=chance.choice((0, 1)))
+            plain.append([Append(TopicId(topic_id), encode_block([Record(1, each) for each in values]), len(values))])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_following_is_as_good_as_appending(seed: int) -> None:
+    chance = random.Random(seed)
+    pod, plain = Pod(), Pod()
+    for each in (pod, plain):
+        for number, durability in enumerate(CLASSES):
+            each.store.create_topic(f"t{number}", TopicConfig(durability=durability, segment_max_records=6 + seed % 5))
+    pod.start()
+    for _ in range(12):
+        random_run(chance, pod, plain.store)
+        for _ in range(chance.randint(0, 2)):
+            pod.order.follow(pod.follower)
+        pod.follow()
+        if chance.random() < 0.2:
+            pod.store.checkpoint()
+    assert contents(pod.store) == contents(plain.store)
+    assert pod.store.verify().findings == plain.store.verify().findings
+    before = shown(pod.store)
+    ephemeral = f"t{CLASSES.index(Durability.EPHEMERAL)}"
+    pod.store.close()
+    after = shown(pod.open())
+    assert {**after, ephemeral: 0} == {**before, ephemeral: 0}
+    assert not pod.store.verify().findings
+    pod.store.close()
+
+
+def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
+    """Seq and bytes of every batch."""
+    found = {}
+    for topic in store.catalog:
+        batches, seq = [], Seq(1)
+        while seq < topic.next_seq:
+            for item in store.read(topic.name, seq, size_max=1 << 20):
+                batches.append((item.base_seq, bytes(item.block)))
+                seq = item.next_seq
+        found[topic.name] = [*batches, (topic.live_records, str(topic.live_bytes).encode())]
+    return found
+
+
+def test_a_follower_is_made_by_its_store_which_takes_no_appends_then() -> None:
+    pod = pod_with(Durability.FSYNC)
+    with pytest.raises(WrongStateError, match="follows an order"):
+        pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
+    assert pod.store.commit_lone(TopicId(1), encode_block([Record(1, b"x")]), 1, Lock()) is None
+    pod.batch(1, b"a")
+    pod.follow()
+    assert pod.store.catalog.named("t0").head_seq == 1
+    pod = pod_with(Durability.FSYNC)
+    assert isinstance(pod.follower, Follower)
+    assert pod.follower.next_position == pod.order.first
+    pod.store.close()

@@ -1,0 +1,71 @@
+"""Where an order passes over client seqs: kept by position, bounded, and the same again from a snapshot."""
+
+from __future__ import annotations
+
+import pytest
+
+from seawall.errors import CorruptionError, InvariantError
+from seawall.storage.control import Ceiling
+from seawall.storage.control_batches import Aside
+from seawall.storage.control_documents import TopicCreate
+from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.snapshots import SectionKind, Snapshot
+from seawall.topics.catalog import TopicCatalog
+from seawall.topics.config import TopicConfig
+from seawall.topics.persistence import catalog_sections, load_catalog
+from seawall.topics.skips import Skip, Skips
+from seawall.wire.codes import AckStatus
+
+
+def catalog_with_topic() -> TopicCatalog:
+    catalog = TopicCatalog()
+    catalog.apply(TopicCreate(1, "t", 1, TopicConfig().to_json()), 0)
+    return catalog
+
+
+def test_skips_are_found_by_position() -> None:
+    skips = Skips()
+    for position in (3, 9, 12):
+        skips.add(Skip(position, 7, position, 1))
+    assert [skip.position for skip in skips.between(3, 12)] == [3, 9]
+    assert [skip.position for skip in skips.between(4, 99)] == [9, 12]
+    assert skips.between(13, 99) == []
+    with pytest.raises(InvariantError, match="INV-SKIPS-RISE"):
+        skips.add(Skip(12, 7, 1, 1))
+
+
+def test_the_oldest_are_forgotten_and_it_is_known_which() -> None:
+    skips = Skips(kept_max=4)
+    for position in range(10, 16):
+        skips.add(Skip(position, 7, position, 1))
+    assert len(skips) == 4
+    assert [skip.position for skip in skips] == [12, 13, 14, 15]
+    assert skips.forgotten_below == 12
+
+
+def test_a_skip_of_the_log_stays_with_its_topic() -> None:
+    catalog = catalog_with_topic()
+    assert catalog.apply(OrderSkip(1, 7, 4, 2), 1)
+    assert not catalog.apply(OrderSkip(0, 7, 9, 1), 2)
+    assert catalog.apply(OrderNop(1, AckStatus.RETRY, 0, 7, 4, 0), 3)
+    assert catalog.next_position == 4
+    topic = catalog.named("t")
+    assert list(topic.skips) == [Skip(1, 7, 4, 2)]
+    topic.skips.forgotten_below = 1
+    loaded = load_catalog(Snapshot(4, 0, 0, catalog_sections(catalog))).named("t")
+    assert (list(loaded.skips), loaded.skips.forgotten_below) == ([Skip(1, 7, 4, 2)], 1)
+
+
+def test_skips_that_are_cut_or_of_no_topic_are_damage() -> None:
+    sections = catalog_sections(catalog_with_topic())
+    for data in (b"x", bytes(32)):
+        with pytest.raises(CorruptionError):
+            load_catalog(Snapshot(1, 0, 0, sections | {SectionKind.SKIPS: data}))
+
+
+def test_an_aside_takes_effect_and_no_position() -> None:
+    catalog = catalog_with_topic()
+    assert catalog.apply(Aside((Ceiling(1, 50, 1),)), 1)
+    assert (catalog.next_position, catalog.named("t").ceiling) == (1, 50)
+    assert not catalog.apply(Aside((Ceiling(1, 90, 50),)), 0)
+    assert catalog.named("t").ceiling == 50
