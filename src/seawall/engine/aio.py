@@ -55,8 +55,7 @@ class AsyncLog:
         self._brokers = brokers
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
-        self._wake: Callable[[], None] | None = None
-        self._join: Callable[[str, bytes, Callable[[], None] | None], Delivery | None] | None = None
+        self._join: Callable[[str, bytes], Delivery | None] | None = None
         #: Set, and replaced, whenever there is something new to read.
         self._news = asyncio.Event()
         self._readers_waiting = 0
@@ -69,8 +68,7 @@ class AsyncLog:
         log, ring = await asyncio.to_thread(self._open)
         self._log = log
         self._driver = RingDriver(log.queue, ring, loop)
-        self._wake = self._driver.wake
-        self._join = log.queue.join
+        self._join = self._driver.join
         log.queue.listeners.append(partial(self._announce, loop))
         return self
 
@@ -139,13 +137,12 @@ class AsyncLog:
         With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
         """
         if type(records) is bytes and idempotency_key is None and self._join is not None:
-            delivery = self._join(topic, records, self._wake)
+            delivery = self._join(topic, records)
             if delivery is not None:
                 return delivery
-        log = self._opened()
-        bundle = log.bundle_of(topic, records, idempotency_key)
-        bundle.driver = self._wake
-        return log.queue.offer(bundle)
+        bundle = self._opened().bundle_of(topic, records, idempotency_key)
+        assert self._driver is not None
+        return self._driver.offer(bundle)
 
     async def publisher(
         self, topic: str, *, ack: int = 2, client_id: int | None = None, max_in_flight: int = IN_FLIGHT_SIZE
@@ -209,6 +206,9 @@ class AsyncLog:
             self._readers_waiting -= 1
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        if self._driver is not None:
+            # What was published before comes before.
+            self._driver.hand_in()
         return await asyncio.to_thread(call, *arguments, **named)
 
     def _opened(self) -> EmbeddedLog:

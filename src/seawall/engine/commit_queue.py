@@ -21,7 +21,7 @@ INV-NOT-FORGOTTEN: while the queue is not empty somebody leads, or was woken to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Final
@@ -97,7 +97,14 @@ class CommitQueue:
             bundle.driver()
         return Delivery(self, bundle, offset, record_count)
 
-    def join(self, topic: str, value: bytes, driver: Callable[[], None] | None) -> Delivery | None:
+    def put(self, bundles: Iterable[Bundle]) -> None:
+        """Queue bundles that are on their way already, as they are."""
+        with self._mutex:
+            for bundle in bundles:
+                self._queue.append(bundle)
+                self.joinable[bundle.topic.name] = bundle
+
+    def join(self, topic: str, value: bytes) -> Delivery | None:
         """Make one record of plain bytes part of a batch that waits already; None if there is none that takes it."""
         with self._mutex:
             bundle = self.joinable.get(topic)
@@ -110,10 +117,6 @@ class CommitQueue:
             bundle.pieces += (raw_head(len(value)), value)
             bundle.size = size
             bundle.record_count = offset + 1
-            if bundle.driver is None:
-                bundle.driver = driver
-        if driver is not None and (not self._is_led or offset + 1 == self.enough):
-            driver()
         return Delivery(self, bundle, offset, 1)
 
     def _put(self, bundle: Bundle) -> tuple[Bundle, int]:

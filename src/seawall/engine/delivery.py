@@ -23,7 +23,7 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
-from threading import Lock
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
@@ -64,6 +64,9 @@ class Bundle:
     ack = 2
     #: Who commits it if nobody waits for it.
     driver: Callable[[], None] | None = None
+    #: The event loop it is gathered on, and that loop's thread, so that who awaits it there need not look for it.
+    loop: asyncio.AbstractEventLoop | None = None
+    loop_thread = 0
     is_done = False
     error: Exception | None = None
     #: The numbers of its first and of its last batch.
@@ -272,7 +275,10 @@ class Delivery:
     def __await__(self) -> Generator[Any, None, Delivery]:
         bundle = self._bundle
         if not bundle.is_done:
-            future = asyncio.get_running_loop().create_future()
+            loop = bundle.loop
+            if loop is None or bundle.loop_thread != get_ident():
+                loop = asyncio.get_running_loop()
+            future = loop.create_future()
             bundle.futures.append(future)
             # Either whoever decides it sees the future, or we see that it is decided.
             if not bundle.is_done:

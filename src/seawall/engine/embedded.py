@@ -126,7 +126,7 @@ class EmbeddedLog:
         """
         queue = self.queue
         if queue.joinable and type(records) is bytes and idempotency_key is None:
-            delivery = queue.join(topic, records, None)
+            delivery = queue.join(topic, records)
             if delivery is not None:
                 return delivery.result()
         return queue.publish(self.bundle_of(topic, records, idempotency_key))

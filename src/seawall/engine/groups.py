@@ -12,18 +12,18 @@ from seawall.errors import OutcomeUnknownError
 class Group:
     """Bundles that are committed together, and the appends that store them, in the same order."""
 
-    __slots__ = ("appends", "commit", "parts")
+    __slots__ = ("appends", "commit", "parts", "record_count")
 
     def __init__(self, bundles: Sequence[Bundle]) -> None:
         self.commit: Commit | None = None
         #: Each bundle with its appends.
         self.parts = [(bundle, bundle.appends()) for bundle in bundles]
-        self.appends = self.parts[0][1] if len(bundles) == 1 else [each for _, part in self.parts for each in part]
-
-    @property
-    def record_count(self) -> int:
-        """Records of all of them."""
-        return sum(bundle.record_count for bundle, _ in self.parts)
+        if len(bundles) == 1:
+            self.appends = self.parts[0][1]
+            self.record_count = bundles[0].record_count
+        else:
+            self.appends = [each for _, part in self.parts for each in part]
+            self.record_count = sum(bundle.record_count for bundle in bundles)
 
 
 def error_of(appends: Sequence[Append]) -> Exception | None:

@@ -18,15 +18,18 @@ import asyncio
 import errno
 import threading
 from contextlib import suppress
+from threading import get_ident
 from typing import Final
 
-from seawall.engine.appends import Commit
+from seawall.engine.appends import LARGE_BLOCK_SIZE, Commit
 from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group
 from seawall.errors import FatalError, SeawallError, SyncError
 from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.ring import DiskRing
-from seawall.limits import IOVEC_COUNT_MAX
+from seawall.limits import IOVEC_COUNT_MAX, RECORD_HEADER_SIZE
+from seawall.wire.records import raw_head
 
 #: So many records are not worth two commits.
 _FEW: Final = 8
@@ -42,7 +45,7 @@ class RingDriver:
         self._queue = queue
         self._ring = ring
         self._loop = loop
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         # Entered again by whoever is told of a delivery and publishes at once.
         self._lock = threading.RLock()
         #: Set unless something is tidied up on a thread.
@@ -57,29 +60,62 @@ class RingDriver:
         self._error: Exception | None = None
         self._is_woken = False
         self._is_closed = False
-        #: Calls since the last commit began.
-        self._wakes = 0
+        #: Records of the loop that are not queued yet, by the name of their topic: only the loop's thread has them.
+        self._gathering: dict[str, Bundle] = {}
         #: Records that are on their way at once, as far as is known.
         self._crowd = 0
         self._loop.add_reader(ring.completed.wait_fd, self._signalled)
         queue.help = self.help
 
+    def join(self, topic: str, value: bytes) -> Delivery | None:
+        """Make one record of plain bytes part of a batch that is gathered already; None if there is none that takes it.
+
+        No lock is needed for that on the loop's thread, and nobody else may.
+        """
+        bundle = self._gathering.get(topic)
+        if bundle is None or get_ident() != self._thread:
+            return None
+        offset, enough = bundle.record_count, self._queue.enough
+        size = bundle.size + RECORD_HEADER_SIZE + len(value)
+        if offset >= enough or size >= LARGE_BLOCK_SIZE:
+            return None
+        bundle.pieces += (raw_head(len(value)), value)
+        bundle.size = size
+        bundle.record_count = offset = offset + 1
+        if offset == enough:
+            if self._group is None:
+                self._start()
+            else:
+                self._prepare()
+        return Delivery(self._queue, bundle, offset - 1, 1)
+
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Have records committed soon; from any thread. Plain ones of the loop are gathered until a commit begins."""
+        bundle.driver = self.wake
+        if get_ident() != self._thread or self._is_closed:
+            return self._queue.offer(bundle)
+        name = bundle.topic.name
+        if not bundle.is_plain or name in self._gathering:
+            self.hand_in()
+        if not bundle.is_plain:
+            return self._queue.offer(bundle)
+        self._gathering[name] = bundle
+        bundle.loop, bundle.loop_thread = self._loop, self._thread
+        self.wake()
+        return Delivery(self._queue, bundle, 0, bundle.record_count)
+
+    def hand_in(self) -> None:
+        """Queue what is gathered, for whoever commits next; on the loop's thread."""
+        if self._gathering:
+            self._queue.put(self._gathering.values())
+            self._gathering.clear()
+
     def wake(self) -> None:
         """Have what is queued committed soon; from any thread."""
-        on_loop = threading.get_ident() == self._thread
-        if self._is_closed:
-            return
-        if self._group is not None:
-            if on_loop:
-                self._prepare()
-            return
-        self._wakes += 1
-        if self._wakes == self._queue.enough and on_loop:
-            self._start()
-        if self._is_woken or self._group is not None:
+        if self._is_closed or self._is_woken or self._group is not None:
             return
         self._is_woken = True
-        if on_loop:
+        if get_ident() == self._thread:
             # At the end of this turn of the loop: what else is published in it comes along.
             self._loop.call_soon(self._start)
         else:
@@ -87,7 +123,8 @@ class RingDriver:
 
     def help(self) -> None:
         """Finish a commit that is under way if its loop cannot: called by threads that wait for it."""
-        if threading.get_ident() == self._thread:
+        if get_ident() == self._thread:
+            self.hand_in()
             while self._group is not None:
                 self._reap(_WAIT_MS)
         else:
@@ -96,6 +133,7 @@ class RingDriver:
     def close(self) -> None:
         """Finish what is under way and leave the loop; what is queued is left to whoever leads next."""
         self._is_closed = True
+        self.hand_in()
         while self._group is not None or not self._is_tidy.is_set():
             self.help()
             self._is_tidy.wait()
@@ -110,6 +148,7 @@ class RingDriver:
         self._is_woken = False
         if self._group is not None or self._is_closed:
             return
+        self.hand_in()
         group = self._queue.take_lead()
         if group is None:
             return
@@ -133,6 +172,7 @@ class RingDriver:
         with self._lock:
             if self._group is None or self._next is not None:
                 return
+            self.hand_in()
             group = self._queue.take_more()
             if group is None:
                 return
@@ -149,7 +189,6 @@ class RingDriver:
 
     def _gauge(self, record_count: int) -> None:
         """So many records, beside those that are queued, are on their way."""
-        self._wakes = 0
         self._crowd = max(record_count + self._queue.record_count, self._crowd - self._crowd // 8)
         # Half of them in one commit: while their records are written, those of the others are gathered.
         self._queue.enough = max(_FEW, -(-self._crowd // 2))
@@ -163,21 +202,20 @@ class RingDriver:
             return
         with self._lock:
             self._group = group
-            self._submit(commit)
-        if self._ring.ask_for_signal():
+            is_written = self._submit(commit)
+        if is_written:
             self._reap(0)
 
     def _signalled(self) -> None:
         with self._lock:
             self._ring.forget_signal()
-        self._reap(0)
-        if self._group is not None and self._ring.ask_for_signal():
+        if not self._reap(0) and self._ring.ask_for_signal():
             self._reap(0)
 
     # --- operations ----------------------------------------------------------------------------------------------
 
-    def _submit(self, commit: Commit) -> None:
-        """Hand the commit to the ring as one chain: places first, then the epoch."""
+    def _submit(self, commit: Commit) -> bool:
+        """Hand the commit to the ring as one chain: places first, then the epoch. Whether something is done already."""
         self._is_short = False
         self._error = None
         epoch = commit.epoch
@@ -190,9 +228,12 @@ class RingDriver:
             self._write(epoch.file, epoch.buffers, epoch.file_at, link=syncs, sync=at_once)
             if syncs:
                 self._ring.sync(epoch.file, tag=self._tag(0))
-        self._ring.submit()
+        return self._ring.submit_signalled()
 
     def _write(self, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool) -> None:
+        if len(buffers) == 1:
+            self._ring.write(file, buffers, at, tag=self._tag(len(buffers[0])), link=link, sync=sync)
+            return
         for first in range(0, len(buffers), IOVEC_COUNT_MAX):
             pieces = buffers[first : first + IOVEC_COUNT_MAX]
             size = sum(map(len, pieces))
@@ -205,12 +246,12 @@ class RingDriver:
         self._expected[tag] = expected
         return tag
 
-    def _reap(self, wait_ms: int) -> None:
-        """Take results; with the last one the commit is finished."""
+    def _reap(self, wait_ms: int) -> bool:
+        """Take results; with the last one the commit is finished. Whether none is awaited that was before."""
         with self._lock:
             group = self._group
             if group is None:
-                return
+                return True
             for completion in self._ring.reap(wait_ms=wait_ms, count=len(self._expected)):
                 expected = self._expected.pop(completion.tag)
                 if completion.result == -errno.ECANCELED or 0 <= completion.result < expected:
@@ -219,10 +260,11 @@ class RingDriver:
                 elif completion.result < 0 and self._error is None:
                     self._error = _failure(-completion.result)
             if self._expected:
-                return
+                return False
             following = self._next
             self._group = self._next = None
         self._complete(group, following)
+        return True
 
     def _complete(self, group: Group, following: Group | None) -> None:
         commit = group.commit

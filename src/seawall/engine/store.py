@@ -208,8 +208,11 @@ class Store:
         small batch that needs nothing but its numbers can be ahead, and only of another such."""
         if len(appends) != 1 or self._failure is not None or self.is_tidy_up_due:
             return None
-        with self._changing():
+        try:
             return self._committer.begin_ahead(appends[0])
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
         """Commit one plain block on this thread, the shortest way there is; None if it has to go another.
@@ -231,8 +234,11 @@ class Store:
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
-        with self._changing():
+        try:
             self._committer.finish(commit)
+        except BaseException as error:
+            self._failure = error
+            raise
         return bool(commit.limited) or self.is_tidy_up_due
 
     def fail(self, error: BaseException) -> None:

@@ -24,6 +24,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.placing import LocateFile, PlaceJob, plan_place
 from seawall.engine.planning import (
@@ -129,7 +130,11 @@ class TopicLog:
 
     def begin(self, first_seq: Seq, created_ns: TimestampNs) -> None:
         """Begin a segment; what is appended from now on goes there."""
-        self.filling.append(Filling(ActiveSegment.create(self._home, first_seq, created_ns)))
+        reserve = limits.SEGMENT_RESERVE_SIZE_MIN
+        if self.filling and self.is_kept:
+            # A topic that fills segments without a checkpoint in between will need as much again.
+            reserve = min(max(reserve, self.filling[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
+        self.filling.append(Filling(ActiveSegment.create(self._home, first_seq, created_ns, reserve=reserve)))
 
     def take_back(self) -> None:
         """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import threading
 import time
 import weakref
 from array import array
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from struct import Struct
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +50,9 @@ _write_operation = Struct("<7q").pack_into
 
 #: Longest sleep in one call without a look at signals and at the server.
 _WAIT_SLICE_MS = 200
+
+#: Words of a completion.
+_COMPLETION = slice(disk_ring.COMPLETE_TAG, disk_ring.COMPLETE_RESULT + 1)
 
 _NAMES = {
     disk_ring.WRITE: "write",
@@ -86,8 +88,7 @@ class RingServer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """Result of one operation: bytes done, or minus errno."""
 
     tag: int
@@ -95,21 +96,25 @@ class Completion:
 
 
 class Event:
-    """A thing one thread sleeps on and another signals: an eventfd, or a pipe where there is none."""
+    """A thing one thread sleeps on and another signals: an eventfd, or a pipe where there is none.
 
-    def __init__(self) -> None:
+    Who sleeps reads it, or, where it does not `block`, polls it.
+    """
+
+    def __init__(self, *, block: bool = True) -> None:
         if hasattr(os, "eventfd"):
             self.wait_fd = self.signal_fd = os.eventfd(0, os.EFD_CLOEXEC)
         else:
             self.wait_fd, self.signal_fd = os.pipe()
+        os.set_blocking(self.wait_fd, block)
 
     def signal(self) -> None:
         """Wake who waits."""
         os.write(self.signal_fd, (1).to_bytes(8, "little"))
 
     def clear(self) -> None:
-        """Forget signals that have come, if any; nobody else may take them meanwhile."""
-        if select.select([self.wait_fd], [], [], 0)[0]:
+        """Forget signals that have come, if any; only of an event that does not block."""
+        with suppress(BlockingIOError):
             os.read(self.wait_fd, 8)
 
     def close(self) -> None:
@@ -135,7 +140,7 @@ class DiskRing:
         self.words: Words = np.zeros(disk_ring.ring_words(entries), np.int64)
         self.words[disk_ring.CONTROL_DIRECT_SYNC] = direct_sync
         self.doorbell = Event()
-        self.completed = Event()
+        self.completed = Event(block=False)
         self.server: RingServer | None = None
         self._under_way: dict[int, object] = {}
         self._operation = np.zeros(CONTENT_WORDS, np.int64)
@@ -175,23 +180,30 @@ class DiskRing:
         self._check_alive()
         disk_ring.ring_bell(self.words, self.doorbell.signal_fd)
 
+    def submit_signalled(self) -> bool:
+        """`submit` and `ask_for_signal` at once."""
+        self._check_alive()
+        return bool(disk_ring.ring_bell_asking(self.words, self.doorbell.signal_fd))
+
     def reap(self, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
         """Take completions: all there are, waiting up to `wait_ms` in all for the first `count`."""
         self._check_alive()
         taken: list[Completion] = []
-        deadline_ns = time.monotonic_ns() + wait_ms * 1_000_000
+        deadline_ns = time.monotonic_ns() + wait_ms * 1_000_000 if wait_ms else 0
+        wait = 0
         while self._under_way:
-            left_ms = (deadline_ns - time.monotonic_ns() + 999_999) // 1_000_000
-            # In slices, so that Ctrl-C and the end of the server are noticed.
-            wait = min(left_ms, _WAIT_SLICE_MS) if len(taken) < count else 0
+            if wait_ms:
+                left_ms = (deadline_ns - time.monotonic_ns() + 999_999) // 1_000_000
+                # In slices, so that Ctrl-C and the end of the server are noticed.
+                wait = min(left_ms, _WAIT_SLICE_MS) if len(taken) < count else 0
             if not disk_ring.take_completion(self.words, self.completed.wait_fd, self._content, wait):
                 if wait <= 0:
                     break
                 self._check_server()
                 continue
-            tag = int(self._content[disk_ring.COMPLETE_TAG])
-            del self._under_way[tag]
-            taken.append(Completion(tag, int(self._content[disk_ring.COMPLETE_RESULT])))
+            completion = Completion(*self._content[_COMPLETION].tolist())
+            del self._under_way[completion.tag]
+            taken.append(completion)
         return taken
 
     def ask_for_signal(self) -> bool:

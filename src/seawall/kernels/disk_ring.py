@@ -324,6 +324,13 @@ def ask_for_signal(ring: Words) -> int:
     return ring_is_ready(complete_slots(ring), complete_counters(ring))
 
 
+@kernel(int64(_words, int64))
+def ring_bell_asking(ring: Words, doorbell: int) -> int:
+    """`ring_bell` and `ask_for_signal` at once."""
+    ring_bell(ring, doorbell)
+    return ask_for_signal(ring)
+
+
 @kernel(int64(_words, int64, int64, int64_in, _words))
 def measure_chain(ring: Words, doorbell: int, completed: int, operations: Words, latencies_ns: Words) -> int:
     """Submit one chain of operations again and again, one at a time, and note how long each took.

@@ -152,13 +152,23 @@ class ActiveSegment:
         self.index = index
 
     @classmethod
-    def create(cls, home: TopicHome, first_seq: Seq, created_ns: TimestampNs) -> ActiveSegment:
-        """Make the file, durably, with some space reserved. After an error there is no file."""
+    def create(
+        cls,
+        home: TopicHome,
+        first_seq: Seq,
+        created_ns: TimestampNs,
+        *,
+        reserve: int = limits.SEGMENT_RESERVE_SIZE_MIN,
+    ) -> ActiveSegment:
+        """Make the file, durably, with space reserved: so much, or near the end of the disk, some.
+
+        After an error there is no file.
+        """
         path = home.path(active_name(first_seq))
         preface = home.preface(first_seq, created_ns)
         file = home.files.open(path, exclusive=True)
         try:
-            _reserve(file, limits.SEGMENT_RESERVE_SIZE_MIN)
+            _reserve_about(file, reserve, limits.SEGMENT_RESERVE_SIZE_MIN)
             write_all(file, [preface.encode()], 0)
             file.sync()
             home.files.sync_directory(home.directory)
@@ -271,10 +281,7 @@ class ActiveSegment:
 
     def _grow(self, needed: int) -> None:
         """Reserve ahead; near the end of the disk, only what is needed."""
-        try:
-            self._reserved = _reserve(self._file, reserve_target(self._reserved, needed))
-        except DiskFullError:
-            self._reserved = _reserve(self._file, needed)
+        self._reserved = _reserve_about(self._file, reserve_target(self._reserved, needed), needed)
 
     def _require_place(self, at: int, length: int) -> None:
         if at < DATA_START or at + length > self._end:
@@ -409,6 +416,14 @@ class SealedSegment:
             end = max(size, index.end)
             found.append(SegmentDamage(self.path, index.end, end, Seq(index.last_seq + 1), name.last_seq))
         return found
+
+
+def _reserve_about(file: File, wanted: int, needed: int) -> int:
+    """Reserve as much as is wanted or, where the disk has not that much, as is needed; how much is reserved then."""
+    try:
+        return _reserve(file, wanted)
+    except DiskFullError:
+        return _reserve(file, needed)
 
 
 def _reserve(file: File, length: int) -> int:

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, unique
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -111,8 +112,9 @@ def encode_record(record: Record) -> bytes:
     return _STANDARD.pack(record_type, len(value)) + value
 
 
+@lru_cache(maxsize=4_096)
 def raw_head(length: int) -> bytes:
-    """What stands before a value of so many plain bytes."""
+    """What stands before a value of so many plain bytes; kept, because values of one size come in their thousands."""
     return _STANDARD.pack(1, length)
 
 
