@@ -18,14 +18,14 @@ recovery has looked. Reads go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
+from seawall.engine.changing import Changeable
 from seawall.engine.committer import Committer
 from seawall.engine.following import Follower, FollowerParts, Hooks
 from seawall.engine.headroom import HEADROOM, reserve_control
@@ -41,8 +41,8 @@ from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
-from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError, SeawallError
-from seawall.io.files import NO_SPACE, PLAIN_SYNC_IS_ENOUGH, OsFiles
+from seawall.errors import DiskFullError, SeawallError
+from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -65,7 +65,7 @@ from seawall.wire.fields import JsonObject
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
-class Store:
+class Store(Changeable):
     """An open data directory. Made by `open_store`."""
 
     def __init__(
@@ -84,6 +84,7 @@ class Store:
         sessions: Sessions,
         checkpoint_at: WalAddress,
     ) -> None:
+        super().__init__(directory.path)
         self._machine = machine
         self._settings = settings
         self._directory = directory
@@ -95,7 +96,6 @@ class Store:
         self._term = term
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
-        self._failure: BaseException | None = None
         self._writer = writer
         self._removal = Removal(catalog, logs, self._commit_many, self.sync)
         self._removal.look_everywhere()
@@ -295,10 +295,6 @@ class Store:
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
 
-    def refuse_changes(self, error: BaseException) -> None:
-        """Something went wrong on the side (INV-STORE-FAILED)."""
-        self._failure = self._failure or error
-
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
@@ -425,32 +421,3 @@ class Store:
             # Whoever changes something next is told: INV-STORE-FAILED.
             if self._failure is None:
                 raise
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """A stretch in which numbers are given and files are written: whatever fails in it ends the store's writing."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = error
-            raise
-
-    @contextmanager
-    def _preparing(self) -> Iterator[None]:
-        """A stretch in which no numbers are given: what is refused in it, by a full disk too, may be tried again."""
-        try:
-            yield
-        except (CallerError, RetryableError):
-            raise
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
-            self._failure = error
-            raise
-
-    def _require_usable(self) -> None:
-        """INV-STORE-FAILED."""
-        if self._failure is not None:
-            raise FatalError(
-                f"{self._directory.path}: an earlier change failed ({self._failure}); close it and open it again"
-            ) from self._failure

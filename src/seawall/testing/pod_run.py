@@ -31,7 +31,13 @@ from seawall.topics.config import Order
 __all__ = ["PodRun", "plan_of", "run"]
 
 _SETTLE_ROUNDS = 4_000
-_TOPICS = {"none": Order.NONE, "broker": Order.BROKER, "total": Order.TOTAL, "first": Order.CLIENT, "second": Order.CLIENT}
+_TOPICS = {
+    "none": Order.NONE,
+    "broker": Order.BROKER,
+    "total": Order.TOTAL,
+    "first": Order.CLIENT,
+    "second": Order.CLIENT,
+}
 
 
 def plan_of(chance: Random) -> PodPlan:

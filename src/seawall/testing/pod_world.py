@@ -64,9 +64,7 @@ def _small_sequencer() -> SequencerSettings:
 
 
 def _small_store() -> StoreSettings:
-    return StoreSettings(
-        wal_file_size=256 * KIB, ceiling_step=40, ballast_size=16 * KIB, checkpoint_size=512 * KIB
-    )
+    return StoreSettings(wal_file_size=256 * KIB, ceiling_step=40, ballast_size=16 * KIB, checkpoint_size=512 * KIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,9 +257,7 @@ class SimPod:
             else:
                 told(0, 0)
 
-        return Change(
-            f"session {epoch} of client {client}", make, done, session=opened, after_gap_ns=after_gap_ns
-        )
+        return Change(f"session {epoch} of client {client}", make, done, session=opened, after_gap_ns=after_gap_ns)
 
     def create_change(self, name: str, order: Order, told: Callable[[int], None]) -> Change:
         """The creation of a topic; `told` gets its id, 0 if it was not made."""

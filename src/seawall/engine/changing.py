@@ -1,0 +1,54 @@
+"""What a failure does to whoever changes a data directory: some leave everything as it was, all others end the writing.
+
+INV-STORE-FAILED: after a failure in which numbers were given or files written nothing is changed any more, and whoever
+tries is told why: what the disk holds is found out by opening it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError
+from seawall.io.files import NO_SPACE
+
+
+class Changeable:
+    """Something that is changed as long as nothing has failed."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._failure: BaseException | None = None
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A stretch in which numbers are given and files are written: whatever fails in it ends the writing."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        """A stretch in which no numbers are given: what is refused in it, by a full disk too, may be tried again."""
+        try:
+            yield
+        except (CallerError, RetryableError):
+            raise
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
+            self._failure = error
+            raise
+
+    def _require_usable(self) -> None:
+        """INV-STORE-FAILED."""
+        if self._failure is not None:
+            raise FatalError(
+                f"{self._path}: an earlier change failed ({self._failure}); close it and open it again"
+            ) from self._failure
+
+    def refuse_changes(self, error: BaseException) -> None:
+        """Something went wrong on the side (INV-STORE-FAILED)."""
+        self._failure = self._failure or error
