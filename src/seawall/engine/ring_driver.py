@@ -4,7 +4,8 @@ The loop's turn goes on while the ring's server, which needs no GIL, writes; a r
 commit back. Checkpoints and evictions behind a commit are done on a thread. What is left on the loop is the beginning
 of a segment or of a file of the log, once in many megabytes. One commit is written at a time, and what is published
 meanwhile goes into the next: the more appenders, the more each sync carries. When half of those who append wait for one
-commit, the records of the other half are numbered and encoded for the next.
+commit, the records of the other half are numbered and encoded for the next; and where both are single durable writes,
+the ring has the second behind the first, so that the disk need not wait for the loop.
 
 A thread that needs the store while a commit is under way may finish it instead of the loop (`help`); on the loop's own
 thread it has to, because nobody else would.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import threading
+from collections import deque
 from contextlib import suppress
 from threading import get_ident
 from typing import Final
@@ -51,13 +53,15 @@ class RingDriver:
         #: Set unless something is tidied up on a thread.
         self._is_tidy = threading.Event()
         self._is_tidy.set()
-        self._group: Group | None = None
-        #: What is written after it; begun already, where that can be.
+        #: Commits that the ring has, in order: one, or two.
+        self._flights: deque[_Flight] = deque()
+        #: What is written after them; begun already, where that can be.
         self._next: Group | None = None
-        #: Tag of an operation under way → bytes it has to move.
-        self._expected: dict[int, int] = {}
-        self._is_short = False
-        self._error: Exception | None = None
+        #: Tag of an operation under way → its flight, and the bytes it has to move.
+        self._expected: dict[int, tuple[_Flight, int]] = {}
+        self._tags = 0
+        #: Whether somebody finishes flights: one at a time does, in order.
+        self._is_finishing = False
         self._is_woken = False
         self._is_closed = False
         #: Records of the loop that are not queued yet, by the name of their topic: only the loop's thread has them.
@@ -83,10 +87,10 @@ class RingDriver:
         bundle.size = size
         bundle.record_count = offset = offset + 1
         if offset == enough:
-            if self._group is None:
-                self._start()
-            else:
+            if self._flights:
                 self._prepare()
+            else:
+                self._start()
         return Delivery(self._queue, bundle, offset - 1, 1)
 
     def offer(self, bundle: Bundle) -> Delivery:
@@ -112,7 +116,7 @@ class RingDriver:
 
     def wake(self) -> None:
         """Have what is queued committed soon; from any thread."""
-        if self._is_closed or self._is_woken or self._group is not None:
+        if self._is_closed or self._is_woken or self._flights:
             return
         self._is_woken = True
         if get_ident() == self._thread:
@@ -125,7 +129,7 @@ class RingDriver:
         """Finish a commit that is under way if its loop cannot: called by threads that wait for it."""
         if get_ident() == self._thread:
             self.hand_in()
-            while self._group is not None:
+            while self._flights:
                 self._reap(_WAIT_MS)
         else:
             self._reap(0)
@@ -134,7 +138,7 @@ class RingDriver:
         """Finish what is under way and leave the loop; what is queued is left to whoever leads next."""
         self._is_closed = True
         self.hand_in()
-        while self._group is not None or not self._is_tidy.is_set():
+        while self._flights or not self._is_tidy.is_set():
             self.help()
             self._is_tidy.wait()
         self._queue.help = None
@@ -146,7 +150,7 @@ class RingDriver:
     def _start(self, told_soon: int = 0) -> None:
         """Begin the next commit, if none is under way; `told_soon` records of the last one are about to be told."""
         self._is_woken = False
-        if self._group is not None or self._is_closed:
+        if self._flights or self._is_closed:
             return
         self.hand_in()
         group = self._queue.take_lead()
@@ -162,21 +166,23 @@ class RingDriver:
             self._queue.begin(group)
         except BaseException as error:
             self._queue.hand_on()
+            # Others may be gathered, and will be told the same.
+            self.wake()
             if isinstance(error, (SeawallError, OSError)):
                 return False
             raise
         return True
 
     def _prepare(self) -> None:
-        """Enough is queued while a commit is under way: have it ready for the moment that one is written."""
+        """Enough is queued while a commit is under way: have it written right after that one."""
         with self._lock:
-            if self._group is None or self._next is not None:
+            if len(self._flights) != 1 or self._next is not None:
                 return
             self.hand_in()
             group = self._queue.take_more()
             if group is None:
                 return
-            self._gauge(self._group.record_count + group.record_count)
+            self._gauge(self._flights[0].group.record_count + group.record_count)
             self._next = group
             try:
                 # If it cannot be, it begins when its turn has come.
@@ -186,6 +192,12 @@ class RingDriver:
                 self._next = None
                 if not isinstance(error, (SeawallError, OSError)):
                     raise
+                return
+            # One behind the other only if each is durable by itself: a sync for both would vouch for what may not be
+            # written yet.
+            if group.commit is not None and _is_one_durable_write(group.commit) and self._flights[0].is_durable:
+                self._next = None
+                self._submit(group, group.commit)
 
     def _gauge(self, record_count: int) -> None:
         """So many records, beside those that are queued, are on their way."""
@@ -198,115 +210,147 @@ class RingDriver:
         commit = group.commit
         assert commit is not None
         if commit.epoch is None and not commit.places:
-            self._finish(group, None)
+            self._finish(group)
             return
         with self._lock:
-            self._group = group
-            is_written = self._submit(commit)
-        if is_written:
+            is_done = self._submit(group, commit)
+        if is_done:
             self._reap(0)
 
     def _signalled(self) -> None:
         with self._lock:
             self._ring.forget_signal()
-        if not self._reap(0) and self._ring.ask_for_signal():
+        self._reap(0)
+        if self._flights and self._ring.ask_for_signal():
             self._reap(0)
 
     # --- operations ----------------------------------------------------------------------------------------------
 
-    def _submit(self, commit: Commit) -> bool:
+    def _submit(self, group: Group, commit: Commit) -> bool:
         """Hand the commit to the ring as one chain: places first, then the epoch. Whether something is done already."""
-        self._is_short = False
-        self._error = None
+        flight = _Flight(group, commit, is_durable=_is_one_durable_write(commit))
+        self._flights.append(flight)
         epoch = commit.epoch
         for place in commit.places:
             is_last = epoch is None and place is commit.places[-1]
-            self._write(place.file, place.buffers, place.at, link=not is_last, sync=True)
+            self._write(flight, place.file, place.buffers, place.at, link=not is_last, sync=True)
         if epoch is not None:
             at_once = commit.durable and epoch.follows_synced
             syncs = commit.durable and not at_once
-            self._write(epoch.file, epoch.buffers, epoch.file_at, link=syncs, sync=at_once)
+            self._write(flight, epoch.file, epoch.buffers, epoch.file_at, link=syncs, sync=at_once)
             if syncs:
-                self._ring.sync(epoch.file, tag=self._tag(0))
+                self._ring.sync(epoch.file, tag=self._tag(flight, 0))
         return self._ring.submit_signalled()
 
-    def _write(self, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool) -> None:
+    def _write(
+        self, flight: _Flight, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool
+    ) -> None:
         if len(buffers) == 1:
-            self._ring.write(file, buffers, at, tag=self._tag(len(buffers[0])), link=link, sync=sync)
+            self._ring.write(file, buffers, at, tag=self._tag(flight, len(buffers[0])), link=link, sync=sync)
             return
         for first in range(0, len(buffers), IOVEC_COUNT_MAX):
             pieces = buffers[first : first + IOVEC_COUNT_MAX]
             size = sum(map(len, pieces))
             more = first + IOVEC_COUNT_MAX < len(buffers)
-            self._ring.write(file, pieces, at, tag=self._tag(size), link=link or more, sync=sync)
+            self._ring.write(file, pieces, at, tag=self._tag(flight, size), link=link or more, sync=sync)
             at += size
 
-    def _tag(self, expected: int) -> int:
-        tag = len(self._expected)
-        self._expected[tag] = expected
-        return tag
+    def _tag(self, flight: _Flight, expected: int) -> int:
+        self._tags += 1
+        self._expected[self._tags] = flight, expected
+        flight.left += 1
+        return self._tags
 
-    def _reap(self, wait_ms: int) -> bool:
-        """Take results; with the last one the commit is finished. Whether none is awaited that was before."""
+    def _reap(self, wait_ms: int) -> None:
+        """Take results, and finish commits of which there are all."""
         with self._lock:
-            group = self._group
-            if group is None:
-                return True
-            for completion in self._ring.reap(wait_ms=wait_ms, count=len(self._expected)):
-                expected = self._expected.pop(completion.tag)
-                if completion.result == -errno.ECANCELED or 0 <= completion.result < expected:
+            left = self._flights[0].left if self._flights else 0
+            for tag, result in self._ring.reap(wait_ms=wait_ms, count=left):
+                flight, expected = self._expected.pop(tag)
+                flight.left -= 1
+                if result == -errno.ECANCELED or 0 <= result < expected:
                     # Done in part, or not at all because of one that was.
-                    self._is_short = True
-                elif completion.result < 0 and self._error is None:
-                    self._error = _failure(-completion.result)
-            if self._expected:
-                return False
-            following = self._next
-            self._group = self._next = None
-        self._complete(group, following)
-        return True
-
-    def _complete(self, group: Group, following: Group | None) -> None:
-        commit = group.commit
-        assert commit is not None
+                    flight.is_short = True
+                elif result < 0 and flight.error is None:
+                    flight.error = _failure(-result)
+            if self._is_finishing:
+                # Whoever does that looks again.
+                return
+            self._is_finishing = True
         try:
-            if self._error is not None:
-                raise self._error
-            if self._is_short:
-                # Rare: a signal came in between. Writing the same bytes to the same places again does no harm.
-                commit.carry_out()
-        except (SeawallError, OSError) as error:
-            for failed in (group, following):
-                if failed is not None:
-                    self._queue.fail(failed, error)
-            self._queue.hand_on()
-            return
-        self._finish(group, following)
+            while (done := self._next_done()) is not None:
+                self._complete(done)
+        except BaseException:
+            self._is_finishing = False
+            raise
 
-    def _finish(self, group: Group, following: Group | None) -> None:
+    def _next_done(self) -> _Flight | None:
+        with self._lock:
+            if self._flights and not self._flights[0].left:
+                return self._flights.popleft()
+            self._is_finishing = False
+            return None
+
+    def _complete(self, flight: _Flight) -> None:
+        try:
+            if flight.error is not None:
+                raise flight.error
+            if flight.is_short:
+                # Rare: a signal came in between. Writing the same bytes to the same places again does no harm.
+                flight.commit.carry_out()
+        except (SeawallError, OSError) as error:
+            self._queue.fail(flight.group, error)
+            self._fail_following(error)
+            return
+        self._finish(flight.group)
+
+    def _finish(self, group: Group) -> None:
         """The commit is written. What has to be tidied up behind it is done on a thread, and then everybody is told.
 
         What was gathered meanwhile is on its way before those are told who will offer the next.
         """
+        following = self._next
         try:
-            if self._queue.finish(group) and (following is None or following.commit is None):
-                self._is_tidy.clear()
-                self._loop.run_in_executor(None, self._conclude, group, following)
-                return
+            is_untidy = self._queue.finish(group)
         except BaseException as error:
             # Everybody in the group was told.
-            if following is not None:
-                self._queue.fail(following, error)
-            self._queue.hand_on()
+            self._fail_following(error)
             if not isinstance(error, (SeawallError, OSError)):
                 raise
             return
-        if following is None:
-            self._queue.hand_on()
-            self._start(group.record_count)
-        else:
-            self._follow(following)
+        if is_untidy and not self._flights and (following is None or following.commit is None):
+            self._next = None
+            self._is_tidy.clear()
+            self._loop.run_in_executor(None, self._conclude, group, following)
+            return
+        if not self._flights:
+            self._next = None
+            if following is None:
+                self._hand_on(group.record_count)
+            else:
+                self._follow(following)
         self._queue.tell(group)
+
+    def _fail_following(self, error: BaseException) -> None:
+        """One commit has failed: so have those behind it, and nobody leads any more."""
+        with self._lock:
+            failed = [flight.group for flight in self._flights]
+            self._flights.clear()
+            if self._next is not None:
+                failed.append(self._next)
+                self._next = None
+        for group in failed:
+            self._queue.fail(group, error)
+        self._hand_on()
+
+    def _hand_on(self, told_soon: int = 0) -> None:
+        """Give the lead back, and take it again for what is queued or gathered meanwhile."""
+        self._queue.hand_on()
+        if get_ident() == self._thread:
+            self._start(told_soon)
+        else:
+            # What is gathered belongs to the loop's thread.
+            self.wake()
 
     def _follow(self, group: Group) -> None:
         """Have a group written for which the lead was kept."""
@@ -321,10 +365,31 @@ class RingDriver:
                 self._queue.tell(group)
         finally:
             if following is None:
-                self._queue.hand_on()
+                self._hand_on()
             else:
                 self._follow(following)
             self._is_tidy.set()
+
+
+class _Flight:
+    """A commit that the ring has."""
+
+    __slots__ = ("commit", "error", "group", "is_durable", "is_short", "left")
+
+    def __init__(self, group: Group, commit: Commit, *, is_durable: bool) -> None:
+        self.group = group
+        self.commit = commit
+        #: Whether it is durable as soon as it is written.
+        self.is_durable = is_durable
+        #: Operations of it that the ring has not completed.
+        self.left = 0
+        self.is_short = False
+        self.error: Exception | None = None
+
+
+def _is_one_durable_write(commit: Commit) -> bool:
+    epoch = commit.epoch
+    return commit.durable and epoch is not None and epoch.follows_synced and not commit.places
 
 
 def _failure(code: int) -> Exception:

@@ -106,7 +106,7 @@ class ShortWay:
         numbers = (position, topic_id, seq, offset, time_ns, append.record_count, raw_length, _BATCH_HEADER + length)
         append.numbered = Numbered(_OK, 0, *numbers)
         commit.durable, commit.row = durable, row
-        commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns)
+        commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns, durable=durable)
         return commit
 
     def take_row(self) -> int:

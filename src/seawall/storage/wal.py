@@ -88,6 +88,8 @@ class WalWriter:
         self._next_epoch = start.epoch + 1
         self._begun = self._finished = 0
         self._encoded: list[EpochWrite] = []
+        #: Whether the last of them becomes durable by its own write.
+        self._is_ahead_durable = False
         self._starts = wal_addresses(files, directory)
         #: Open handles by first address, the current file's among them.
         self._handles: dict[WalAddress, File] = {}
@@ -154,7 +156,9 @@ class WalWriter:
         current = self._file_for(length, timestamp_ns)
         return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns, aside_count)
 
-    def begin_encoded(self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs) -> EpochWrite:
+    def begin_encoded(
+        self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
+    ) -> EpochWrite:
         """`begin_epoch` of one that its writer has encoded, header included, for what `due` said.
 
         One more may begin before this one is finished, but none other; they are written and finished in turn. What is
@@ -166,7 +170,11 @@ class WalWriter:
         write.buffers = [buffer]
         write.size = len(buffer)
         write.file_at = at + self._file_offset
-        write.follows_synced = self._synced_through == at
+        # What is under way before it counts if its write makes it durable: nobody is told before both are done.
+        write.follows_synced = self._synced_through == at or (
+            self._is_ahead_durable and self._begun != self._finished + 1
+        )
+        self._is_ahead_durable = durable and write.follows_synced
         write.at = at
         write.epoch = self._next_epoch
         write.next_position = next_position
