@@ -142,7 +142,7 @@ def test_sessions_go_on_after_a_restart_with_other_brokers(tmp_path: Path) -> No
     with opened(tmp_path) as log:
         assert values(log) == [b"%d" % number for number in range(18)]
         assert not [item for item in log.follow("events") if isinstance(item, Gap)]
-        assert log.verify().findings == []
+        assert not log.verify().findings
 
 
 def test_keys_are_stored_once_also_within_one_commit(tmp_path: Path, log: EmbeddedLog) -> None:

@@ -37,12 +37,13 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
 from seawall.engine.headroom import HEADROOM
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.ordered_batches import stamped_header
 from seawall.engine.removal import Removal
 from seawall.engine.replay import add_entry, remember_keys, row_of
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
@@ -60,7 +61,7 @@ from seawall.storage.control_documents import FloorRaise
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.catalog import TopicCatalog, by_topic
 from seawall.topics.state import TopicState
-from seawall.wire.batches import BatchSource, parse_batch_header, stamp
+from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
@@ -341,16 +342,7 @@ class Follower:
         source = kernels.batch_at(look.entries.view(np.uint8), taken * look.entries.itemsize, blogs, self._blog_size)
         if source < 0:
             raise _bad_entry(position)
-        header = bytearray(blogs[source : source + _HEADER].tobytes())
-        stamp(
-            header,
-            position=position,
-            base_seq=Seq(int(side["base_seq"])),
-            base_offset=Offset(int(side["base_offset"])),
-            timestamp_ns=TimestampNs(int(side["timestamp_ns"])),
-            term=Term(kernels.full_term(self.term, int(entry["term"]))),
-        )
-        stamped = bytes(header)
+        stamped = stamped_header(position, entry, side, source, blogs, self.term)
         block = blogs[source + _HEADER : source + int(entry["size"])].data
         parsed = parse_batch_header(stamped, source=BatchSource.STORED)
         room = rooms[parsed.topic_id]

@@ -30,6 +30,8 @@ from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Sessi
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import Committer, is_admitted
 from seawall.engine.following import FollowCommit, Follower
+from seawall.engine.ordered_batches import ordered_batches
+from seawall.engine.topic_log import StoredBatch
 from seawall.errors import FatalError, LimitError, SeawallError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
@@ -298,6 +300,21 @@ class Pod:
         self.sequencer.advance_durable((_REPLICA,), 1)
         if self._follower.next_position == self.sequencer.frontier.committed:
             self._away.clear()
+
+    def ahead_of(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
+        """Copies of what is ordered and not in the store yet: the commit that is being written."""
+        fabric = self._fabric
+        return ordered_batches(
+            fabric.goi,
+            fabric.side,
+            range(self._follower.next_position, self.sequencer.frontier.committed),
+            fabric.blog_all_bytes,
+            len(fabric.blog_all_bytes) // len(self.brokers),
+            self._follower.term,
+            topic_id=topic_id,
+            from_seq=from_seq,
+            size_max=size_max,
+        )
 
     # --- the owner of a sequencer --------------------------------------------------------------------------------
 
