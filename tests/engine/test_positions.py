@@ -68,7 +68,7 @@ def test_everything_in_one_order_however_it_is_cut(tmp_path: Path, brokers: int)
             log.create_topic(f"t{number}", segment_max_records=20, durability=("fsync", "ephemeral")[number == 3])
         for number in range(300):
             topic = f"t{chance.randrange(4)}"
-            size = chance.choice((10, 300, 70_000 if number % 20 == 0 else 20))
+            size = chance.choice((10, 300, 50_000 if number % 20 == 0 else 20))
             log.publish(topic, [Message(bytes(size), tag=chance.choice("ab"))] * chance.randint(1, 4))
             if number % 60 == 59:
                 log.checkpoint()

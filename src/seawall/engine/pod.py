@@ -27,16 +27,17 @@ import numpy as np
 
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
-from seawall.engine.appends import Append, Commit
-from seawall.engine.committer import Committer, is_admitted
+from seawall.engine.appends import Append, Commit, logged_size
+from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import FatalError, LimitError, SeawallError
+from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.following import NOP_SIZE
 from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
 from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import CommitFrontier, Numbered
@@ -101,7 +102,7 @@ class Pod:
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Have appends ordered, and stage them; each has its numbers or its error. One commit at a time."""
         commit = Commit()
-        for append in self._committer.screen(appends, commit, self._clock.wall_ns()):
+        for append in self._with_room(self._committer.screen(appends, commit, self._clock.wall_ns())):
             self._publish(append)
         self._repeats = [
             (first, append)
@@ -112,6 +113,7 @@ class Pod:
         self._order()
         self._take_answers()
         commit = self._stage() or commit
+        self._follower.let_go()
         commit.limited += self._limited
         self._limited = []
         return commit
@@ -130,10 +132,27 @@ class Pod:
             )
         self._repeats = []
 
+    def _with_room(self, appends: list[Append]) -> list[Append]:
+        """Appends, if the store has room for them all; a full disk is found before anything is ordered."""
+        by_topic: dict[TopicId, list[Append]] = {}
+        for append in appends:
+            by_topic.setdefault(append.topic_id, []).append(append)
+        needs = [(self._topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
+        try:
+            self._follower.reserve(needs, sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends))
+        except (CallerError, RetryableError) as error:
+            for append in appends:
+                append.error = error
+            return []
+        return appends
+
+    def _topic(self, topic_id: TopicId) -> TopicState:
+        topic = self._topic_of(topic_id)
+        assert topic is not None, "screened before"
+        return topic
+
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
-        topic = self._topic_of(append.topic_id)
-        assert topic is not None, "screened before"
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
         size = BATCH_HEADER_SIZE + len(append.block)
         try:
@@ -159,7 +178,7 @@ class Pod:
         room = broker.reserved_bytes(index)
         room[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
         room[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
-        order = topic.config.order
+        order = self._topic(append.topic_id).config.order
         # Order 0 is answered on arrival, and numbers come with durability only: both are wanted here.
         level = AckLevel.DURABLE if order is Order.NONE else AckLevel.ORDERED
         self._asked[self._asked_total] = append
