@@ -43,6 +43,7 @@ from seawall.errors import (
     NotFoundError,
     SeawallError,
     UnsupportedError,
+    WrongStateError,
 )
 from seawall.io.boot import boot_id
 from seawall.io.clocks import OsClock
@@ -168,6 +169,37 @@ def test_sessions_go_on_after_a_restart_with_other_brokers(tmp_path: Path) -> No
         assert values(log) == [b"%d" % number for number in range(18)]
         assert not [item for item in log.follow("events") if isinstance(item, Gap)]
         assert not log.verify().findings
+
+
+def test_order_5_takes_the_batches_of_a_client_in_turn(log: EmbeddedLog) -> None:
+    log.create_topic("strong", order=5)
+    first = log.publisher("events", client_id=7)
+    for seq in (1, 2, 4, 5):
+        first.publish(b"%d" % seq, client_seq=seq).result()
+    second = log.publisher("strong", client_id=7)
+    with pytest.raises(WrongStateError, match="ahead of batch 3"):
+        second.publish(b"6", client_seq=6).result()
+    assert second.publish(b"4", client_seq=4).result().is_duplicate
+    # In one commit: what is before the third is decided with it, and then it is the turn of the sixth.
+    sent = [second.publish(b"%d" % seq, client_seq=seq) for seq in (3, 8, 6, 7)]
+    assert [sent[index].result().first_seq for index in (0, 2, 3)] == [1, 2, 3]
+    with pytest.raises(WrongStateError, match="order 5"):
+        sent[1].result()
+    assert values(log, "strong") == [b"3", b"6", b"7"]
+
+
+def test_what_is_behind_a_refused_batch_is_refused_and_can_be_sent_again(log: EmbeddedLog) -> None:
+    log.create_topic("strong", order=5)
+    publisher = log.publisher("strong", client_id=7)
+    publisher.publish(b"1").result()
+    sent = [publisher.publish(value) for value in (bytes(300 * KIB), b"behind", b"further")]
+    errors = [LimitError, WrongStateError, WrongStateError]
+    for delivery, error in zip(sent, errors, strict=True):
+        with pytest.raises(error):
+            delivery.result()
+    assert publisher.next_client_seq == 2
+    assert [publisher.publish(value).result().first_seq for value in (b"2", b"3", b"4")] == [2, 3, 4]
+    assert values(log, "strong") == [b"1", b"2", b"3", b"4"]
 
 
 def test_keys_are_stored_once_also_within_one_commit(tmp_path: Path, log: EmbeddedLog) -> None:
