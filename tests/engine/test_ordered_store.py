@@ -49,9 +49,12 @@ from seawall.io.boot import boot_id
 from seawall.io.clocks import OsClock
 from seawall.io.memory import OsSharedMemory
 from seawall.limits import KIB, MIB, RECORD_HEADER_SIZE
+from seawall.sequencer.order_worker import OrderSettings
+from seawall.sequencer.pod_sequencer import SequencerMode, SequencerSettings
 from seawall.testing import SimDisk
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import Order, TopicConfig
 from seawall.topics.gaps import Gap
+from seawall.wire.codes import AckStatus
 from seawall.wire.records import encode_raw
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
@@ -352,12 +355,14 @@ def test_an_event_loop_with_brokers(tmp_path: Path) -> None:
 # --- trouble --------------------------------------------------------------------------------------------------------
 
 
-def on_simulated_disk(disk: SimDisk, tmp_path: Path, brokers: int = 2) -> OrderedStore:
+def on_simulated_disk(
+    disk: SimDisk, tmp_path: Path, brokers: int = 2, sequencing: SequencerSettings | None = None
+) -> OrderedStore:
     """A pod whose fabric is real, over a disk that is not."""
     machine = Machine(disk, OsClock(), random.Random(1).randbytes, pid=1)
     fabric = replace(TINY, brokers=brokers, directory=str(tmp_path))
     store = replace(SMALL, wal_file_size=128 * KIB, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
-    return open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), fabric, store)
+    return open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), fabric, store, sequencing)
 
 
 def stored(store: OrderedStore, name: str) -> list[bytes]:
@@ -506,6 +511,44 @@ def test_a_forked_child_is_refused_and_takes_nothing_along(log: EmbeddedLog) -> 
     assert fabric_of(log).exists()
     log.publish("events", b"parent again")
     assert values(log) == [b"parent", b"parent again"]
+
+
+SCATTERED = SequencerSettings(SequencerMode.SCATTER_GATHER, collectors=2, workers=2)
+
+
+@pytest.mark.parametrize("mode", [SequencerSettings(), SCATTERED])
+def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSettings) -> None:
+    sequencing = replace(mode, ordering=OrderSettings(clients_max=4, remembered_max=2))
+    store = on_simulated_disk(SimDisk(seed=1), tmp_path, sequencing=sequencing)
+    store.create_topic("events", TopicConfig(order=Order.CLIENT))
+    topic_id = store.catalog.named("events").topic_id
+    epochs = {client: store.open_session(ClientId(client), ClientSeq(1))[0] for client in range(1, 30)}
+
+    def publish(client: int, seq: int) -> AckStatus:
+        append = Append(topic_id, encode_raw(b"%d" % client), 1, ClientId(client), ClientSeq(seq), epochs[client])
+        return store.append([append])[0].status
+
+    for seq in range(1, 4):
+        for client in epochs:
+            assert publish(client, seq) is AckStatus.OK
+        # Rows that a worker had no room for are those of the store.
+        assert all(publish(client, seq) is AckStatus.DUPLICATE for client in epochs)
+    assert [(*store.open_session(ClientId(client), ClientSeq(1)),) for client in epochs] == [(2, 4)] * len(epochs)
+    assert len(stored(store, "events")) == 3 * len(epochs)
+    with pytest.raises(FencedError):
+        store.append([Append(topic_id, encode_raw(b"x"), 1, ClientId(99), ClientSeq(1), 1)])
+    store.close()
+
+
+def test_changes_take_positions_through_many_laps_of_the_order(tmp_path: Path) -> None:
+    with opened(tmp_path, fabric=replace(TINY, goi_entries=128)) as log:
+        log.create_topic("events")
+        for number in range(200):
+            log.publish("events", b"%d" % number)
+            log.commit("me", "events", number + 1)
+            assert log.delete("events", before_seq=number + 1) == min(number, 1)
+        assert values(log) == [b"199"]
+        assert log.committed("me", "events") == 200
 
 
 # --- as good as without ---------------------------------------------------------------------------------------------
