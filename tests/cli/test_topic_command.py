@@ -173,3 +173,11 @@ def test_the_default_directory_is_beside_the_caller(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "created events (topic 1)\n", "")
     assert (tmp_path / "seawall-data" / "FORMAT").exists()
+
+
+def test_the_order_of_a_topic_is_an_option(tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    made = CliRunner().invoke(seawall, ["topic", "create", "strong", "--order", "5", "--data", data, "--json"])
+    assert (made.exit_code, json.loads(made.output)["config"]["order"]) == (0, 5)
+    refused = CliRunner().invoke(seawall, ["topic", "create", "odd", "--order", "3", "--data", data])
+    assert refused.exit_code == 2

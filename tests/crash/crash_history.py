@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from seawall.core.types import Seq, TopicId
+from seawall.engine.reading import StoredSkip
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.storage.control_deletes import MatchKind, TagMatch
@@ -363,6 +364,8 @@ def read_all(store: Store, name: str, size_max: int = 1 << 22) -> Seen:
     seq = 1
     while items := store.read(name, Seq(seq), size_max=size_max):
         for item in items:
+            if isinstance(item, StoredSkip):
+                continue
             first = item.live[0][0] if isinstance(item, StoredBatch) else item.first_seq
             require(first >= seq, f"{name}: reading goes back from {seq} to {first}")
             seen.silent |= {*range(seq, first)}

@@ -19,10 +19,11 @@ import random
 import signal
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from seawall.config import Config, FabricConfig
 from seawall.engine.delivery import Delivery
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
@@ -40,6 +41,8 @@ TOPICS = {
     "capped": {"durability": "fsync", "cap_records": CAP},
 }
 SETTINGS = StoreSettings(wal_file_size=256 * KIB, ceiling_step=64, ballast_size=64 * KIB, checkpoint_size=300 * KIB)
+
+FABRIC = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB)
 
 #: Children are forked off a process that has loaded the log and done nothing else.
 CHILDREN = multiprocessing.get_context("forkserver")
@@ -108,11 +111,17 @@ def delete_now_and_then(log: EmbeddedLog, seed: int) -> None:
         threading.Event().wait(0.02)
 
 
-def write_for_ever(directory: str, seed: int, outlet: Connection) -> None:
+def opened(directory: str, brokers: int) -> EmbeddedLog:
+    """The log; a fabric that a killed process leaves lies beside its directory."""
+    fabric = replace(FABRIC, directory=str(Path(directory).parent))
+    return open_log(directory, SETTINGS, config=Config(fabric=fabric), brokers=brokers)
+
+
+def write_for_ever(directory: str, seed: int, outlet: Connection, brokers: int) -> None:
     """The child."""
     os.dup2(outlet.fileno(), 1)
     threading.excepthook = complain
-    log = open_log(directory, SETTINGS)
+    log = opened(directory, brokers)
     for topic, settings in TOPICS.items():
         if topic not in log.topics():
             log.create_topic(topic, segment_max_records=50, **settings)
@@ -164,11 +173,11 @@ class Facts:
 Known = dict[str, Facts]
 
 
-def kill_cycle(directory: Path, seed: int, known: Known) -> int:
+def kill_cycle(directory: Path, seed: int, known: Known, brokers: int = 0) -> int:
     """Let a child write, kill it at some ack, open what it left, compare; the records it acked."""
     chance = random.Random(f"kill {seed}")
     inlet, outlet = CHILDREN.Pipe(duplex=False)
-    child = CHILDREN.Process(target=write_for_ever, args=(str(directory), seed, outlet))
+    child = CHILDREN.Process(target=write_for_ever, args=(str(directory), seed, outlet, brokers))
     child.start()
     outlet.close()
     with os.fdopen(os.dup(inlet.fileno()), "rb") as lines:
@@ -179,7 +188,8 @@ def kill_cycle(directory: Path, seed: int, known: Known) -> int:
     child.join()
     inlet.close()
     assert child.exitcode == -signal.SIGKILL, "the writer ended by itself: see its complaint above"
-    with open_log(directory, SETTINGS) as log:
+    # What was written by way of brokers is opened without them, and the other way round.
+    with opened(str(directory), 0 if brokers else seed % 2) as log:
         for topic in log.topics():
             check_topic(log, topic, known.setdefault(topic, Facts()))
     return acks

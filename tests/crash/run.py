@@ -75,7 +75,7 @@ def kill(seed: int, cycles: int, progress: Progress) -> int:
     with tempfile.TemporaryDirectory() as directory:
         for number in range(cycles):
             try:
-                acks += kill_cycle(Path(directory) / "data", seed + number, known)
+                acks += kill_cycle(Path(directory) / "data", seed + number, known, number % 3)
             except AssertionError:
                 progress.print(f"{traceback.format_exc()}\nkill {number} of seed {seed}")
                 return 1

@@ -8,9 +8,10 @@ from crash_kill import Facts, Known, check_absent, kill_cycle, note
 from seawall.wire.codes import GapReason
 
 
-def test_a_killed_process_loses_nothing_it_acked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("brokers", [(0,) * 5, (2, 1, 0, 4, 2)])
+def test_a_killed_process_loses_nothing_it_acked(tmp_path: Path, brokers: tuple[int, ...]) -> None:
     known: Known = {}
-    acks = [kill_cycle(tmp_path / "data", seed, known) for seed in range(5)]
+    acks = [kill_cycle(tmp_path / "data", seed, known, number) for seed, number in enumerate(brokers)]
     assert all(acks)
     assert len(known) == 5
 

@@ -16,6 +16,7 @@ from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.appends import Append
 from seawall.engine.following import Follower
 from seawall.engine.opening import open_store
+from seawall.engine.reading import StoredSkip
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, SyncError, WrongStateError
@@ -507,7 +508,8 @@ def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
         batches, seq = [], Seq(1)
         while seq < topic.next_seq:
             for item in store.read(topic.name, seq, size_max=1 << 20):
-                batches.append((item.base_seq, bytes(item.block)))
+                if not isinstance(item, StoredSkip):
+                    batches.append((item.base_seq, bytes(item.block)))
                 seq = item.next_seq
         found[topic.name] = [*batches, (topic.live_records, str(topic.live_bytes).encode())]
     return found

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from seawall.cli.main import seawall
 from seawall.config import Config, FabricConfig
+from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.engine.aio import AsyncLog
+from seawall.engine.appends import Append
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
-from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.publisher import Publisher
 from seawall.engine.records import Message, ReceivedBatch
-from seawall.engine.settings import StoreSettings
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.topic_log import StoredBatch
 from seawall.errors import (
+    ConfigError,
     ConflictError,
+    DiskFullError,
+    FatalError,
     FencedError,
     FullError,
     InvalidInputError,
     LimitError,
+    LockedError,
     NotFoundError,
+    SeawallError,
+    UnsupportedError,
+    WrongStateError,
 )
-from seawall.limits import KIB
+from seawall.io.boot import boot_id
+from seawall.io.clocks import OsClock
+from seawall.io.memory import OsSharedMemory
+from seawall.limits import KIB, MIB, RECORD_HEADER_SIZE
+from seawall.sequencer.order_worker import OrderSettings
+from seawall.sequencer.pod_sequencer import SequencerMode, SequencerSettings
+from seawall.testing import SimDisk
+from seawall.topics.config import Order, TopicConfig
 from seawall.topics.gaps import Gap
+from seawall.wire.codes import AckStatus
+from seawall.wire.records import encode_raw
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)
@@ -142,7 +171,38 @@ def test_sessions_go_on_after_a_restart_with_other_brokers(tmp_path: Path) -> No
     with opened(tmp_path) as log:
         assert values(log) == [b"%d" % number for number in range(18)]
         assert not [item for item in log.follow("events") if isinstance(item, Gap)]
-        assert log.verify().findings == []
+        assert not log.verify().findings
+
+
+def test_order_5_takes_the_batches_of_a_client_in_turn(log: EmbeddedLog) -> None:
+    log.create_topic("strong", order=5)
+    first = log.publisher("events", client_id=7)
+    for seq in (1, 2, 4, 5):
+        first.publish(b"%d" % seq, client_seq=seq).result()
+    second = log.publisher("strong", client_id=7)
+    with pytest.raises(WrongStateError, match="ahead of batch 3"):
+        second.publish(b"6", client_seq=6).result()
+    assert second.publish(b"4", client_seq=4).result().is_duplicate
+    # In one commit: what is before the third is decided with it, and then it is the turn of the sixth.
+    sent = [second.publish(b"%d" % seq, client_seq=seq) for seq in (3, 8, 6, 7)]
+    assert [sent[index].result().first_seq for index in (0, 2, 3)] == [1, 2, 3]
+    with pytest.raises(WrongStateError, match="order 5"):
+        sent[1].result()
+    assert values(log, "strong") == [b"3", b"6", b"7"]
+
+
+def test_what_is_behind_a_refused_batch_is_refused_and_can_be_sent_again(log: EmbeddedLog) -> None:
+    log.create_topic("strong", order=5)
+    publisher = log.publisher("strong", client_id=7)
+    publisher.publish(b"1").result()
+    sent = [publisher.publish(value) for value in (bytes(300 * KIB), b"behind", b"further")]
+    errors = [LimitError, WrongStateError, WrongStateError]
+    for delivery, error in zip(sent, errors, strict=True):
+        with pytest.raises(error):
+            delivery.result()
+    assert publisher.next_client_seq == 2
+    assert [publisher.publish(value).result().first_seq for value in (b"2", b"3", b"4")] == [2, 3, 4]
+    assert values(log, "strong") == [b"1", b"2", b"3", b"4"]
 
 
 def test_keys_are_stored_once_also_within_one_commit(tmp_path: Path, log: EmbeddedLog) -> None:
@@ -290,3 +350,308 @@ def test_an_event_loop_with_brokers(tmp_path: Path) -> None:
     asyncio.run(work())
     with opened(tmp_path, 0) as log:
         assert len(values(log)) == 206
+
+
+# --- trouble --------------------------------------------------------------------------------------------------------
+
+
+def on_simulated_disk(
+    disk: SimDisk, tmp_path: Path, brokers: int = 2, sequencing: SequencerSettings | None = None
+) -> OrderedStore:
+    """A pod whose fabric is real, over a disk that is not."""
+    machine = Machine(disk, OsClock(), random.Random(1).randbytes, pid=1)
+    fabric = replace(TINY, brokers=brokers, directory=str(tmp_path))
+    store = replace(SMALL, wal_file_size=128 * KIB, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
+    return open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), fabric, store, sequencing)
+
+
+def stored(store: OrderedStore, name: str) -> list[bytes]:
+    found: list[bytes] = []
+    seq = Seq(1)
+    while items := store.read(name, seq, size_max=MIB):
+        found += [bytes(item.block)[RECORD_HEADER_SIZE:] for item in items if isinstance(item, StoredBatch)]
+        seq = items[-1].next_seq if isinstance(items[-1], StoredBatch) else Seq(items[-1].last_seq + 1)
+    return found
+
+
+def append(store: OrderedStore, name: str, *blocks: bytes) -> None:
+    topic_id = store.catalog.named(name).topic_id
+    store.append([Append(topic_id, encode_raw(block), 1) for block in blocks])
+
+
+def fill(store: OrderedStore, name: str, size: int) -> list[bytes]:
+    """Append, three at a time, until the disk refuses."""
+    accepted: list[bytes] = []
+    while True:
+        values = [b"%08d" % number + bytes(size) for number in range(len(accepted), len(accepted) + 3)]
+        try:
+            append(store, name, *values)
+        except DiskFullError:
+            return accepted
+        accepted += values
+
+
+@pytest.mark.parametrize("size", [500, 20_000, 80_000])
+def test_a_full_disk_refuses_before_anything_is_ordered(tmp_path: Path, size: int) -> None:
+    disk = SimDisk(seed=size, capacity=3 * MIB)
+    store = on_simulated_disk(disk, tmp_path)
+    for name in ("kept", "victim"):
+        store.create_topic(name, TopicConfig(segment_max_records=20))
+    append(store, "kept", b"first")
+    accepted = fill(store, "victim", size)
+    assert len(accepted) > 5
+    for _ in range(3):
+        assert stored(store, "victim") == accepted
+        with pytest.raises(DiskFullError):
+            append(store, "victim", *[bytes(size + 8)] * 3)
+    store.delete_topic("victim")
+    append(store, "kept", bytes(size))
+    store.close()
+    store = on_simulated_disk(disk, tmp_path)
+    assert stored(store, "kept") == [b"first", bytes(size)]
+    assert store.catalog.names() == ["kept"]
+    assert store.read("kept", Seq(1), size_max=MIB)[-1].next_seq == 3
+    store.close()
+
+
+def test_room_for_batches_that_are_not_ordered_is_given_back(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("events", segment_max_records=3)
+        publisher = log.publisher("events", client_id=4)
+        for number in range(3):
+            publisher.publish(b"%d" % number).result()
+        # A new segment is due, and what it was made for is none: it was stored before, or is too large.
+        for number in range(3):
+            assert publisher.publish(b"%d" % number, client_seq=number + 1).result().is_duplicate
+            with pytest.raises(LimitError):
+                log.publish("events", bytes(300 * KIB))
+        assert len([*(tmp_path / "data" / "topics").glob("*/*.active")]) == 1
+        log.checkpoint()
+        publisher.publish(b"3").result()
+    with opened(tmp_path, 0) as log:
+        assert values(log) == [b"0", b"1", b"2", b"3"]
+        assert not log.verify().findings
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_a_failing_disk_ends_writing_and_leaves_reading(tmp_path: Path, call: Literal["write", "sync"]) -> None:
+    disk = SimDisk(seed=3)
+    store = on_simulated_disk(disk, tmp_path)
+    store.create_topic("events", TopicConfig())
+    append(store, "events", b"before")
+    disk.fail(call, error=errno.EIO, path="*.wal")
+    with pytest.raises(FatalError):
+        append(store, "events", b"lost")
+    for use in (
+        lambda: append(store, "events", b"more"),
+        lambda: store.create_topic("other", TopicConfig()),
+        lambda: store.open_session(ClientId(1), ClientSeq(1)),
+    ):
+        with pytest.raises(FatalError, match="an earlier change failed"):
+            use()
+    assert stored(store, "events") == [b"before"]
+    store.close()
+    assert not [*tmp_path.glob("*.fabric")]
+
+
+def test_two_processes_get_a_clear_error(tmp_path: Path, log: EmbeddedLog) -> None:
+    for brokers in (0, 2):
+        with pytest.raises(LockedError, match="in use by process"):
+            opened(tmp_path, brokers)
+    assert log.publish("events", b"still here").first_seq == 1
+
+
+def test_memory_that_is_too_small_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path, 0) as log:
+        log.create_topic("events")
+    monkeypatch.setattr(OsSharedMemory, "free_bytes", lambda _self, _path: 1_000)
+    with pytest.raises(DiskFullError, match=r"lower .*fabric.*1000 are free|1000 are free there: lower"):
+        opened(tmp_path)
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="brokers"):
+        opened(tmp_path, 1_000)
+    # Nothing holds the directory, nor was anything left.
+    with opened(tmp_path) as log:
+        assert log.topics() == ["events"]
+
+
+def test_the_fabric_goes_with_the_log_and_a_left_over_one_is_replaced(tmp_path: Path) -> None:
+    fabric = replace(TINY, directory=str(tmp_path))
+    with opened(tmp_path, fabric=fabric) as log:
+        path = fabric_of(log)
+        assert path.exists()
+        log.create_topic("events")
+        log.publish("events", b"1")
+        left = path.read_bytes()
+    assert not path.exists()
+    for number, (brokers, sizes) in enumerate(((2, fabric), (1, fabric), (2, replace(fabric, goi_entries=512)))):
+        path.write_bytes(left)
+        with opened(tmp_path, brokers, fabric=sizes) as log:
+            assert log.publish("events", b"x").first_seq == number + 2
+        assert not path.exists()
+
+
+def test_a_live_fabric_can_be_inspected(tmp_path: Path, log: EmbeddedLog) -> None:
+    log.publish("events", b"x")
+    result = CliRunner().invoke(seawall, ["fabric", "inspect", str(fabric_of(log))])
+    assert result.exit_code == 0, result.output
+    assert "committed" in result.output
+
+
+def test_a_forked_child_is_refused_and_takes_nothing_along(log: EmbeddedLog) -> None:
+    log.publish("events", b"parent")
+    child = os.fork()
+    if not child:
+        try:
+            log.publish("events", b"child")
+        except UnsupportedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert fabric_of(log).exists()
+    log.publish("events", b"parent again")
+    assert values(log) == [b"parent", b"parent again"]
+
+
+SCATTERED = SequencerSettings(SequencerMode.SCATTER_GATHER, collectors=2, workers=2)
+
+
+@pytest.mark.parametrize("mode", [SequencerSettings(), SCATTERED])
+def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSettings) -> None:
+    sequencing = replace(mode, ordering=OrderSettings(clients_max=4, remembered_max=2))
+    store = on_simulated_disk(SimDisk(seed=1), tmp_path, sequencing=sequencing)
+    store.create_topic("events", TopicConfig(order=Order.CLIENT))
+    topic_id = store.catalog.named("events").topic_id
+    epochs = {client: store.open_session(ClientId(client), ClientSeq(1))[0] for client in range(1, 30)}
+
+    def publish(client: int, seq: int) -> AckStatus:
+        append = Append(topic_id, encode_raw(b"%d" % client), 1, ClientId(client), ClientSeq(seq), epochs[client])
+        return store.append([append])[0].status
+
+    for seq in range(1, 4):
+        for client in epochs:
+            assert publish(client, seq) is AckStatus.OK
+        # Rows that a worker had no room for are those of the store.
+        assert all(publish(client, seq) is AckStatus.DUPLICATE for client in epochs)
+    assert [(*store.open_session(ClientId(client), ClientSeq(1)),) for client in epochs] == [(2, 4)] * len(epochs)
+    assert len(stored(store, "events")) == 3 * len(epochs)
+    with pytest.raises(FencedError):
+        store.append([Append(topic_id, encode_raw(b"x"), 1, ClientId(99), ClientSeq(1), 1)])
+    store.close()
+
+
+def test_changes_take_positions_through_many_laps_of_the_order(tmp_path: Path) -> None:
+    with opened(tmp_path, fabric=replace(TINY, goi_entries=128)) as log:
+        log.create_topic("events")
+        for number in range(200):
+            log.publish("events", b"%d" % number)
+            log.commit("me", "events", number + 1)
+            assert log.delete("events", before_seq=number + 1) == min(number, 1)
+        assert values(log) == [b"199"]
+        assert log.committed("me", "events") == 200
+
+
+# --- as good as without ---------------------------------------------------------------------------------------------
+
+TOPICS = ("plain", "strong", "capped", "memory")
+CALLS = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(TOPICS), st.integers(1, 4), st.sampled_from((3, 900, 60_000))),
+    st.tuples(st.just("keyed"), st.sampled_from(TOPICS), st.sampled_from("abc")),
+    st.tuples(st.just("session"), st.sampled_from(("plain", "strong")), st.integers(1, 3), st.integers(-2, 0)),
+    st.tuples(st.just("open"), st.sampled_from(("plain", "strong")), st.integers(1, 3)),
+    st.tuples(st.just("delete"), st.sampled_from(TOPICS), st.integers(1, 12), st.sampled_from((None, "odd"))),
+    st.tuples(st.just("cursor"), st.sampled_from(TOPICS), st.integers(1, 9)),
+    st.tuples(st.just("group"), st.lists(st.sampled_from(TOPICS), min_size=1, max_size=8)),
+    st.tuples(st.just("checkpoint")),
+    st.tuples(st.just("reopen"), st.sampled_from((0, 1, 3))),
+)
+
+
+class Twin:
+    """A log that is asked things, and says what came of each."""
+
+    def __init__(self, path: Path, brokers: int) -> None:
+        self._path = path
+        self._brokers = brokers
+        self._number = 0
+        self._sessions: dict[tuple[str, int], Publisher] = {}
+        self.log = opened(path, brokers)
+        for topic in TOPICS:
+            order = 5 if topic == "strong" else 2
+            cap = 9 if topic == "capped" else 0
+            durability = "memory" if topic == "memory" else "disk"
+            self.log.create_topic(topic, order=order, cap_records=cap, durability=durability, segment_max_records=7)
+
+    def ask(self, call: tuple) -> object:
+        try:
+            return getattr(self, f"_{call[0]}")(*call[1:])
+        except SeawallError as error:
+            return type(error), error.args
+
+    def seen(self) -> object:
+        return [
+            (
+                replace(self.log.describe(topic)),
+                [(item.seqs, bytes(item.block)) if isinstance(item, ReceivedBatch) else item for item in items],
+            )
+            for topic in TOPICS
+            for items in [[*self.log.follow(topic)]]
+        ]
+
+    def _messages(self, count: int, size: int) -> list[Message]:
+        self._number += count
+        numbers = range(self._number, self._number + count)
+        return [Message(b"%d " % n + bytes(size), tag="odd" if n % 2 else "even") for n in numbers]
+
+    def _publish(self, topic: str, count: int, size: int) -> object:
+        return self.log.publish(topic, self._messages(count, size)).seqs
+
+    def _keyed(self, topic: str, key: str) -> object:
+        done = self.log.publish(topic, self._messages(1, 5), idempotency_key=key)
+        return done.seqs, done.is_duplicate
+
+    def _open(self, topic: str, client_id: int) -> object:
+        publisher = self._sessions[topic, client_id] = self.log.publisher(topic, client_id=client_id)
+        return publisher.next_client_seq
+
+    def _session(self, topic: str, client_id: int, back: int) -> object:
+        publisher = self._sessions.get((topic, client_id))
+        if publisher is None:
+            return None
+        seq = max(1, publisher.next_client_seq + back)
+        done = publisher.publish(self._messages(1, 5) if not back else b"again", client_seq=seq).result()
+        return done.seqs, done.is_duplicate, publisher.next_client_seq
+
+    def _delete(self, topic: str, before_seq: int, tag: str | None) -> object:
+        return self.log.delete(topic, before_seq=before_seq, tag=tag)
+
+    def _cursor(self, topic: str, next_seq: int) -> object:
+        self.log.commit("me", topic, next_seq)
+        return self.log.committed("me", topic)
+
+    def _group(self, topics: list[str]) -> object:
+        sent = [self.log.queue.offer(self.log.bundle_of(topic, self._messages(1, 9), None)) for topic in topics]
+        return [delivery.result().seqs for delivery in sent]
+
+    def _checkpoint(self) -> None:
+        self.log.checkpoint()
+
+    def _reopen(self, brokers: int) -> None:
+        self._sessions.clear()
+        self.log.close()
+        self.log = opened(self._path, brokers and self._brokers and brokers)
+
+
+@settings(max_examples=40)
+@given(calls=st.lists(CALLS, max_size=30))
+def test_the_same_calls_give_the_same_with_and_without_brokers(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple]
+) -> None:
+    plain, pod = (Twin(tmp_path_factory.mktemp("twin"), brokers) for brokers in (0, 2))
+    try:
+        for call in calls:
+            assert pod.ask(call) == plain.ask(call), call
+        assert pod.seen() == plain.seen()
+    finally:
+        pod.log.close()
+        plain.log.close()

@@ -1,10 +1,11 @@
 """What `read` and `sub` print: where they begin and end, and the three forms of a record.
 
     text   each value on a line, bytes that are no UTF-8 escaped
-    json   an object a line: seq, timestamp, type, key, value, headers, tag; lost seqs are `{"gap": …}` in their order
+    json   an object a line: seq, timestamp, type, key, value, headers, tag; in their order with those `{"gap": …}` for
+           lost seqs, and `{"skip": …}` where batches of a publisher were given up
     raw    the values as they are, with nothing between them
 
-Lost seqs are named on standard error in the forms that have no place for them.
+Gaps and skips are named on standard error in the forms that have no place for them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from seawall.engine.records import Item, ReceivedBatch, ReceivedRecord
+    from seawall.engine.records import Item, ReceivedBatch, ReceivedRecord, ReceivedSkip
     from seawall.topics.gaps import Gap
     from seawall.wire.fields import JsonValue
 
@@ -106,8 +107,9 @@ class Selection:
         reached = self._last_seq is not None and self.next_seq > self._last_seq
         return reached or self._left == 0 or self._time_is_up
 
-    def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap]:
-        """Runs of records, and the gaps between them, as far as they are wanted."""
+    def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap | ReceivedSkip]:
+        """Runs of records, and the gaps and SKIPs between them, as far as they are wanted."""
+        from seawall.engine.records import ReceivedSkip
         from seawall.topics.gaps import Gap
 
         for item in items:
@@ -115,6 +117,9 @@ class Selection:
                 return
             if isinstance(item, Gap):
                 yield self._gap(item)
+            elif isinstance(item, ReceivedSkip):
+                self.next_seq = item.next_seq
+                yield item
             elif self._before_ns is not None and item.timestamp_ns >= self._before_ns:
                 self._time_is_up = True
             else:
@@ -136,17 +141,17 @@ class Selection:
         return records
 
 
-def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap], form: str) -> None:
-    """Print runs of records and gaps, all of it before this returns."""
+def print_chosen(chosen: Iterable[list[ReceivedRecord] | Gap | ReceivedSkip], form: str) -> None:
+    """Print runs of records, gaps and SKIPs, all of it before this returns."""
     output = sys.stdout.buffer
     for item in chosen:
         if isinstance(item, list):
             output.write(b"".join(_encoded(item, form)))
         elif form == "json":
-            output.write(_line({"gap": _gap(item)}))
+            output.write(_line({"skip": _skip(item)} if item.is_skip else {"gap": _gap(item)}))
         else:
             output.flush()
-            click.echo(f"gap: seqs {item.first_seq} to {item.last_seq} are lost: {_reason(item)}", err=True)
+            click.echo(_in_words(item), err=True)
     output.flush()
 
 
@@ -193,6 +198,22 @@ def _time(timestamp_ns: int) -> str:
 
 def _gap(gap: Gap) -> dict[str, JsonValue]:
     return {"first_seq": gap.first_seq, "last_seq": gap.last_seq, "reason": _reason(gap)}
+
+
+def _skip(skip: ReceivedSkip) -> dict[str, JsonValue]:
+    return {
+        "position": skip.position,
+        "client_id": skip.client_id,
+        "first_client_seq": skip.first_client_seq,
+        "count": skip.skip_count,
+    }
+
+
+def _in_words(lost: Gap | ReceivedSkip) -> str:
+    if lost.is_skip:
+        last = lost.first_client_seq + lost.skip_count - 1
+        return f"skip: batches {lost.first_client_seq} to {last} of client {lost.client_id:016x} never came"
+    return f"gap: seqs {lost.first_seq} to {lost.last_seq} are lost: {_reason(lost)}"
 
 
 def _reason(gap: Gap) -> str:

@@ -32,16 +32,17 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Give a setting a value; may be repeated.")
+@click.option("--order", type=click.Choice(["0", "1", "2", "5"]), help="How its records are ordered: --set order=N.")
 @data_option
 @json_option
-def create(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
+def create(name: str, settings: tuple[str, ...], order: str | None, data: Path, as_json: bool) -> None:
     """Create the topic NAME, and the data directory where it is missing.
 
     \b
     Example:
       seawall topic create events --set ttl_ms=86400000 --set durability=disk
     """
-    wanted = read_settings(settings)
+    wanted = read_settings(settings) | ({} if order is None else {"order": int(order)})
     with open_data(data, create=True) as log:
         info = log.create_topic(name, **wanted)
     _show(info, as_json, f"created {name} (topic {info.topic_id})")

@@ -12,7 +12,7 @@ runs on a thread. An `AsyncLog` belongs to the loop it was opened on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from seawall.config import Config
 from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import READ_SIZE, EmbeddedLog, Start, TopicInfo
+from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start, TopicInfo
 from seawall.engine.open_log import open_log
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
-from seawall.engine.records import Item, Publishable, seq_after
+from seawall.engine.records import Item, PositionItem, Publishable, seq_after
 from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
+from seawall.engine.subscribing import PositionStart
 from seawall.errors import InvalidInputError, WrongStateError
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
@@ -157,10 +158,23 @@ class AsyncLog:
         )
 
     async def read(
-        self, topic: str, from_seq: int = 1, *, limit: int | None = None, max_bytes: int = READ_SIZE
+        self,
+        topic: str,
+        from_seq: int = 1,
+        *,
+        limit: int | None = None,
+        max_bytes: int = READ_SIZE,
+        mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of."""
-        return await self._on_thread(self._opened().read, topic, from_seq, limit=limit, max_bytes=max_bytes)
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs."""
+        read = self._opened().read
+        return await self._on_thread(read, topic, from_seq, limit=limit, max_bytes=max_bytes, mode=mode)
+
+    async def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics: batches, SKIPs and gaps."""
+        return await self._on_thread(self._opened().read_positions, from_position, limit=limit, max_bytes=max_bytes)
 
     async def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
@@ -171,6 +185,10 @@ class AsyncLog:
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
         """A reader that remembers where it is; iterate over it to follow the topic."""
         return AsyncSubscriber(self, topic, start, owner)
+
+    def position_subscriber(self, start: PositionStart = "earliest") -> AsyncPositionSubscriber:
+        """A reader of everything in the one order that remembers where it is; iterate over it to follow."""
+        return AsyncPositionSubscriber(self, start)
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read."""
@@ -192,14 +210,33 @@ class AsyncLog:
         """The seq that a start means now."""
         return await self._on_thread(self._opened().start_seq, topic, start, owner)
 
+    async def start_position(self, start: PositionStart) -> int:
+        """The position that a start means now."""
+        return await self._on_thread(self._opened().start_position, start)
+
     async def wait_for(self, topic: str, seq: int) -> None:
         """Wait until the record `seq` is there."""
+
+        async def is_there() -> bool:
+            return (await self.describe(topic)).next_seq > seq
+
+        await self._wait_until(is_there)
+
+    async def wait_for_position(self, position: int) -> None:
+        """Wait until there is something to read at a position or behind it."""
+
+        async def is_there() -> bool:
+            return bool(await self.read_positions(position, limit=1, max_bytes=1))
+
+        await self._wait_until(is_there)
+
+    async def _wait_until(self, is_there: Callable[[], Awaitable[bool]]) -> None:
         self._readers_waiting += 1
         try:
             while True:
                 news = self._news
                 # Looked at with the event in hand: what comes from here on sets it.
-                if (await self.describe(topic)).next_seq > seq:
+                if await is_there():
                     return
                 await news.wait()
         finally:
@@ -263,3 +300,35 @@ class AsyncSubscriber:
             for item in await self.poll():
                 yield item
             await self._log.wait_for(self.topic, self.next_seq)
+
+
+class AsyncPositionSubscriber:
+    """A reader of everything in the one order: `async for item in subscriber` follows it for ever."""
+
+    def __init__(self, log: AsyncLog, start: PositionStart) -> None:
+        self._log = log
+        self._start = start
+        #: What is read next; None before the first read.
+        self.next_position: int | None = None
+
+    async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        if self.next_position is None:
+            self.next_position = await self._log.start_position(self._start)
+        items = await self._log.read_positions(self.next_position)
+        if not items and timeout_s > 0:
+            try:
+                await asyncio.wait_for(self._log.wait_for_position(self.next_position), timeout_s)
+            except TimeoutError:
+                return []
+            items = await self._log.read_positions(self.next_position)
+        if items:
+            self.next_position = items[-1].next_position
+        return items
+
+    async def __aiter__(self) -> AsyncIterator[PositionItem]:
+        while True:
+            for item in await self.poll():
+                yield item
+            assert self.next_position is not None, "known from the first poll on"
+            await self._log.wait_for_position(self.next_position)

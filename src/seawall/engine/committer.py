@@ -261,7 +261,7 @@ class Committer:
 
     def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
         """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
-        topic, need = self._topic(group[0].topic_id), _need(group)
+        topic, need = self._topic(group[0].topic_id), need_of(group)
         self._removal.check_room(topic, need.records, need.plain_size, now_ns)
         self._raise_ceiling(topic, need.records)
 
@@ -274,7 +274,7 @@ class Committer:
     def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
         """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
         topic = self._topic(group[0].topic_id)
-        room = self._maker.make(topic, _need(group), logged, now_ns)
+        room = self._maker.make(topic, need_of(group), logged, now_ns)
         seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
         room.records_left = min(room.records_left, seqs_left - sum(append.record_count for append in group))
         self._rooms[topic.topic_id] = room
@@ -363,7 +363,8 @@ def _refuse(appends: Sequence[Append], error: SeawallError) -> None:
         append.error = error
 
 
-def _need(group: Sequence[Append]) -> Need:
+def need_of(group: Sequence[Append]) -> Need:
+    """What appends of one topic take together."""
     records = sum(append.record_count for append in group)
     plain_size = sum(append.raw_length or len(append.block) for append in group)
     return Need(records, plain_size, sum(_BATCH_HEADER + len(append.block) for append in group))

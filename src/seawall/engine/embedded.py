@@ -15,23 +15,23 @@ A process that forks must not use the log in the child: the files belong to the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery, Identity
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
 from seawall.engine.reading import ReadPlan
-from seawall.engine.records import Item, Publishable, encode, received, seq_after
+from seawall.engine.records import Item, PositionItem, Publishable, encode, seq_after, told
 from seawall.engine.store import Store
-from seawall.engine.subscribing import Subscriber
+from seawall.engine.subscribing import PositionStart, PositionSubscriber, Subscriber
 from seawall.errors import InvalidInputError, LimitError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.process import disown_on_fork
@@ -39,7 +39,6 @@ from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
-from seawall.topics.gaps import Gap
 from seawall.topics.keys import digest_of
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel, BatchFlags
@@ -51,6 +50,9 @@ if TYPE_CHECKING:
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
+
+#: What a reader gets: what is as durable as its class promises, or all that is ordered.
+ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
 READ_SIZE: Final = 8 * MIB
@@ -210,26 +212,41 @@ class EmbeddedLog:
     # --- reading -------------------------------------------------------------------------------------------------
 
     def read(
-        self, topic: str, from_seq: int = 1, *, limit: int | None = None, max_bytes: int = READ_SIZE
+        self,
+        topic: str,
+        from_seq: int = 1,
+        *,
+        limit: int | None = None,
+        max_bytes: int = READ_SIZE,
+        mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of.
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
 
-        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end.
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
+        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
         """
-        plan = self._plan(topic, from_seq, max_bytes, limit)
-        items: list[Item] = []
-        left = limit
-        for item in plan.carry_out():
-            if left is not None and left <= 0:
-                break
-            if isinstance(item, Gap):
-                items.append(item)
-                continue
-            batch = received(topic, item)
-            items.append(batch)
-            if left is not None:
-                left -= len(batch)
-        return items
+        plan = self._plan(topic, from_seq, max_bytes, limit, mode)
+        return told(topic, plan.carry_out(), limit)
+
+    def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics, in the one order: batches, SKIPs and gaps.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
+        goes on at `next_position` of the last item.
+        """
+        if from_position < 0:
+            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        position = Position(from_position)
+        while True:
+            with self._looking() as store:
+                plan = store.plan_positions(position, size_max=max_bytes, records_max=limit)
+            items = plan.carry_out()
+            if items or plan.is_last:
+                return items
+            # All that lay there was deleted.
+            position = plan.end_position
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the present end, piece by piece."""
@@ -270,13 +287,35 @@ class EmbeddedLog:
         """
         return Subscriber(self, topic, self.start_seq(topic, start, owner), owner)
 
+    def position_subscriber(self, start: PositionStart = "earliest") -> PositionSubscriber:
+        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        return PositionSubscriber(self, self.start_position(start))
+
+    def start_position(self, start: PositionStart) -> Position:
+        """The position that a start means now."""
+        if start == "latest":
+            with self._looking() as store:
+                return store.catalog.next_position
+        if start == "earliest":
+            return Position(0)
+        if str(start).isdecimal():
+            return Position(int(start))
+        raise InvalidInputError(f"start {start!r}: give earliest, latest or a position")
+
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""
+        return self._wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
+
+    def wait_for_position(self, position: int, timeout_s: float) -> bool:
+        """Wait until there is something to read at a position or behind it; false if it does not come in time."""
+        return self._wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
+
+    def _wait_until(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
         deadline = OsClock().monotonic_ns() + int(timeout_s * 1e9)
         with self._news:
             self._readers_waiting += 1
             try:
-                while self.describe(topic).next_seq <= seq:
+                while not is_there():
                     left_ns = deadline - OsClock().monotonic_ns()
                     if left_ns <= 0:
                         return False
@@ -358,14 +397,19 @@ class EmbeddedLog:
             self._check_usable()
             yield self._store
 
-    def _plan(self, topic: str, from_seq: int, size_max: int, records_max: int | None) -> ReadPlan:
+    def _plan(
+        self, topic: str, from_seq: int, size_max: int, records_max: int | None, mode: ReadMode = "durable"
+    ) -> ReadPlan:
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        if mode not in ("durable", "ordered"):
+            raise InvalidInputError(f"mode {mode!r}: give durable or ordered")
         if self._refusal is not None:
             self._check_usable()
         with self.queue.state:
             self._check_usable()
-            return self._store.plan_read(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
+            plan = self._store.plan_ordered if mode == "ordered" else self._store.plan_read
+            return plan(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
 
     def _tell_readers(self) -> None:
         if self._readers_waiting:

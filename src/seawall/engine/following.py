@@ -37,15 +37,16 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.ordered_batches import stamped_header
 from seawall.engine.removal import Removal
 from seawall.engine.replay import add_entry, remember_keys, row_of
-from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
+from seawall.engine.room_making import Need, RoomMaker
 from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.errors import FatalError, InvalidInputError
@@ -60,7 +61,7 @@ from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.catalog import TopicCatalog, by_topic
 from seawall.topics.state import TopicState
-from seawall.wire.batches import BatchSource, parse_batch_header, stamp
+from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
@@ -135,8 +136,7 @@ class Follower:
         self._blog_size = blog_size
         #: The newest term of any entry that may come.
         self.term = parts.term
-        self._rooms: dict[TopicId, Room] = {}
-        self._forgotten = parts.committer.forgotten
+        self._rooms = FollowRooms(parts.committer, parts.writer, parts.maker)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
@@ -168,12 +168,16 @@ class Follower:
         if not count:
             return None
         self._hooks.begin()
-        self._drop_old_rooms()
+        self._rooms.drop_old()
         with self._hooks.preparing():
             now = self._parts.clock.wall_ns()
             rings = (entries, sides, self._mask)
             look = look_at(self._parts.catalog, *rings, first_position, count, self._commit_size_max)
-            rooms = self._make_rooms(look, blogs, now)
+            needs = [
+                (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
+                for share in look.shares
+            ]
+            rooms = self._rooms.make(needs, look.logged_from(0), now)
         with self._hooks.changing():
             return self._stage(look, rooms, entries, sides, blogs, now)
 
@@ -211,37 +215,19 @@ class Follower:
 
     # --- rooms ---------------------------------------------------------------------------------------------------
 
-    def _drop_old_rooms(self) -> None:
-        """Rooms count only as long as nobody has changed what they were made from, nor appended otherwise."""
-        committer = self._parts.committer
-        if self._forgotten != committer.forgotten:
-            self._rooms.clear()
-        committer.forget_rooms()
-        self._forgotten = committer.forgotten
+    def reserve(self, needs: Sequence[tuple[TopicState, Need]], logged: int) -> None:
+        """Make sure of room for batches that are to be ordered, and for `logged` bytes of them in the log.
 
-    def _make_rooms(self, look: Look, blogs: Bytes, now: int) -> list[Room]:
-        """The room of every topic among the entries; where one finds none, all are as they were."""
-        parts = self._parts
-        logged = look.logged_from(0) + HEADROOM + len(look.shares) * CONTROL_ROOM
-        parts.writer.reserve(logged, TimestampNs(now))
-        rooms: list[Room] = []
-        made: list[Room] = []
-        try:
-            for share in look.shares:
-                room = self._rooms.get(share.topic.topic_id)
-                if room is None or not room.take(share.records, share.size, now):
-                    need = Need(share.records, self._plain_size(look, share, blogs), share.size)
-                    room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
-                    made.append(room)
-                rooms.append(room)
-        except BaseException:
-            for room in made:
-                parts.maker.take_back(room)
-            # What the others have counted in is not coming.
-            self._rooms.clear()
-            raise
-        self._rooms.update((room.topic.topic_id, room) for room in made)
-        return rooms
+        Raises `DiskFullError` where there is none. Follow what was ordered, then call `let_go`, before anything else.
+        """
+        self._hooks.begin()
+        self._rooms.drop_old()
+        with self._hooks.preparing():
+            self._rooms.make_ahead(needs, logged, self._parts.clock.wall_ns())
+
+    def let_go(self) -> None:
+        """Give up room that was reserved for batches which were not ordered after all."""
+        self._rooms.let_go()
 
     def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
         """How long the plain blocks of a topic are, which matters where it has caps; elsewhere about that."""
@@ -341,16 +327,7 @@ class Follower:
         source = kernels.batch_at(look.entries.view(np.uint8), taken * look.entries.itemsize, blogs, self._blog_size)
         if source < 0:
             raise _bad_entry(position)
-        header = bytearray(blogs[source : source + _HEADER].tobytes())
-        stamp(
-            header,
-            position=position,
-            base_seq=Seq(int(side["base_seq"])),
-            base_offset=Offset(int(side["base_offset"])),
-            timestamp_ns=TimestampNs(int(side["timestamp_ns"])),
-            term=Term(kernels.full_term(self.term, int(entry["term"]))),
-        )
-        stamped = bytes(header)
+        stamped = stamped_header(position, entry, side, source, blogs, self.term)
         block = blogs[source + _HEADER : source + int(entry["size"])].data
         parsed = parse_batch_header(stamped, source=BatchSource.STORED)
         room = rooms[parsed.topic_id]

@@ -20,6 +20,7 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
+from seawall.engine.reading import ReadPlan
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.errors import ConflictError
@@ -72,6 +73,13 @@ class OrderedStore(Store):
         finally:
             # Arrays of it may be in somebody's hands: the mapping goes with the last of them.
             self._fabric.remove()
+
+    def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
+        """What a reader at `from_seq` gets next, with what is ordered and still being written."""
+        plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
+        if plan.end_seq >= plan.next_seq:
+            plan.tail = self.pod.ahead_of(self.catalog.named(name).topic_id, from_seq, size_max)
+        return plan
 
     # --- changes at a position -----------------------------------------------------------------------------------
 

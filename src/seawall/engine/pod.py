@@ -11,8 +11,9 @@ Batches of a session go through the broker of their client, others through that 
 publisher keep the order in which they were given, whatever the order of the topic.
 
 INV-POD-FOLLOWED: outside of a commit everything that is ordered is in the store.
-INV-POD-ANSWERED: every append of a group is decided when its commit is finished: nobody in this process leaves a gap in
-the seqs of a client, so nothing is held.
+INV-POD-ANSWERED: every append of a group is decided when its commit is finished. Of order 5 only the next batch of a
+client is published, so nothing is held: one that is ahead of its turn, because those before it were refused or never
+given, is refused, and its number is free.
 
 The fabric of such a pod ends with its process: what was ordered and is not in the log is lost with it, and told as a
 gap, as without brokers. This module must not know threads, or who waits.
@@ -27,14 +28,17 @@ import numpy as np
 
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
-from seawall.engine.appends import Append, Commit
-from seawall.engine.committer import Committer, is_admitted
+from seawall.engine.appends import Append, Commit, logged_size
+from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.following import FollowCommit, Follower
-from seawall.errors import FatalError, LimitError, SeawallError
+from seawall.engine.ordered_batches import ordered_batches
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError, WrongStateError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.following import NOP_SIZE
 from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
 from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import CommitFrontier, Numbered
@@ -53,6 +57,8 @@ R = TypeVar("R")
 
 #: The one replica, which counts alone.
 _REPLICA: Final = 0
+#: What a client seq is that needs no batch any more.
+_DECIDED: Final = (WindowCode.DUPLICATE, WindowCode.MISMATCH, WindowCode.REFUSED, WindowCode.SKIPPED)
 _FOR_EVER: Final = (1 << 63) - 1
 #: Steps without any work in which workers may come to rest for a checkpoint; more do not help.
 _IDLE_STEPS: Final = 8
@@ -89,6 +95,8 @@ class Pod:
         self._asked_total = 0
         #: Appends that have the key of another one of their group, which decides what becomes of them.
         self._repeats: list[tuple[Append, Append]] = []
+        #: The batch of a client whose turn it is, where some were published in this group.
+        self._turns: dict[ClientId, ClientSeq] = {}
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
@@ -99,7 +107,8 @@ class Pod:
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Have appends ordered, and stage them; each has its numbers or its error. One commit at a time."""
         commit = Commit()
-        for append in self._committer.screen(appends, commit, self._clock.wall_ns()):
+        self._turns.clear()
+        for append in self._with_room(self._committer.screen(appends, commit, self._clock.wall_ns())):
             self._publish(append)
         self._repeats = [
             (first, append)
@@ -110,6 +119,7 @@ class Pod:
         self._order()
         self._take_answers()
         commit = self._stage() or commit
+        self._follower.let_go()
         commit.limited += self._limited
         self._limited = []
         return commit
@@ -128,10 +138,30 @@ class Pod:
             )
         self._repeats = []
 
+    def _with_room(self, appends: list[Append]) -> list[Append]:
+        """Appends, if the store has room for them all; a full disk is found before anything is ordered."""
+        by_topic: dict[TopicId, list[Append]] = {}
+        for append in appends:
+            by_topic.setdefault(append.topic_id, []).append(append)
+        needs = [(self._topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
+        try:
+            self._follower.reserve(needs, sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends))
+        except (CallerError, RetryableError) as error:
+            for append in appends:
+                append.error = error
+            return []
+        return appends
+
+    def _topic(self, topic_id: TopicId) -> TopicState:
+        topic = self._topic_of(topic_id)
+        assert topic is not None, "screened before"
+        return topic
+
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
-        topic = self._topic_of(append.topic_id)
-        assert topic is not None, "screened before"
+        order = self._topic(append.topic_id).config.order
+        if append.has_session and order is Order.CLIENT and not self._is_in_turn(append):
+            return
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
         size = BATCH_HEADER_SIZE + len(append.block)
         try:
@@ -142,6 +172,8 @@ class Pod:
         except LimitError as error:
             append.error = error
             return
+        if append.client_id in self._turns:
+            self._pass_turn(append)
         header = batch_header(
             append.block,
             topic_id=append.topic_id,
@@ -157,7 +189,6 @@ class Pod:
         room = broker.reserved_bytes(index)
         room[:BATCH_HEADER_SIZE] = np.frombuffer(header.header_bytes(), np.uint8)
         room[BATCH_HEADER_SIZE:] = np.frombuffer(append.block, np.uint8)
-        order = topic.config.order
         # Order 0 is answered on arrival, and numbers come with durability only: both are wanted here.
         level = AckLevel.DURABLE if order is Order.NONE else AckLevel.ORDERED
         self._asked[self._asked_total] = append
@@ -165,6 +196,34 @@ class Pod:
         self._asked_total += 1
         if order is Order.NONE:
             append.numbered = _arrived(append)
+
+    def _is_in_turn(self, append: Append) -> bool:
+        """Whether nothing is missing before a batch of order 5; else it has its error."""
+        window, client_id = self._sessions.window, append.client_id
+        if client_id not in window:
+            return True
+        turn = self._turns.setdefault(client_id, window.state(client_id).next_expected)
+        if append.client_seq <= turn or self._known(append, append.client_seq) is not WindowCode.NEW:
+            return True
+        append.error = WrongStateError(
+            f"batch {append.client_seq} of client {client_id:016x} is ahead of batch {turn}, which was not stored: "
+            f"order 5 takes the batches of a client in turn; publish {turn} first, then this one again"
+        )
+        return False
+
+    def _pass_turn(self, append: Append) -> None:
+        """A batch is on its way: the next that is not decided is in turn."""
+        turn = self._turns[append.client_id]
+        if append.client_seq == turn and self._known(append, turn) is WindowCode.NEW:
+            turn = ClientSeq(turn + 1)
+            while self._known(append, turn) in _DECIDED:
+                turn = ClientSeq(turn + 1)
+            self._turns[append.client_id] = turn
+
+    def _known(self, append: Append, client_seq: ClientSeq) -> WindowCode:
+        """What the store knows of a batch of the same session."""
+        epoch = SessionEpoch(append.session_epoch)
+        return self._sessions.window.check(append.client_id, epoch, client_seq, 0).code
 
     def _take_answers(self) -> None:
         for broker in self.brokers:
@@ -298,6 +357,21 @@ class Pod:
         self.sequencer.advance_durable((_REPLICA,), 1)
         if self._follower.next_position == self.sequencer.frontier.committed:
             self._away.clear()
+
+    def ahead_of(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
+        """Copies of what is ordered and not in the store yet: the commit that is being written."""
+        fabric = self._fabric
+        return ordered_batches(
+            fabric.goi,
+            fabric.side,
+            range(self._follower.next_position, self.sequencer.frontier.committed),
+            fabric.blog_all_bytes,
+            len(fabric.blog_all_bytes) // len(self.brokers),
+            self._follower.term,
+            topic_id=topic_id,
+            from_seq=from_seq,
+            size_max=size_max,
+        )
 
     # --- the owner of a sequencer --------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.records import Publishable
-from seawall.errors import DiskFullError, FullError, InvalidInputError
+from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
 from seawall.limits import MIB
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ IN_FLIGHT_SIZE: Final = 64 * MIB
 
 #: What happens when so much is under way: the caller waits, or is told by `FullError`.
 WhenFull: TypeAlias = Literal["wait", "raise"]
+
+
+#: Errors after which the numbers of the batches are free.
+_NOTHING_HAPPENED: Final = (FullError, DiskFullError, LimitError, WrongStateError)
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ class Publisher:
         with self._change:
             self._in_flight -= size
             self._first_error = self._first_error or error
-            if isinstance(error, (FullError, DiskFullError)) and self._session and identity:
+            if isinstance(error, _NOTHING_HAPPENED) and self._session and identity:
                 for index in range(batch_count):
                     heappush(self._session.free, ClientSeq(identity.client_seq + index))
             self._change.notify_all()

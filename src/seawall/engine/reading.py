@@ -9,6 +9,8 @@ What a reader is told
 - A batch with at least one live record, of which it sees the live ones (`StoredBatch.live`). Deleted records are passed
   over in silence.
 - A gap for every seq that was evicted or lost, where it lies.
+- A SKIP of the order, right before what was stored behind it: before the batch with the lowest position above its own.
+  One that nothing was stored behind is not told yet.
 - INV-READ-NO-HOLE: a seq that counts as live, and that no sound batch holds, is a gap by corruption. It covers exactly
   what is missing: batches behind damage are delivered.
 
@@ -18,9 +20,10 @@ A plan pins files until it is carried out or released; both are done by whoever 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -32,22 +35,41 @@ from seawall.kernels.segments import verify_entries
 from seawall.limits import READ_PIECE_SIZE
 from seawall.storage.batch_index import Entries
 from seawall.topics.gaps import Gap
+from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
 
+
+class StoredSkip(NamedTuple):
+    """A SKIP where it lies in a topic."""
+
+    skip: Skip
+    #: Where reading goes on: at the batch behind it.
+    next_seq: Seq
+
+
 #: What a reader gets, in order.
-ReadItem: TypeAlias = StoredBatch | Gap
+ReadItem: TypeAlias = StoredBatch | Gap | StoredSkip
+
+_Told: TypeAlias = StoredBatch | Gap
+
+#: Of a SKIP that nothing was stored behind.
+_NEVER: Final = Seq(1 << 64)
 
 
 class ReadPlan:
     """One read: everything it needs, taken at one moment. Carried out once, or released."""
 
-    __slots__ = ("_gaps", "_live", "_planned", "end_seq", "from_seq", "next_seq")
+    __slots__ = ("_gaps", "_live", "_planned", "end_seq", "from_seq", "next_seq", "skips", "tail")
 
     def __init__(self, planned: Planned | None, from_seq: Seq, next_seq: Seq, live: SeqRuns, gaps: list[Gap]) -> None:
         self._planned = planned
         self._live = live
         self._gaps = gaps
+        #: SKIPs and the seqs they stand before, ascending.
+        self.skips: list[tuple[Seq, Skip]] = []
+        #: Batches behind all others that need not be read any more.
+        self.tail: list[StoredBatch] = []
         self.from_seq = from_seq
         #: Where the next read goes on.
         self.end_seq = max(from_seq, next_seq) if planned is None else planned.end_seq
@@ -68,7 +90,10 @@ class ReadPlan:
         """The batches and, in order with them, the gaps a reader has to know of."""
         try:
             batch = self._only_batch()
-            return _joined(self._items()) if batch is None else [batch]
+            items = _joined(self._items()) if batch is None else [batch]
+            if not self.skips and not self.tail:
+                return [*items]
+            return [*self._with_skips(items), *self.tail]
         finally:
             self.release()
 
@@ -76,6 +101,19 @@ class ReadPlan:
         """Give back what is pinned; twice is fine."""
         if self._planned is not None:
             self._planned.release()
+
+    def _with_skips(self, items: Iterable[_Told]) -> list[ReadItem]:
+        """The same, with each SKIP before the first of what lies behind it."""
+        found: list[ReadItem] = []
+        left = deque(self.skips)
+        for item in items:
+            first = item.first_seq if isinstance(item, Gap) else item.live[0][0]
+            while left and left[0][0] <= first:
+                seq, skip = left.popleft()
+                found.append(StoredSkip(skip, seq))
+            found.append(item)
+        # Of the others nothing is left that was stored behind them.
+        return found + [StoredSkip(skip, self.end_seq) for _, skip in left]
 
     def _only_batch(self) -> StoredBatch | None:
         """The short way of a seek: one batch that is sound, live from `from_seq` on, and nothing else to tell.
@@ -101,7 +139,7 @@ class ReadPlan:
             Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), memoryview(data), self._live, end_seq
         )
 
-    def _items(self) -> Iterator[ReadItem]:
+    def _items(self) -> Iterator[_Told]:
         reached = self.from_seq
         for run in self.runs:
             for row, data in _sound(run):
@@ -112,7 +150,7 @@ class ReadPlan:
                 reached = end_seq
         yield from self._holes(reached, Seq(self.end_seq - 1))
 
-    def _shown(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[ReadItem]:
+    def _shown(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[_Told]:
         """What is live of a batch between two seqs; in parts where something was lost inside it."""
 
         def part(live: SeqRuns, next_seq: Seq) -> StoredBatch:
@@ -172,7 +210,44 @@ def plan_read(
 
     It ends behind the batch that makes `size_max` bytes or `records_max` records full.
     """
-    next_seq = topic.next_seq
+    plan = plan_records(topic, log, from_seq, topic.next_seq, size_max=size_max, records_max=records_max)
+    if len(topic.skips) and log is not None:
+        try:
+            plan.skips = _skips_before(topic, log, from_seq, plan.end_seq)
+        except BaseException:
+            plan.release()
+            raise
+    return plan
+
+
+def _skips_before(topic: TopicState, log: TopicLog, from_seq: Seq, end_seq: Seq) -> list[tuple[Seq, Skip]]:
+    """The SKIPs before batches that begin in a range, with the seq of each of those."""
+
+    def seq_of(skip: Skip) -> Seq:
+        seq = log.seq_behind(skip.position)
+        return _NEVER if seq is None else seq
+
+    kept = list(topic.skips)
+    first = bisect_left(kept, from_seq, key=seq_of)
+    found: list[tuple[Seq, Skip]] = []
+    for skip in kept[first:]:
+        seq = seq_of(skip)
+        if seq >= end_seq:
+            break
+        found.append((seq, skip))
+    return found
+
+
+def plan_records(
+    topic: TopicState,
+    log: TopicLog | None,
+    from_seq: Seq,
+    next_seq: Seq,
+    *,
+    size_max: int,
+    records_max: int | None = None,
+) -> ReadPlan:
+    """`plan_read` of what lies below `next_seq`, without SKIPs."""
     if from_seq >= next_seq:
         return ReadPlan(None, from_seq, next_seq, (), [])
     planned = None
@@ -256,9 +331,9 @@ def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
             yield row, memory[start : start + row[6]]
 
 
-def _joined(items: Iterable[ReadItem]) -> list[ReadItem]:
+def _joined(items: Iterable[_Told]) -> list[_Told]:
     """The same, with gaps that touch and have one reason made one."""
-    found: list[ReadItem] = []
+    found: list[_Told] = []
     for item in items:
         before = found[-1] if found else None
         if isinstance(item, Gap) and isinstance(before, Gap) and _touch(before, item):

@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
-from seawall.core.types import Position, Seq, TimestampNs
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
+from seawall.engine.reading import ReadItem, StoredSkip
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, MIB
@@ -91,6 +92,20 @@ class ReceivedBatch:
     #: Where reading goes on.
     next_seq: Seq
 
+    #: What tells it from a SKIP.
+    is_skip: ClassVar[Literal[False]] = False
+    skip_count: ClassVar[int] = 0
+
+    @property
+    def seqs(self) -> list[Seq]:
+        """The seq of each record that is shown."""
+        return [Seq(seq) for first, last in self.live for seq in range(first, last + 1)]
+
+    @property
+    def next_position(self) -> Position:
+        """Where reading by position goes on."""
+        return Position(self.position + 1)
+
     @property
     def first_seq(self) -> Seq:
         """Seq of the first record that is shown."""
@@ -135,13 +150,64 @@ class ReceivedBatch:
         return _join([self], columns)
 
 
-#: What a reader gets, in order.
-Item: TypeAlias = ReceivedBatch | Gap
+@dataclass(frozen=True, slots=True)
+class ReceivedSkip:
+    """A place in the order where batches of a publisher were given up: `skip_count` client seqs from the first on.
+
+    They were never stored, so no seq of the topic is missing for them; what the publisher sent behind them follows.
+    """
+
+    topic: str
+    position: Position
+    client_id: ClientId
+    first_client_seq: ClientSeq
+    skip_count: int
+    #: Where reading the topic goes on: at the batch behind it.
+    next_seq: Seq
+    is_skip: ClassVar[Literal[True]] = True
+
+    @property
+    def next_position(self) -> Position:
+        """Where reading by position goes on."""
+        return Position(self.position + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGap(Gap):
+    """A gap as whoever reads by position gets it: of which topic, and where reading goes on."""
+
+    topic: str
+    next_position: Position
+
+
+#: What a reader of a topic gets, in order, and what one by position does.
+Item: TypeAlias = ReceivedBatch | Gap | ReceivedSkip
+PositionItem: TypeAlias = ReceivedBatch | TopicGap | ReceivedSkip
 
 
 def seq_after(item: Item) -> Seq:
-    """Where reading goes on behind a batch or a gap."""
-    return item.next_seq if isinstance(item, ReceivedBatch) else Seq(item.last_seq + 1)
+    """Where reading goes on behind a batch, a SKIP or a gap."""
+    return Seq(item.last_seq + 1) if isinstance(item, Gap) else item.next_seq
+
+
+def told(topic: str, items: Iterable[ReadItem], limit: int | None) -> list[Item]:
+    """What was read of a topic as a reader gets it, up to the batch that makes `limit` records full."""
+    found: list[Item] = []
+    left = limit
+    for item in items:
+        if left is not None and left <= 0:
+            break
+        if isinstance(item, StoredBatch):
+            batch = received(topic, item)
+            found.append(batch)
+            left = None if left is None else left - len(batch)
+        elif isinstance(item, StoredSkip):
+            skip = item.skip
+            numbers = (skip.position, skip.client_id, skip.first_client_seq, skip.count)
+            found.append(ReceivedSkip(topic, *numbers, item.next_seq))
+        else:
+            found.append(item)
+    return found
 
 
 def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

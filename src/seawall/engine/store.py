@@ -31,13 +31,13 @@ from seawall.engine.following import Follower, FollowerParts, Hooks
 from seawall.engine.headroom import HEADROOM, reserve_control
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.placing import PlaceJob
-from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
 from seawall.engine.room_making import RoomMaker
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
+from seawall.engine.store_questions import StoreQuestions
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
@@ -65,7 +65,7 @@ from seawall.wire.fields import JsonObject
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
-class Store(Changeable):
+class Store(Changeable, StoreQuestions):
     """An open data directory. Made by `open_store`."""
 
     def __init__(
@@ -311,27 +311,6 @@ class Store(Changeable):
         if self._failure is None:
             self.sync()
         return verify_directory(self._machine.files, self._directory)
-
-    # --- questions -----------------------------------------------------------------------------------------------
-
-    def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
-        """What a reader at `from_seq` gets next, to be carried out without the store (`reading.py`)."""
-        topic = self.catalog.named(name)
-        return plan_read(topic, self._logs.get(topic.topic_id), from_seq, size_max=size_max, records_max=records_max)
-
-    def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
-        """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
-        return self.plan_read(name, from_seq, size_max=size_max).carry_out()
-
-    def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
-        """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
-        topic = self.catalog.named(name)
-        return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
-
-    def index_size(self, name: str) -> int:
-        """Bytes of memory that the indexes of a topic take."""
-        log = self._logs.get(self.catalog.named(name).topic_id)
-        return 0 if log is None else log.index_size
 
     # --- inside --------------------------------------------------------------------------------------------------
 

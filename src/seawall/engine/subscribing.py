@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from seawall.core.types import Seq
-from seawall.engine.records import Item, seq_after
+from seawall.core.types import Position, Seq
+from seawall.engine.records import Item, PositionItem, seq_after
 from seawall.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import EmbeddedLog
+
+#: Where a reader by position begins.
+PositionStart: TypeAlias = Literal["earliest", "latest"] | int
 
 
 class Subscriber:
@@ -36,3 +39,21 @@ class Subscriber:
         if self._owner is None:
             raise InvalidInputError("a subscriber without an owner has nothing to commit under")
         self._log.commit(self._owner, self.topic, self.next_seq)
+
+
+class PositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+
+    def __init__(self, log: EmbeddedLog, next_position: Position) -> None:
+        self._log = log
+        #: What is read next.
+        self.next_position = next_position
+
+    def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        items = self._log.read_positions(self.next_position)
+        if not items and timeout_s > 0 and self._log.wait_for_position(self.next_position, timeout_s):
+            items = self._log.read_positions(self.next_position)
+        if items:
+            self.next_position = items[-1].next_position
+        return items

@@ -24,6 +24,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.placing import LocateFile, PlaceJob, plan_place
@@ -37,7 +39,7 @@ from seawall.engine.planning import (
 )
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
-from seawall.storage.batch_index import BatchIndex, Entries
+from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.segment_names import sort_names
@@ -209,6 +211,46 @@ class TopicLog:
             if entry < len(index):
                 return Seq(index.slice(entry, entry + 1).item()[0])
         return None
+
+    def seq_behind(self, position: Position) -> Seq | None:
+        """Seq of the first batch at a position or behind it; None if all are before it."""
+        for index in self._indexes(self._near_position(position)):
+            entry = index.find_position(position)
+            if entry < len(index):
+                return Seq(index.slice(entry, entry + 1).item()[0])
+        return None
+
+    def from_position(self, position: Position, end_seq: Seq, size_max: int) -> tuple[Seq, Entries]:
+        """Batches at a position or behind it, below `end_seq`, up to the first that `size_max` bytes do not hold; and
+        the seq behind the batch before them, 1 if there is none any more."""
+        near = self._near_position(position)
+        behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
+        found: list[Entries] = []
+        for index in self._indexes(near):
+            first, last = index.find_position(position), index.seqs_below(end_seq)
+            if not found and first:
+                base_seq, *_, count, _ = index.slice(first - 1, first).item()
+                behind = Seq(base_seq + count)
+            if first < last:
+                entries = index.slice(first, min(last, index.fitting(first, last, size_max) + 1))
+                found.append(entries)
+                size_max -= int(entries["length"].sum(dtype=np.int64))
+            if size_max < 0:
+                break
+        return behind, np.concatenate(found) if found else np.zeros(0, INDEX_ENTRY)
+
+    def _near_position(self, position: Position) -> int:
+        """The first sealed segment that holds a batch at or behind a position; their number if none does."""
+
+        def last_position(number: int) -> Position:
+            # One of which nothing is left tells what the one before it does.
+            while not len(index := self._index_of(self.sealed[number])):
+                if not number:
+                    return Position(-1)
+                number -= 1
+            return Position(int(index.slice(len(index) - 1, len(index))["position"][0]))
+
+        return bisect_left(range(len(self.sealed)), position, key=last_position)
 
     @property
     def index_size(self) -> int:

@@ -25,20 +25,21 @@ One owner at a time: nothing here takes a lock. A crash of the viewer leaves no 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from errno import ENOENT
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.embedded import READ_SIZE, Start, TopicInfo
+from seawall.engine.position_reading import plan_positions
 from seawall.engine.reading import ReadItem, plan_read
-from seawall.engine.records import Item, ReceivedBatch, received, seq_after
+from seawall.engine.records import Item, PositionItem, seq_after, told
 from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, ReplayedSegment, replay
-from seawall.engine.topic_log import Filling, StoredBatch, TopicLog, topic_home
+from seawall.engine.topic_log import Filling, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File, Files
@@ -131,15 +132,18 @@ class ReadOnlyLog:
         if from_seq < 1:
             raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
         found = self._ask(lambda picture: picture.read(topic, Seq(from_seq), max_bytes, limit), _lost_runs)
-        items: list[Item] = []
-        count = 0
-        for item in found:
-            if limit is not None and count >= limit:
-                break
-            each = received(topic, item) if isinstance(item, StoredBatch) else item
-            items.append(each)
-            count += len(each) if isinstance(each, ReceivedBatch) else 0
-        return items
+        return told(topic, found, limit)
+
+    def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics that have files, in the one order.
+
+        Ends as `read` does; reading goes on at `next_position` of the last item.
+        """
+        if from_position < 0:
+            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        return self._ask(lambda picture: picture.read_positions(Position(from_position), max_bytes, limit), _lost_runs)
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the end of what the picture holds, piece by piece."""
@@ -247,6 +251,16 @@ class _Picture:
         log = self.log(topic.topic_id)
         return plan_read(topic, log, from_seq, size_max=size_max, records_max=records_max).carry_out()
 
+    def read_positions(self, position: Position, size_max: int, records_max: int | None) -> list[PositionItem]:
+        """What lies at a position and behind it, of all topics that have files."""
+        kept = [topic for topic in self.catalog if topic.config.durability is not Durability.EPHEMERAL]
+        while True:
+            plan = plan_positions(kept, self.log, position, size_max=size_max, records_max=records_max)
+            items = plan.carry_out()
+            if items or plan.is_last:
+                return items
+            position = plan.end_position
+
     def is_outdated(self) -> bool:
         """Whether the log has a commit behind the end of this picture, or a file that this picture does not know."""
         starts = wal_addresses(self._files, self._directory.wal)
@@ -333,6 +347,6 @@ def _no_doubt(_answer: object) -> list[Gap]:
     return []
 
 
-def _lost_runs(items: list[ReadItem]) -> list[Gap]:
+def _lost_runs(items: Sequence[ReadItem | PositionItem]) -> list[Gap]:
     """What of an answer must be seen twice."""
     return [item for item in items if isinstance(item, Gap) and item.reason is GapReason.CORRUPTION]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
@@ -28,6 +29,9 @@ class Gap:
     first_seq: Seq
     last_seq: Seq
     reason: GapReason
+    #: What tells it from a SKIP of the order, after which no seq is missing.
+    is_skip: ClassVar[Literal[False]] = False
+    skip_count: ClassVar[int] = 0
 
     def clipped(self, first: Seq, last: Seq) -> Gap | None:
         """The part of it inside a range, if any."""

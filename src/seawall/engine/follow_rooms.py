@@ -1,0 +1,77 @@
+"""The rooms of a store that follows: made when entries are followed, or ahead of that for what is to be ordered.
+
+A room that was made ahead may have begun a segment that nothing in the log tells of: it keeps that to be told with its
+first batch, and is taken back where none comes (INV-PLACES-FOLLOW).
+
+One owner, the follower. This module must not know entries, nor how they are staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from seawall.core.types import TimestampNs, TopicId
+from seawall.engine.committer import Committer
+from seawall.engine.headroom import HEADROOM
+from seawall.engine.log_writer import LogWriter
+from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
+from seawall.engine.rooms import Room
+from seawall.storage.control import SegmentRoll
+from seawall.topics.state import TopicState
+
+
+class FollowRooms:
+    """The rooms that are valid, by topic."""
+
+    def __init__(self, committer: Committer, writer: LogWriter, maker: RoomMaker) -> None:
+        self._committer = committer
+        self._writer = writer
+        self._maker = maker
+        self._rooms: dict[TopicId, Room] = {}
+        self._forgotten = committer.forgotten
+
+    def drop_old(self) -> None:
+        """Rooms count only as long as nobody has changed what they were made from, nor appended otherwise."""
+        if self._forgotten != self._committer.forgotten:
+            self._drop()
+        self._committer.forget_rooms()
+        self._forgotten = self._committer.forgotten
+
+    def make(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> list[Room]:
+        """A room for what each topic needs, counted in, and for `logged` bytes in the log; where one finds none, all
+        are as they were."""
+        logged += HEADROOM + len(needs) * CONTROL_ROOM
+        self._writer.reserve(logged, TimestampNs(now))
+        rooms: list[Room] = []
+        try:
+            for topic, need in needs:
+                room = self._rooms.get(topic.topic_id)
+                if room is None or not room.take(need.records, need.size, now):
+                    # Nobody has been told yet of a segment that was begun before.
+                    rolls = [] if room is None else [each for each in room.ahead if isinstance(each, SegmentRoll)]
+                    room = self._maker.make(topic, need, logged, TimestampNs(now))
+                    room.ahead += rolls
+                    self._rooms[topic.topic_id] = room
+                rooms.append(room)
+        except BaseException:
+            # What the others have counted in is not coming.
+            self._drop()
+            raise
+        return rooms
+
+    def make_ahead(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> None:
+        """`make` for batches that are counted in when they come."""
+        for (_, need), room in zip(needs, self.make(needs, logged, now), strict=True):
+            if not room.is_limited:
+                room.records_left += need.records
+                room.bytes_left += need.size
+
+    def let_go(self) -> None:
+        """Take back segments that were begun for batches which did not come."""
+        if any(room.ahead for room in self._rooms.values()):
+            self._drop()
+
+    def _drop(self) -> None:
+        for room in self._rooms.values():
+            self._maker.take_back(room)
+        self._rooms.clear()

@@ -1,0 +1,51 @@
+"""What can be asked of a store: reads of a topic, of all of them by position, and where a time lies.
+
+Reads are planned here, while nothing changes, and carried out by whoever asked, without the store. Nothing here changes
+anything.
+"""
+
+from __future__ import annotations
+
+from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.engine.position_reading import PositionPlan, plan_positions
+from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
+from seawall.engine.topic_log import TopicLog
+from seawall.topics.catalog import TopicCatalog
+
+
+class StoreQuestions:
+    """The part of a store that only looks."""
+
+    _logs: dict[TopicId, TopicLog]
+
+    @property
+    def catalog(self) -> TopicCatalog:
+        """All topics as they are now."""
+        raise NotImplementedError
+
+    def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
+        """What a reader at `from_seq` gets next, to be carried out without the store (`reading.py`)."""
+        topic = self.catalog.named(name)
+        return plan_read(topic, self._logs.get(topic.topic_id), from_seq, size_max=size_max, records_max=records_max)
+
+    def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
+        """The same, and what is ordered and not stored yet, where others order."""
+        return self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
+
+    def plan_positions(self, from_position: Position, *, size_max: int, records_max: int | None = None) -> PositionPlan:
+        """What a reader of all topics at `from_position` gets next."""
+        return plan_positions(self.catalog, self._logs.get, from_position, size_max=size_max, records_max=records_max)
+
+    def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
+        """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
+        return self.plan_read(name, from_seq, size_max=size_max).carry_out()
+
+    def seq_at(self, name: str, timestamp_ns: TimestampNs) -> Seq:
+        """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+        topic = self.catalog.named(name)
+        return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
+
+    def index_size(self, name: str) -> int:
+        """Bytes of memory that the indexes of a topic take."""
+        log = self._logs.get(self.catalog.named(name).topic_id)
+        return 0 if log is None else log.index_size
