@@ -30,7 +30,7 @@ from seawall.topics.config import Order
 
 __all__ = ["PodRun", "plan_of", "run"]
 
-_SETTLE_ROUNDS = 4_000
+_SETTLE_ROUNDS = 600
 _TOPICS = {"none": Order.NONE, "broker": Order.BROKER, "total": Order.TOTAL, "first": Order.CLIENT, "second": Order.CLIENT}
 
 
@@ -41,7 +41,7 @@ def plan_of(chance: Random) -> PodPlan:
     ordering = OrderSettings(
         drain_refs=chance.choice((2, 8, 64)),
         hold_max=chance.choice((4, 16)),
-        pages=chance.choice((1, 16)),
+        pages=chance.choice((3, 16)),
         silence_ns=60 * MILLISECOND_NS,
         clients_max=chance.choice((2, 64)),
         remembered_max=chance.choice((4, 64)),
@@ -89,7 +89,7 @@ class Troubles:
 class PodRun:
     """One run."""
 
-    def __init__(self, seed: int, steps: int = 1_200) -> None:
+    def __init__(self, seed: int, steps: int = 800) -> None:
         self.chance = chance = Random(seed)
         self.steps = steps
         self.pod = SimPod(seed, plan_of(chance))
@@ -311,7 +311,7 @@ class PodRun:
         self.paused.clear()
         self.pod.disk.clear_faults()
         for _ in range(_SETTLE_ROUNDS):
-            self._settle_round()
+            self._with_power(self._settle_round)  # a power loss may have been on its way
             if self._is_quiet():
                 break
         for _ in range(3):
@@ -321,7 +321,7 @@ class PodRun:
 
     def _settle_round(self) -> None:
         pod = self.pod
-        pod.clock.advance(MILLISECOND_NS)
+        pod.clock.advance(2 * MILLISECOND_NS)
         for number, broker in enumerate(pod.brokers):
             if broker is None:
                 pod.notice_broker(number)
@@ -332,19 +332,21 @@ class PodRun:
             publisher.try_open()
             publisher.send_due(8)
             now = pod.clock.monotonic_ns()
-            if publisher.outbox and now - publisher.stuck_since > 400 * MILLISECOND_NS and publisher.after_gap_ns:
+            if publisher.outbox and now - publisher.stuck_since > 200 * MILLISECOND_NS:
                 publisher.open()
         self.lone.give_up()
         if self.pending:
             self._order_pending()
         for number in range(pod.plan.brokers):
             self._step_broker(number)
-        for role in pod.roles:
-            pod.step_role(role)
-        pod.follow()
+        for _ in range(4):
+            if not sum(pod.step_role(role) for role in pod.roles):
+                break
+        while pod.follow():
+            pass
         pod.tell()
         pod.advance()
-        for reader in (*self.order_readers, *self.store_readers.values()):
+        for reader in self.order_readers:
             reader.step()
 
     def _is_quiet(self) -> bool:
@@ -362,7 +364,7 @@ class PodRun:
         return int(control["durable"]) == sequencer.frontier.reserved and claimed == completed
 
 
-def run(seed: int, steps: int = 1_200) -> PodRun:
+def run(seed: int, steps: int = 800) -> PodRun:
     """One run; `OrderingViolationError` if it broke a promise."""
     made = PodRun(seed, steps)
     made.run()

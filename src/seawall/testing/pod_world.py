@@ -198,7 +198,8 @@ class SimPod:
     def step_role(self, role: Role) -> int:
         """A step of one role of the sequencer."""
         done = role.step(self.moment)
-        self.look()
+        if done or role.name == "frontier":
+            self.look()
         return done
 
     def look(self) -> None:
