@@ -112,7 +112,18 @@ class OrderWorker:
     """One worker: the clients that `kernels.collecting.worker_of` gives it."""
 
     __slots__ = (
-        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_keys", "_memories", "_notes", "_opened", "_pages"),
+        *(
+            "_arrays",
+            "_clients",
+            "_goi_high",
+            "_goi_low",
+            "_holds",
+            "_keys",
+            "_memories",
+            "_notes",
+            "_opened",
+            "_pages",
+        ),
         *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
         *("_shared", "_sides", "_state", "_term", "_unsettled", "_used", "_values", "_worker", "window"),
     )

@@ -186,7 +186,7 @@ class Publisher:
     def send(self, client_seq: int, broker: int, *, epoch: int | None = None) -> None:
         """Send a batch, for the first time or again."""
         tries = self.tries[client_seq] = self.tries.get(client_seq, 0) + 1
-        self.outbox[client_seq] = self.pod.clock.monotonic_ns() + (self.resend_ns << min(tries - 1, 4))
+        self.outbox[client_seq] = self.pod.clock.monotonic_ns() + (self.resend_ns << min(tries - 1, 2))
         self.network.send(Frame.of(self.made[client_seq], self.epoch if epoch is None else epoch, broker))
 
     def send_due(self, most: int) -> None:

@@ -57,6 +57,7 @@ class Change:
     topic_id: TopicId | None = None  #: whose change it is, for the order
     session: OpenedSession | None = None
     after_gap_ns: int = 0
+    next_expected: int = 0  #: of the session's client, once it is ordered
     creates: TopicNumbers | None = None  #: known once it is made
     deletes: TopicId | None = None
 
@@ -127,11 +128,11 @@ class PodOwner:
         while self.follow():
             pass
         change = self.changes.pop(position, None)
+        if change is not None:
+            self.made[position] = change
         with self.follower.at(position):
             if change is not None:
                 self._make(change)
-        if change is not None:
-            self.made[position] = change
         self.tell()
 
     def _make(self, change: Change) -> None:

@@ -133,7 +133,5 @@ class StoreReader:
         header = item.header
         numbers = (item.position, self.topic, item.base_seq, item.record_count)
         identity = (header.client_id, header.client_seq, checksum(bytes(item.block)))
-        self.pod.history.record(
-            events.BatchSeen(self.number, ReadBy.TOPIC, ReadMode.DURABLE, *numbers, *identity)
-        )
+        self.pod.history.record(events.BatchSeen(self.number, ReadBy.TOPIC, ReadMode.DURABLE, *numbers, *identity))
         self.next_seq, self.position = item.next_seq, item.position

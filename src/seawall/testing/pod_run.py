@@ -30,8 +30,14 @@ from seawall.topics.config import Order
 
 __all__ = ["PodRun", "plan_of", "run"]
 
-_SETTLE_ROUNDS = 600
-_TOPICS = {"none": Order.NONE, "broker": Order.BROKER, "total": Order.TOTAL, "first": Order.CLIENT, "second": Order.CLIENT}
+_SETTLE_ROUNDS = 1_000
+_TOPICS = {
+    "none": Order.NONE,
+    "broker": Order.BROKER,
+    "total": Order.TOTAL,
+    "first": Order.CLIENT,
+    "second": Order.CLIENT,
+}
 
 
 def plan_of(chance: Random) -> PodPlan:
@@ -115,6 +121,7 @@ class PodRun:
         self.paused: dict[str, int] = {}
         self.pending: list[Change] = []
         self.created = 0
+        self.crash_in = 0
 
     def run(self) -> History:
         """All of it; the history, which keeps every promise."""
@@ -210,7 +217,8 @@ class PodRun:
             self._forge()
         if chance.random() < troubles.broker_crash:
             pod.crash_broker(chance.randrange(pod.plan.brokers))
-        if pod.sequencer is not None and chance.random() < troubles.sequencer_crash:
+        self.crash_in -= 1
+        if pod.sequencer is not None and (chance.random() < troubles.sequencer_crash or self.crash_in == 0):
             roles = [role for role in pod.roles if not role.name.startswith("collector")]
             role = chance.choice([None, *roles])
             self._with_power(lambda: pod.crash_sequencer(role))
@@ -242,6 +250,9 @@ class PodRun:
         for publisher in self.publishers.values():
             if publisher.after_gap_ns or not publisher.epoch:
                 publisher.open()
+        # Whoever crashed may crash again at once.
+        if self.troubles.sequencer_crash and self.chance.random() < 0.4:
+            self.crash_in = self.chance.randint(1, 25)
 
     def _power_was_lost(self) -> None:
         self.network.life += 1
