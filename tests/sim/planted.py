@@ -1,7 +1,7 @@
 """Bugs of the protocol, planted one by one, and the first seed of the simulated pod that finds each.
 
-Each spoils one thing that a promise rests on, in the Python seam of a role or in what its kernel is given. The kept seed
-is checked by the tests; `make sim` looks for each anew.
+Each spoils one thing that a promise rests on, in the Python seam of a role or in what its kernel is given. The seed that
+is kept is checked by the tests; `make sim` looks for each anew.
 """
 
 from __future__ import annotations

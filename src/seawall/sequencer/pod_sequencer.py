@@ -40,8 +40,8 @@ from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOp
 from seawall.sequencer.recovery import RingResume, WarmRecovery
 from seawall.sequencer.shared import SequencerShared
 
-#: The part of its share of the ring of entries that a worker may drain at once, and hold: twice this still fits between the moment
-#: when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
+#: The part of its share of the ring of entries that a worker may drain at once, and hold: twice this still fits between
+#: the moment when a checkpoint is due (half of the ring) and that in which the order stops (nine tenths).
 _WORKER_PART: Final = 8
 
 

@@ -42,7 +42,7 @@ class EventLog:
 
     def lines(self) -> tuple[str, ...]:
         """The events still remembered, oldest first."""
-        return tuple(step.event for step in self._steps)
+        return tuple(self._events)
 
 
 @dataclass(frozen=True, slots=True)

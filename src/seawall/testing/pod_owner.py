@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seawall.core.types import ClientId, Offset, Position, TopicId
+from seawall.core.types import ClientId, Offset, Position, Term, TopicId
 from seawall.engine.opening import POSITION_JUMP
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
@@ -90,7 +90,7 @@ class PodOwner:
         """Log the term that entries have now, if it is a new one."""
         term = load_acquire_u64(self._fabric.control_words, records.CONTROL_TERM)
         if term > self.follower.term:
-            self.follower.begin_term(term)
+            self.follower.begin_term(Term(term))
 
     def tell(self) -> None:
         """Say how much is on disk."""

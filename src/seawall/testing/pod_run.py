@@ -326,8 +326,10 @@ class PodRun:
             if self._is_quiet():
                 break
         for _ in range(3):
-            for reader in (*self.order_readers, *self.store_readers.values()):
-                reader.step()
+            for in_order in self.order_readers:
+                in_order.step()
+            for in_store in self.store_readers.values():
+                in_store.step()
         self.pod.history.record(events.Settled())
 
     def _settle_round(self) -> None:

@@ -189,7 +189,8 @@ class SimPod:
 
     def step_broker(self, number: int, send: Callable[[Answer], None], *, slow_chance: float = 0.0) -> None:
         """A step of a broker, if it lives; its answers are sent after what it did was written down."""
-        broker, answers = self.brokers[number], []
+        broker = self.brokers[number]
+        answers: list[Answer] = []
         if broker is not None:
             broker.step(self.clock.monotonic_ns(), answers.append, slow_chance=slow_chance)
             self.observer.look_at_broker(number)
