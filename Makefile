@@ -9,6 +9,7 @@ FUZZ_EXECUTIONS ?= 100000
 CRASH_IMAGES ?= 20000
 CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
+SEEDS ?= 2000
 SUITE ?= kernels
 ARGS ?=
 
@@ -81,6 +82,14 @@ crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (def
 .PHONY: stress
 stress: setup ## Write, read, delete and checkpoint at once for STRESS_SECONDS (default 60), every answer checked
 	$(BIN)/python tests/crash/run.py --images 0 --kills 0 --stress $(STRESS_SECONDS) $(ARGS)
+
+.PHONY: sim
+sim: setup ## Run a simulated pod for SEEDS seeds (default 2,000), every promise checked; SEED=n runs one again
+	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --planted) $(ARGS)
+
+.PHONY: scenarios
+scenarios: setup ## Store what the scenarios of the simulated pod do now as what they must do
+	$(PYTEST) -q tests/sim/test_scenarios.py --write-scenarios
 
 .PHONY: bench
 bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check

@@ -369,3 +369,33 @@ def test_workers_on_threads_write_disjoint_entries_and_lap_nobody() -> None:
     for client in clients:
         assert [seq for each, seq in found if each == client] == list(range(1, 401))
     assert all(ring.counters[PRODUCED] == ring.counters[CONSUMED] for ring in shared.queues[0])
+
+
+def test_a_session_that_is_not_committed_stays_in_memory() -> None:
+    """Nobody else knows of it yet: its row would come back with the session before, and fence nobody."""
+    pod = pod_with_session()
+    assert pod.worker.evictable(5) == []
+    pod.commit(1)
+    assert pod.worker.evictable(5) == [ME]
+
+
+def test_a_row_that_finds_no_room_is_given_back() -> None:
+    class Lending(StoredRows):
+        """Has a row no more once it has given it."""
+
+        def load(self, client_id: ClientId) -> bytes | None:
+            return self.rows.pop(client_id, None)
+
+    pod = Pod(settings=SMALL)
+    pod.worker = OrderWorker(pod.arrays, pod.shared, 0, term=1, rows=(lending := Lending()), settings=SMALL)
+    for client in (5, 6):
+        opened(pod, client)
+    row = pod.worker.window.export_rows([ClientId(5)])
+    lending.rows[ClientId(7)] = row.replace(b"\x05", b"\x07", 1)
+    pod.publish(0, 7, 1)
+    pod.step()
+    assert list(lending.rows) == [7]
+    pod.commit(2)
+    pod.step()
+    assert seqs(pod)[-1] == 1
+    assert 7 in pod.worker.window

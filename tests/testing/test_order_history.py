@@ -98,7 +98,7 @@ def test_a_text_without_a_shape_is_refused() -> None:
 @cache
 def sample() -> tuple[e.OrderEvent, ...]:
     """Events of every kind."""
-    return tuple(step.event for seed in range(8) for step in good_history(seed))
+    return (*(step.event for seed in range(8) for step in good_history(seed)), e.GivenUp(0, 1))
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)

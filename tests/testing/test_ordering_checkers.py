@@ -300,6 +300,7 @@ BAD: list[tuple[str, Events, set[str]]] = [
     ),
     ("a slot is left out", [*START, *arrives(0, 1)[:-1], *arrives(1, 2)], {"I-COLLECT"}),
     ("a slot is passed over", without(TWO, e.Collected, 0), {"I-COLLECT"}),
+    ("a slot is given up that is there", [*ONE, *arrives(1, 2)[:-1], e.GivenUp(0, 1)], {"I-COLLECT"}),
     (
         "a slot has two entries",
         [*ONE, e.Ordered(2, 1, EntryKind.NOP, 0, 0, 0, 0, 0, 0, 0), e.Committed(2, AckStatus.DUPLICATE, 0, 0, 0)],

@@ -95,10 +95,9 @@ class OrderSettings:
                 f"a worker that drains {self.drain_refs} refs, holds {self.hold_max} batches up to "
                 f"{self.hold_high_percent} %, of {self.pages} clients: each must leave at least 1"
             )
-        if not 0 <= self.goi_low_percent <= self.goi_high_percent <= 100 or self.goi_high_percent == 0:
-            raise InvalidInputError(
-                f"watermarks of {self.goi_low_percent} and {self.goi_high_percent} %: the low one is not the higher"
-            )
+        low, high = self.goi_low_percent, self.goi_high_percent
+        if not 0 <= low <= high <= 100 or high == 0:
+            raise InvalidInputError(f"watermarks of {low} and {high} %: the low one is not the higher")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,18 @@ class OrderWorker:
     """One worker: the clients that `kernels.collecting.worker_of` gives it."""
 
     __slots__ = (
-        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_keys", "_memories", "_notes", "_pages"),
+        *(
+            "_arrays",
+            "_clients",
+            "_goi_high",
+            "_goi_low",
+            "_holds",
+            "_keys",
+            "_memories",
+            "_notes",
+            "_opened",
+            "_pages",
+        ),
         *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
         *("_shared", "_sides", "_state", "_term", "_unsettled", "_used", "_values", "_worker", "window"),
     )
@@ -146,9 +156,8 @@ class OrderWorker:
         (self._keys, self._values, self._used, self._clients, self._sides, self._memories, self._results, _) = (
             self.window.admission_arrays
         )
-        self._ready: Final = np.zeros(
-            (own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2) * holding.READY_WORDS, np.int64
-        )
+        ready_max = own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2
+        self._ready: Final = np.zeros(ready_max * holding.READY_WORDS, np.int64)
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
         self._holds: Final = _empty_holds(own.hold_max)
         self._pages: Final = _empty_pages(own.pages)
@@ -162,6 +171,8 @@ class OrderWorker:
         self._goi_low: Final = shared.goi_entries * own.goi_low_percent // 100
         self._paused_at: int | None = None
         self._paused_ns = 0
+        #: Sessions that are open here and may not be committed: nobody else knows of them.
+        self._opened: dict[ClientId, Position] = {}
 
     @property
     def held(self) -> int:
@@ -237,7 +248,7 @@ class OrderWorker:
         if not self._is_idle():
             return None
         try:
-            if client_id not in self.window and not self._fetch(client_id) and not self._make_room():
+            if client_id not in self.window and not self.fetch(client_id) and not self.make_room():
                 return None
         except FullError:
             return None
@@ -257,7 +268,8 @@ class OrderWorker:
         holding.bounce_client(self._sides, self._holds, self._pages, self._ready, self._state, row, _FENCED)
         holding.push_ready(self._ready, self._state, 0, holding.KIND_CONTROL, client_id, next_expected)
         self._write_at(start)
-        return SessionOpening(next_expected, Position(start + held))
+        self._opened[client_id] = Position(start + held)
+        return SessionOpening(next_expected, self._opened[client_id])
 
     def order_control(
         self, *, topic_id: int = 0, client_id: int = 0, client_seq: int = 0, record_count: int = 0
@@ -272,7 +284,7 @@ class OrderWorker:
         return Position(start)
 
     def evictable(self, count: int) -> list[ClientId]:
-        """Clients that have been idle longest and of which nothing is held, ready or unsettled."""
+        """Clients that have been idle longest and of which nothing is held, ready, unsettled or being opened."""
         busy = self._busy_clients()
         idle = self.window.longest_idle(count + len(busy))
         return [client_id for client_id in idle if client_id not in busy][:count]
@@ -340,23 +352,24 @@ class OrderWorker:
                 return
             client_id = ClientId(int(self._state[holding.UNKNOWN_CLIENT]))
             try:
-                known = self._fetch(client_id)
+                known = self.fetch(client_id)
             except FullError:
                 return  # every client in memory has something under way: the next step finds some that have not
             if not known:
                 absent = client_id
 
-    def _fetch(self, client_id: ClientId) -> bool:
-        """Take a client's row into memory; false if there is none."""
+    def fetch(self, client_id: ClientId) -> bool:
+        """Take a client's row into memory; false if there is none, `FullError` if no other can be spared for it."""
         row = self._rows.load(client_id)
         if row is None:
             return False
-        if not self._make_room():
+        if not self.make_room():
+            self._rows.save(row)  # whoever gave it need not have it any more
             raise FullError(f"no row of {self._settings.clients_max} clients can be spared for client {client_id:016x}")
         self.window.import_rows(row)
         return True
 
-    def _make_room(self) -> bool:
+    def make_room(self) -> bool:
         """Whether there is a row for another client, some idle ones having left for it where needed."""
         if len(self.window) < self._settings.clients_max:
             return True
@@ -366,30 +379,22 @@ class OrderWorker:
         return bool(idle)
 
     def _busy_clients(self) -> set[ClientId]:
-        first, end = (int(self._state[at]) for at in (holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL))
+        first, end = self._state[[holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL]].tolist()
         places = np.arange(first, end) % self._shared.goi_entries
         unsettled = self._unsettled.reshape(-1, order_entries.UNSETTLED_WORDS)[places, order_entries.UNSETTLED_ROW]
-        first, end = (int(self._state[at]) for at in (holding.READY_HEAD, holding.READY_TAIL))
+        first, end = self._state[[holding.READY_HEAD, holding.READY_TAIL]].tolist()
         ready = self._ready.reshape(-1, holding.READY_WORDS)[first:end]
         is_client = (ready[:, holding.READY_ROW] >= 0) & (ready[:, holding.READY_CODE] < holding.KIND_CONTROL)
         held = np.flatnonzero(self._sides[:, window_kernels.SIDE_PAGE])
         rows = np.unique(np.concatenate((unsettled, ready[is_client, holding.READY_ROW], held)))
-        return {ClientId(number) for number in self._clients[rows, window_kernels.CLIENT_ID].tolist()}
+        committed = load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED)
+        self._opened = {client_id: position for client_id, position in self._opened.items() if position >= committed}
+        return {*self._opened, *map(ClientId, self._clients[rows, window_kernels.CLIENT_ID].tolist())}
 
     def _expire(self, now_ns: int) -> None:
-        gaps.expire_gaps(
-            self._arrays.pbr_all_words,
-            self._pbr_entries,
-            now_ns,
-            self._clients,
-            self._sides,
-            self._memories,
-            self._results,
-            self._holds,
-            self._pages,
-            self._ready,
-            self._state,
-        )
+        windows = (self._clients, self._sides, self._memories, self._results)
+        holds = (self._holds, self._pages, self._ready, self._state)
+        gaps.expire_gaps(self._arrays.pbr_all_words, self._pbr_entries, now_ns, *windows, *holds)
 
     def _write(self) -> int:
         """Write as much of what is ready as has room; how many entries."""

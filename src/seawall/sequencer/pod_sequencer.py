@@ -314,22 +314,19 @@ class PodSequencer:
             return worker_of(_signed(client_id), len(self.workers))
 
         def import_client(client_id: ClientId) -> bool:
-            row = owner.load(client_id)
-            if row is None:
-                return False
-            self.workers[number_of(client_id)].import_rows(row)
-            return True
+            return self._worker_of(client_id).fetch(client_id)
 
         def open_session(position: Position) -> None:
             opened = owner.opened_at(position)
             if opened is None:
                 return
-            client_id, session_epoch, _ = opened
-            window = self.workers[number_of(client_id)].window
+            worker = self._worker_of(opened.client_id)
+            if opened.client_id not in worker.window and not import_client(opened.client_id):
+                worker.make_room()
             # A stored row may know this session and later ones already.
-            is_known = client_id in window or import_client(client_id)
-            if not is_known or window.state(client_id).session_epoch < session_epoch:
-                window.open(*opened)
+            elif worker.window.state(opened.client_id).session_epoch >= opened.session_epoch:
+                return
+            worker.window.open(*opened)
 
         recovery.replay_clients(
             [worker.window for worker in self.workers],

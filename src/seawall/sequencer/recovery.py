@@ -221,8 +221,9 @@ class _Decider:
     def _decide(self, window: ClientWindow, batches: Records, outcomes: Records) -> None:
         unknown = window.decide_many(batches, outcomes) == CHECK_UNKNOWN_CLIENT
         for number in np.unique(batches["client_id"][unknown]).tolist():
-            self.known_window(ClientId(number))
-        window.decide_many(batches[unknown], outcomes[unknown])
+            # One by one: a row may have to leave for the next.
+            mine = unknown & (batches["client_id"] == number)
+            self.known_window(ClientId(number)).decide_many(batches[mine], outcomes[mine])
 
 
 _START_COLD = "remove the fabric and start again, from what is on disk"

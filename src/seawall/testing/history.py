@@ -74,34 +74,35 @@ class Step:
 class History:
     """The events of one run of a pod, in the order in which they happened."""
 
-    __slots__ = ("_events", "_events_max", "shape")
+    __slots__ = ("_events_max", "_steps", "shape")
 
     def __init__(
         self, shape: PodShape, events: Iterable[OrderEvent] = (), *, events_max: int = ORDER_HISTORY_EVENTS_MAX
     ) -> None:
         self.shape = shape
-        self._events: list[OrderEvent] = []
+        self._steps: list[Step] = []
         self._events_max = events_max
         for event in events:
             self.record(event)
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._steps)
 
     def __iter__(self) -> Iterator[Step]:
         """The steps, first to last."""
-        return (Step(number, event) for number, event in enumerate(self._events))
+        return iter(self._steps)
 
     def record(self, event: OrderEvent) -> Step:
         """Add an event; its step."""
-        if len(self._events) >= self._events_max:
+        if len(self._steps) >= self._events_max:
             raise FullError(f"a history of {self._events_max} events is full: check it and begin another")
-        self._events.append(event)
-        return Step(len(self._events) - 1, event)
+        step = Step(len(self._steps), event)
+        self._steps.append(step)
+        return step
 
     def events(self) -> tuple[OrderEvent, ...]:
         """The events without their steps."""
-        return tuple(self._events)
+        return tuple(step.event for step in self._steps)
 
     def render(self) -> str:
         """One line for the pod, one for each event."""
@@ -109,7 +110,7 @@ class History:
 
     def to_json_lines(self) -> str:
         """One JSON object a line: the shape of the pod, then the events."""
-        return "".join(f"{_object(value)}\n" for value in (self.shape, *self._events))
+        return "".join(f"{_object(value)}\n" for value in (self.shape, *self.events()))
 
     @classmethod
     def from_json_lines(cls, text: str) -> History:

@@ -191,7 +191,9 @@ def check_i_collect(history: History) -> None:
                 if index != state.completed.get(broker, 0):
                     violated("I-COLLECT", f"{state.completed.get(broker, 0)} slots of the ring are completed", step)
                 cursors[broker] = index
-            case events.Collected(broker=broker, index=index):
+            case events.Collected(broker=broker, index=index) | events.GivenUp(broker=broker, index=index):
+                if isinstance(step.event, events.GivenUp) and (broker, index) in state.published:
+                    violated("I-COLLECT", "a slot was given up that is published", step)
                 if unrestored and broker not in cursors:
                     violated("I-COLLECT", "a ring was collected from before its cursor was restored", step)
                 following = cursors.get(broker, 0)

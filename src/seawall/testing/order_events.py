@@ -37,6 +37,7 @@ __all__ = [
     "GapDeclared",
     "GapReason",
     "GapSeen",
+    "GivenUp",
     "OrderEvent",
     "Ordered",
     "PayloadWritten",
@@ -190,6 +191,14 @@ class Collected:
     broker: int
     index: int
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A collector passed over a slot that was claimed and not ready for too long: it ends as a NOP."""
+
+    broker: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +384,7 @@ OrderEvent: TypeAlias = (
     | PayloadWritten
     | Published
     | Collected
+    | GivenUp
     | Completed
     | TermGranted
     | Ordered
@@ -398,7 +408,7 @@ EVENT_TYPES: Final[dict[str, type[OrderEvent]]] = {
     kind.__name__: kind
     for kind in (
         *(SessionOpened, SessionJoined, SessionFenced, Sent, Answered),
-        *(Claimed, PayloadWritten, Published, Collected, Completed),
+        *(Claimed, PayloadWritten, Published, Collected, GivenUp, Completed),
         *(TermGranted, Ordered, Committed, GapDeclared),
         *(ViewChanged, ReplicaDurable, DurableAdvanced),
         *(BatchSeen, SkipSeen, GapSeen),

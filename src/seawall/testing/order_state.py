@@ -11,9 +11,9 @@ INV-STATE-BEFORE: what `walk` gives was changed by earlier events only. Whoever 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from seawall.errors import InvariantError
 from seawall.testing import order_events as events
@@ -145,6 +145,15 @@ class OrderState:
         entry = self._decision(client, client_seq)
         return entry if entry is not None and entry.skips else None
 
+    def between(self, first: int, end: int) -> Iterator[Entry]:
+        """The standing entries at positions from `first` to below `end`, which may be far apart after a power loss."""
+        positions = range(first, end)
+        is_long = end - first > len(self.entries)
+        for position in sorted(at for at in self.entries if first <= at < end) if is_long else positions:
+            entry = self.standing(position)
+            if entry is not None:
+                yield entry
+
     def in_gap(self, topic: int, seqs: range, *reasons: GapReason) -> bool:
         """Whether each of some seqs lies in a declared gap, of one of these reasons if any are named."""
         left = set(seqs)
@@ -168,25 +177,9 @@ class OrderState:
 
     def apply(self, step: Step) -> None:
         """Take an event in."""
-        self._apply_to_rings(step)
-        self._apply_to_order(step)
-        match step.event:
-            case events.Sent() as sent:
-                self.sent[sent.client, sent.client_seq] = step
-            case events.SessionOpened() as opened:
-                self.sessions.append(opened)
-                self.clients.setdefault(opened.client, Client()).open(opened)
-            case events.ViewChanged(members=members):
-                self.members = members
-            case events.ReplicaDurable(replica=replica, position=position):
-                self.replicas[replica] = position
-            case events.DurableAdvanced(position=position):
-                self.durable = max(self.durable, position)
-            case events.GapDeclared(topic=topic, last_seq=last):
-                self.gaps.setdefault(topic, []).append(step)
-                self.next_seqs[topic] = max(self.next_seqs.get(topic, 1), last + 1)
-            case events.Recovered() as recovered:
-                self._recover(recovered)
+        take = _TAKES.get(type(step.event))
+        if take is not None:
+            take(self, step)
 
     def _apply_to_rings(self, step: Step) -> None:
         match step.event:
@@ -215,6 +208,25 @@ class OrderState:
                     entry.committed, entry.committed_at = committed, step.number
                     self._commit(entry)
 
+    def _apply_to_rest(self, step: Step) -> None:
+        match step.event:
+            case events.Sent() as sent:
+                self.sent[sent.client, sent.client_seq] = step
+            case events.SessionOpened() as opened:
+                self.sessions.append(opened)
+                self.clients.setdefault(opened.client, Client()).open(opened)
+            case events.ViewChanged(members=members):
+                self.members = members
+            case events.ReplicaDurable(replica=replica, position=position):
+                self.replicas[replica] = position
+            case events.DurableAdvanced(position=position):
+                self.durable = max(self.durable, position)
+            case events.GapDeclared(topic=topic, last_seq=last):
+                self.gaps.setdefault(topic, []).append(step)
+                self.next_seqs[topic] = max(self.next_seqs.get(topic, 1), last + 1)
+            case events.Recovered() as recovered:
+                self._recover(recovered)
+
     def _commit(self, entry: Entry) -> None:
         ordered, committed = entry.ordered, entry.committed
         assert committed is not None
@@ -241,6 +253,23 @@ class OrderState:
             self.clients.setdefault(opened.client, Client()).open(opened)
         for position, entry in sorted(self.entries.items()):
             self.clients.setdefault(entry.ordered.client, Client()).decide(entry.client_seqs, position)
+
+
+#: Which part of the state an event changes; the others change nothing.
+_TAKES: Final[dict[type[events.OrderEvent], Callable[[OrderState, Step], None]]] = {
+    **dict.fromkeys(
+        (events.Claimed, events.PayloadWritten, events.Published, events.Collected, events.Completed),
+        OrderState._apply_to_rings,
+    ),
+    **dict.fromkeys((events.TermGranted, events.Ordered, events.Committed), OrderState._apply_to_order),
+    **dict.fromkeys(
+        (
+            *(events.Sent, events.SessionOpened, events.ViewChanged, events.ReplicaDurable, events.DurableAdvanced),
+            *(events.GapDeclared, events.Recovered),
+        ),
+        OrderState._apply_to_rest,
+    ),
+}
 
 
 def walk(history: History) -> Iterator[tuple[Step, OrderState]]:

@@ -104,7 +104,8 @@ def tell_answer(pod: SimPod, answer: Answer) -> AckStatus:
     """Write down that a publisher got an answer."""
     status = AckStatus(answer.status)
     position = answer.original if status is AckStatus.DUPLICATE else answer.position
-    is_known = status in _STORED and position != POSITION_UNKNOWN
+    # A repetition may be told where the first is and, where its numbers are forgotten, no seq.
+    is_known = status in _STORED and position != POSITION_UNKNOWN and answer.base_seq > 0
     batch = answer.frame.batch
     step = pod.history.record(
         events.Answered(
@@ -133,6 +134,7 @@ class Publisher:
     is_waiting: bool = False  #: for a session that is ordered
     made: dict[int, Batch] = field(default_factory=dict)
     outbox: dict[int, int] = field(default_factory=dict)  #: client seq: when it is sent again
+    tries: dict[int, int] = field(default_factory=dict)  #: client seq: how often it was sent
     stuck_since: int = 0
 
     @property
@@ -145,6 +147,7 @@ class Publisher:
     def open(self) -> None:
         """Ask for a session, or for a newer one."""
         if self.opening is None and not self.is_waiting:
+            self.stuck_since = self.pod.clock.monotonic_ns()
             self.opening = self.pod.session_change(self.client, 1, self._opened, after_gap_ns=self.after_gap_ns)
 
     def try_open(self) -> None:
@@ -182,7 +185,8 @@ class Publisher:
 
     def send(self, client_seq: int, broker: int, *, epoch: int | None = None) -> None:
         """Send a batch, for the first time or again."""
-        self.outbox[client_seq] = self.pod.clock.monotonic_ns() + self.resend_ns
+        tries = self.tries[client_seq] = self.tries.get(client_seq, 0) + 1
+        self.outbox[client_seq] = self.pod.clock.monotonic_ns() + (self.resend_ns << min(tries - 1, 2))
         self.network.send(Frame.of(self.made[client_seq], self.epoch if epoch is None else epoch, broker))
 
     def send_due(self, most: int) -> None:

@@ -4,8 +4,8 @@ Roles know nothing of it. What a step did is what is different afterwards: slots
 cursors that went on, entries with a token, counts that grew. One step is one role's, so the order of events inside it
 is that in which its role does things.
 
-A slot that carries no batch (it was abandoned, or given up by a collector) is told of as one of content 0, so that
-collecting in turn can be judged; if the batch comes after all, into a slot that was given up, nobody hears of it.
+A slot that was abandoned is told of as one of content 0. One without a token that a collector has
+passed was given up.
 
 A power loss takes the fabric: `attach` begins with another one.
 """
@@ -46,9 +46,9 @@ class PodObserver:
         self._claimed = [0] * brokers
         self._cursors = [0] * brokers
         self._completed = [0] * brokers
-        #: Slots that are claimed and have no token; and those that were given up.
+        #: Slots that are claimed and have no token.
         self._open: list[list[int]] = [[] for _ in range(brokers)]
-        self._given_up: set[tuple[int, int]] = set()
+        self._blocks: dict[tuple[int, int], int] = {}
         self.committed = self.reserved = int(fabric.control["committed"][0])
         self._durable = int(fabric.control["durable"][0])
         self._replica = 0
@@ -67,12 +67,11 @@ class PodObserver:
             ready = [index for index in self._open[broker] if int(tokens[index % self._slots]) == index + 1]
             for index in ready:
                 self._open[broker].remove(index)
-                if (broker, index) not in self._given_up:
-                    self._publish(broker, index)
+                self._publish(broker, index)
 
     def _publish(self, broker: int, index: int) -> None:
         entry = self._fabric.pbr[broker][index % self._slots]
-        block = self._block(broker, index)
+        block = self._blocks[broker, index] = self._block(broker, index)
         self.record(events.PayloadWritten(broker, broker, index, block))
         if int(entry["flags"]) & records.FLAG_NOP:
             self.record(events.Published(broker, broker, index, 0, 0, 0, 0, 0))
@@ -102,12 +101,13 @@ class PodObserver:
     def look_at_cursor(self, broker: int, cursor: int) -> None:
         """What a collector took of a ring."""
         for index in range(self._cursors[broker], cursor):
-            if index in self._open[broker] and (broker, index) not in self._given_up:
-                self._given_up.add((broker, index))
-                self.record(events.PayloadWritten(broker, broker, index, 0))
-                self.record(events.Published(broker, broker, index, 0, 0, 0, 0, 0))
-            is_given_up = (broker, index) in self._given_up
-            self.record(events.Collected(broker, index, 0 if is_given_up else self._block(broker, index)))
+            if index in self._open[broker]:
+                self.record(events.GivenUp(broker, index))
+                continue
+            # What was ordered before a restart is passed over, and may be free by then.
+            is_free = index < int(self._fabric.completion_words[broker][records.COMPLETION_COMPLETED])
+            block = self._blocks[broker, index] if is_free else self._block(broker, index)
+            self.record(events.Collected(broker, index, block))
         self._cursors[broker] = cursor
 
     def look_at_entries(self, reserved: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seawall.core.types import ClientId, Offset, Position, TopicId
+from seawall.core.types import ClientId, Offset, Position, Term, TopicId
 from seawall.engine.opening import POSITION_JUMP
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
@@ -57,6 +57,7 @@ class Change:
     topic_id: TopicId | None = None  #: whose change it is, for the order
     session: OpenedSession | None = None
     after_gap_ns: int = 0
+    next_expected: int = 0  #: of the session's client, once it is ordered
     creates: TopicNumbers | None = None  #: known once it is made
     deletes: TopicId | None = None
 
@@ -89,7 +90,7 @@ class PodOwner:
         """Log the term that entries have now, if it is a new one."""
         term = load_acquire_u64(self._fabric.control_words, records.CONTROL_TERM)
         if term > self.follower.term:
-            self.follower.begin_term(term)
+            self.follower.begin_term(Term(term))
 
     def tell(self) -> None:
         """Say how much is on disk."""
@@ -127,11 +128,11 @@ class PodOwner:
         while self.follow():
             pass
         change = self.changes.pop(position, None)
+        if change is not None:
+            self.made[position] = change
         with self.follower.at(position):
             if change is not None:
                 self._make(change)
-        if change is not None:
-            self.made[position] = change
         self.tell()
 
     def _make(self, change: Change) -> None:

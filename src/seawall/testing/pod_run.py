@@ -30,7 +30,7 @@ from seawall.topics.config import Order
 
 __all__ = ["PodRun", "plan_of", "run"]
 
-_SETTLE_ROUNDS = 4_000
+_SETTLE_ROUNDS = 1_000
 _TOPICS = {
     "none": Order.NONE,
     "broker": Order.BROKER,
@@ -47,7 +47,7 @@ def plan_of(chance: Random) -> PodPlan:
     ordering = OrderSettings(
         drain_refs=chance.choice((2, 8, 64)),
         hold_max=chance.choice((4, 16)),
-        pages=chance.choice((1, 16)),
+        pages=chance.choice((3, 16)),
         silence_ns=60 * MILLISECOND_NS,
         clients_max=chance.choice((2, 64)),
         remembered_max=chance.choice((4, 64)),
@@ -95,7 +95,7 @@ class Troubles:
 class PodRun:
     """One run."""
 
-    def __init__(self, seed: int, steps: int = 1_200) -> None:
+    def __init__(self, seed: int, steps: int = 800) -> None:
         self.chance = chance = Random(seed)
         self.steps = steps
         self.pod = SimPod(seed, plan_of(chance))
@@ -121,6 +121,7 @@ class PodRun:
         self.paused: dict[str, int] = {}
         self.pending: list[Change] = []
         self.created = 0
+        self.crash_in = 0
 
     def run(self) -> History:
         """All of it; the history, which keeps every promise."""
@@ -216,7 +217,8 @@ class PodRun:
             self._forge()
         if chance.random() < troubles.broker_crash:
             pod.crash_broker(chance.randrange(pod.plan.brokers))
-        if pod.sequencer is not None and chance.random() < troubles.sequencer_crash:
+        self.crash_in -= 1
+        if pod.sequencer is not None and (chance.random() < troubles.sequencer_crash or self.crash_in == 0):
             roles = [role for role in pod.roles if not role.name.startswith("collector")]
             role = chance.choice([None, *roles])
             self._with_power(lambda: pod.crash_sequencer(role))
@@ -248,6 +250,9 @@ class PodRun:
         for publisher in self.publishers.values():
             if publisher.after_gap_ns or not publisher.epoch:
                 publisher.open()
+        # Whoever crashed may crash again at once.
+        if self.troubles.sequencer_crash and self.chance.random() < 0.4:
+            self.crash_in = self.chance.randint(1, 25)
 
     def _power_was_lost(self) -> None:
         self.network.life += 1
@@ -317,17 +322,19 @@ class PodRun:
         self.paused.clear()
         self.pod.disk.clear_faults()
         for _ in range(_SETTLE_ROUNDS):
-            self._settle_round()
+            self._with_power(self._settle_round)  # a power loss may have been on its way
             if self._is_quiet():
                 break
         for _ in range(3):
-            for reader in (*self.order_readers, *self.store_readers.values()):
-                reader.step()
+            for in_order in self.order_readers:
+                in_order.step()
+            for in_store in self.store_readers.values():
+                in_store.step()
         self.pod.history.record(events.Settled())
 
     def _settle_round(self) -> None:
         pod = self.pod
-        pod.clock.advance(MILLISECOND_NS)
+        pod.clock.advance(2 * MILLISECOND_NS)
         for number, broker in enumerate(pod.brokers):
             if broker is None:
                 pod.notice_broker(number)
@@ -338,19 +345,21 @@ class PodRun:
             publisher.try_open()
             publisher.send_due(8)
             now = pod.clock.monotonic_ns()
-            if publisher.outbox and now - publisher.stuck_since > 400 * MILLISECOND_NS and publisher.after_gap_ns:
+            if publisher.outbox and now - publisher.stuck_since > 200 * MILLISECOND_NS:
                 publisher.open()
         self.lone.give_up()
         if self.pending:
             self._order_pending()
         for number in range(pod.plan.brokers):
             self._step_broker(number)
-        for role in pod.roles:
-            pod.step_role(role)
-        pod.follow()
+        for _ in range(4):
+            if not sum(pod.step_role(role) for role in pod.roles):
+                break
+        while pod.follow():
+            pass
         pod.tell()
         pod.advance()
-        for reader in (*self.order_readers, *self.store_readers.values()):
+        for reader in self.order_readers:
             reader.step()
 
     def _is_quiet(self) -> bool:
@@ -368,7 +377,7 @@ class PodRun:
         return int(control["durable"]) == sequencer.frontier.reserved and claimed == completed
 
 
-def run(seed: int, steps: int = 1_200) -> PodRun:
+def run(seed: int, steps: int = 800) -> PodRun:
     """One run; `OrderingViolationError` if it broke a promise."""
     made = PodRun(seed, steps)
     made.run()

@@ -15,12 +15,10 @@ from seawall.fabric.arrays import FabricArrays
 __all__ = ["tear_entries", "tear_results"]
 
 
-def tear_entries(fabric: FabricArrays, chance: Random, first: int, end: int) -> None:
+def tear_entries(fabric: FabricArrays, chance: Random, written: range) -> None:
     """Take away some of the entries that a worker has written last."""
-    if first == end:
-        return
     entries = len(fabric.goi)
-    for position in range(chance.randint(first, end - 1), end):
+    for position in range(chance.choice(written), written.stop):
         before = position + 1 - entries
         fabric.goi[position % entries]["token"] = before if before > 0 and chance.random() < 0.5 else 0
 

@@ -40,6 +40,7 @@ from seawall.testing.content import Keep
 from seawall.testing.disk import SimDisk
 from seawall.testing.faults import SimCrash
 from seawall.testing.history import History, PodShape
+from seawall.testing.order_events import AckStatus
 from seawall.testing.pod_broker import Answer, PodBroker
 from seawall.testing.pod_observer import PodObserver
 from seawall.testing.pod_owner import REPLICA, Change, PodOwner, SimStore
@@ -109,6 +110,8 @@ class SimPod:
         #: Sessions that are open, by client: epoch.
         self.epochs: dict[int, int] = {}
         self._declared: dict[int, int] = {}
+        #: What each worker has written last.
+        self._written: dict[str, range] = {}
         self.store = self._open_store()
 
     # --- beginning ------------------------------------------------------------------------------------------------
@@ -186,7 +189,8 @@ class SimPod:
 
     def step_broker(self, number: int, send: Callable[[Answer], None], *, slow_chance: float = 0.0) -> None:
         """A step of a broker, if it lives; its answers are sent after what it did was written down."""
-        broker, answers = self.brokers[number], []
+        broker = self.brokers[number]
+        answers: list[Answer] = []
         if broker is not None:
             broker.step(self.clock.monotonic_ns(), answers.append, slow_chance=slow_chance)
             self.observer.look_at_broker(number)
@@ -195,8 +199,13 @@ class SimPod:
 
     def step_role(self, role: Role) -> int:
         """A step of one role of the sequencer."""
+        assert self.sequencer is not None
+        reserved = self.sequencer.frontier.reserved
         done = role.step(self.moment)
-        self.look()
+        if done or role.name == "frontier":
+            self.look()
+        if self.sequencer.frontier.reserved > reserved:
+            self._written[role.name] = range(reserved, self.sequencer.frontier.reserved)
         return done
 
     def look(self) -> None:
@@ -232,6 +241,8 @@ class SimPod:
         if change.session is not None:
             opening = sequencer.open_session(*change.session, after_gap_ns=change.after_gap_ns)
             position = None if opening is None else opening.position
+            if opening is not None:
+                change.next_expected = opening.next_expected
         else:
             position = sequencer.order_control(change.topic_id)
         if position is not None:
@@ -253,11 +264,14 @@ class SimPod:
 
         def done(is_made: bool) -> None:
             if is_made:
-                told(*found[0])
+                # A row may have forgotten what was refused: whoever expects less is right.
+                told(found[0][0], min(found[0][1], change.next_expected or found[0][1]))
             else:
                 told(0, 0)
 
-        return Change(f"session {epoch} of client {client}", make, done, session=opened, after_gap_ns=after_gap_ns)
+        text = f"session {epoch} of client {client}"
+        change = Change(text, make, done, session=opened, after_gap_ns=after_gap_ns)
+        return change
 
     def create_change(self, name: str, order: Order, told: Callable[[int], None]) -> Change:
         """The creation of a topic; `told` gets its id, 0 if it was not made."""
@@ -320,13 +334,17 @@ class SimPod:
     def crash_sequencer(self, role: Role | None = None) -> None:
         """The sequencer ends without a word, inside a step of a role if one is given."""
         assert self.sequencer is not None
+        before = self.sequencer.frontier.committed
         if role is not None:
-            reserved, committed = self.sequencer.frontier.reserved, self.sequencer.frontier.committed
             self.step_role(role)
-            if role.name.startswith("worker"):
-                tear_entries(self.fabric, self.chance, reserved, self.sequencer.frontier.reserved)
-            elif role.name == "frontier":
-                tear_results(self.fabric, self.chance, committed, self.sequencer.frontier.committed)
+        if role is not None and role.name == "frontier":
+            tear_results(self.fabric, self.chance, before, self.sequencer.frontier.committed)
+        elif role is not None:
+            # Any worker may have been in the middle of what it wrote last, as long as that is not committed.
+            for written in self._written.values():
+                if written.start >= before and self.chance.random() < 0.7:
+                    tear_entries(self.fabric, self.chance, written)
+        self._written.clear()
         self.sequencer = None
         self.history.record(events.Crashed(events.Role.SEQUENCER, 0))
 
@@ -350,12 +368,18 @@ class SimPod:
         """Everything ends at once, the fabric is gone; then everything starts again from the disk."""
         self.history.record(events.Crashed(events.Role.POWER, 0))
         self.sequencer = None
+        self._written.clear()
         self.brokers = []
         self.disk.clear_faults()
         self.disk.crash(keep)
         self.power_losses += 1
         self.restarts += 1
         self.store = self._open_store()
+        last = self.observer.committed
+        if self.store.kept > last:
+            # The power went while a control was carried out, and the log has it.
+            self.history.record(events.Committed(last, AckStatus.OK, 0, 0, 0))
+            self._controlled(last)
         self.start()
 
     def with_power(self, step: Callable[[], object]) -> bool:

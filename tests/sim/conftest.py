@@ -1,0 +1,10 @@
+"""Lets the tests of this folder import its helpers, which the long run uses too."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption("--write-scenarios", action="store_true", help="store what scenarios do now as what they must do")

@@ -1,0 +1,153 @@
+"""Scenarios of the simulated pod, step by step, told in plain lines: who sent what, and what the order made of it.
+
+A scenario says when each batch arrives and when each role steps; there is no chance in it. Its story has one line for
+each thing that happened, with small numbers: positions count from the first of the scenario.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from seawall.sequencer.order_worker import OrderSettings
+from seawall.testing import order_events as events
+from seawall.testing.order_events import AckStatus, EntryKind
+from seawall.testing.ordering_checkers import check_all
+from seawall.testing.pod_batches import Batch, Frame
+from seawall.testing.pod_broker import Answer
+from seawall.testing.pod_clients import tell_answer
+from seawall.testing.pod_world import MILLISECOND_NS, PodPlan, SimPod
+from seawall.topics.config import Order
+from seawall.wire.codes import ErrorCode
+
+PLAIN, STRONG = 1, 2
+ALICE, BOB = 7, 8
+
+
+class Script:
+    """A pod of three brokers, a plain and a strong topic, and publishers that do what they are told."""
+
+    def __init__(self, *, hold_max: int = 16, silence_ms: int = 60) -> None:
+        plan = PodPlan()
+        ordering = OrderSettings(
+            hold_max=hold_max, silence_ns=silence_ms * MILLISECOND_NS, clients_max=8, remembered_max=8, pages=4
+        )
+        self.pod = SimPod(1, replace(plan, sequencing=replace(plan.sequencing, ordering=ordering)))
+        self.pod.create_topics({"plain": Order.TOTAL, "strong": Order.CLIENT})
+        self.pod.start()
+        self.first = self.pod.observer.committed
+        self.epochs: dict[int, int] = {}
+        self.lines: list[str] = []
+        self._seen = len(self.pod.history)
+
+    # --- what happens ---------------------------------------------------------------------------------------------
+
+    def open(self, client: int, *, gap_ms: int = 0) -> None:
+        """A session of a client, the next one if it has one."""
+
+        def told(epoch: int, _next_seq: int) -> None:
+            self.epochs[client] = epoch
+
+        self.pod.order(self.pod.session_change(client, 1, told, after_gap_ns=gap_ms * MILLISECOND_NS))
+        self.settle()
+
+    def send(
+        self, client: int, *seqs: int, broker: int = 0, topic: int = STRONG, epoch: int = 0, is_forged: bool = False
+    ) -> None:
+        """Batches arrive at a broker, in this order."""
+        for seq in seqs:
+            batch = Batch(client, seq, topic, self.pod.orders[topic], 2, 1, 10, is_forged)
+            used = epoch or self.epochs[client]
+            said = (client, seq, used, broker, topic, batch.order, 1, batch.crc, 2)
+            if is_forged:
+                self.say(f"client {client} sends {seq} with other bytes to broker {broker}")
+            else:
+                self.pod.history.record(events.Sent(*said))
+            node = self.pod.brokers[broker]
+            assert node is not None
+            node.inbox.append(Frame.of(batch, used, broker))
+            while node.inbox:
+                self.pod.step_broker(broker, self._answer)
+        self.tell()
+
+    def order(self) -> None:
+        """The sequencer takes what is there, and commits it."""
+        for role in self.pod.roles:
+            self.pod.step_role(role)
+        self.tell()
+
+    def settle(self) -> None:
+        """Everything is ordered, stored and answered."""
+        for _ in range(4):
+            self.order()
+            while self.pod.follow():
+                pass
+            self.pod.tell()
+            self.pod.advance()
+            for number in range(self.pod.plan.brokers):
+                self.pod.step_broker(number, self._answer)
+        self.tell()
+
+    def wait(self, milliseconds: int) -> None:
+        """Time passes."""
+        self.say(f"{milliseconds} ms pass")
+        self.pod.clock.advance(milliseconds * MILLISECOND_NS)
+
+    def say(self, line: str) -> None:
+        """A line of the story."""
+        self.tell()
+        self.lines.append(line)
+
+    def story(self) -> str:
+        """All of it; every promise is kept, whatever it was."""
+        self.tell()
+        check_all(self.pod.history)
+        return "\n".join(self.lines) + "\n"
+
+    def _answer(self, answer: Answer) -> None:
+        tell_answer(self.pod, answer)
+        reason = f", {ErrorCode(answer.reason).name.lower()}" if answer.reason else ""
+        batch = answer.frame.batch
+        self.tell()
+        status = AckStatus(answer.status)
+        known = f" at {self.at(answer.position if status is AckStatus.OK else answer.original)}, seq {answer.base_seq}"
+        where = known if status in (AckStatus.OK, AckStatus.DUPLICATE) else ""
+        self.lines.append(f"    client {batch.client} hears of {batch.client_seq}: {status.name}{reason}{where}")
+
+    # --- the story ------------------------------------------------------------------------------------------------
+
+    def at(self, position: int) -> int:
+        """A position, counted from the first of the scenario."""
+        return position - self.first
+
+    def tell(self) -> None:
+        """Put what happened since into lines."""
+        steps = list(self.pod.history)
+        for step in steps[self._seen :]:
+            told = self._line(step.event)
+            if told:
+                self.lines.append(told)
+        self._seen = len(steps)
+
+    def _line(self, event: events.OrderEvent) -> str:
+        match event:
+            case events.Sent():
+                return f"client {event.client} sends {event.client_seq} to broker {event.broker}"
+            case events.SessionOpened():
+                return f"client {event.client} has session {event.session_epoch}"
+            case events.Ordered(kind=EntryKind.SKIP):
+                lost = f"{event.client_seq} to {event.client_seq + event.skip_count - 1}"
+                return f"  {self.at(event.position)}: SKIP of client {event.client}, {lost}"
+            case events.Ordered(kind=kind) if kind is not EntryKind.CONTROL:
+                what = f"{event.client_seq} of client {event.client}"
+                return f"  {self.at(event.position)}: {kind.name} {what}, slot {event.index} of broker {event.broker}"
+            case events.Committed(status=AckStatus.OK, records=count) if count:
+                return f"  {self.at(event.position)} is committed: seq {event.base_seq} of topic {event.topic}"
+            case events.Crashed() | events.Recovered():
+                return str(type(event).__name__).lower()
+            case events.GivenUp():
+                return f"  slot {event.index} of broker {event.broker} is given up"
+        return ""
+
+
+Scenario = Callable[[], Script]

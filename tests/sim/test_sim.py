@@ -1,0 +1,36 @@
+"""A sample of the simulated pod: runs of seeds that break no promise, and bugs that are planted and caught.
+
+`make sim` does the same for as many seeds as one likes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from planted import PLANTED, caught_by
+from sim_seeds import failure_of
+
+from seawall.testing.pod_run import PodRun
+
+SEEDS = 200
+PARTS = 20
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_seed_breaks_a_promise(part: int) -> None:
+    for seed in range(part, SEEDS, PARTS):
+        assert failure_of(seed) is None, failure_of(seed)
+
+
+def test_a_seed_is_always_the_same_run() -> None:
+    first, second = PodRun(5), PodRun(5)
+    first.run()
+    second.run()
+    assert first.pod.history.render() == second.pod.history.render()
+    assert len(first.pod.history) > 500
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    bug = PLANTED[name]
+    assert failure_of(bug.seed) is None
+    assert caught_by(name, bug.seed) is not None
