@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from seawall.bench.harness import Baseline, BenchContext, Measurement
+from seawall.bench.order_process_figures import process_figures
 from seawall.bench.order_rings import Load, ordering_rate
 from seawall.bench.results import Better, Goal
 
@@ -18,6 +19,7 @@ MANY_CLIENTS = 100_000
 def suite(_context: BenchContext) -> Iterator[Measurement]:
     """The figures of this suite."""
     yield from _kernels()
+    yield from process_figures()
 
 
 def _kernels() -> Iterator[Measurement]:

@@ -117,8 +117,7 @@ def running_pod(writings: Sequence[Writing]) -> Iterator[RunningPod]:
             broker.connect(stream, _publisher(writing))
         processes.append(_forked(opened, "broker", broker.step, broker_bell, [near for near, _ in pairs]))
         for number, ((stream, _), writing) in enumerate(zip(pairs, writings, strict=True)):
-            writer = Writer(stream, boards[number], writing)
-            bells[number].watch(stream.fileno())
+            writer = Writer(stream, boards[number], writing, bells[number])
             others = [end for end in ends if end is not stream]
             processes.append(_forked(opened, f"writer {number}", writer.step, bells[number], others))
         for end in ends:

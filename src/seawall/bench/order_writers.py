@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
 from seawall.errors import InvariantError
+from seawall.io.bells import Bell
 from seawall.io.sockets import OsStream
 from seawall.kernels import frames
 from seawall.kernels.renumbering import renumber_batches
@@ -93,8 +94,11 @@ class WriterBoard:
 class Writer:
     """One writer: `step` sends and receives what can be sent and received now."""
 
-    def __init__(self, stream: OsStream, board: WriterBoard, writing: Writing) -> None:
+    def __init__(self, stream: OsStream, board: WriterBoard, writing: Writing, bell: Bell) -> None:
         self._stream: Final = stream
+        self._bell: Final = bell
+        bell.watch(stream.fileno())
+        self._waits_for_room = False
         self._board: Final = board
         self._writing: Final = writing
         block = encode_raw(os.urandom(writing.value_size))
@@ -123,8 +127,11 @@ class Writer:
         """One turn; how many batches were begun or acknowledged."""
         acked = self._receive()
         begun = self._begin() if self._board.publishes and not self._unsent else 0
-        if self._unsent:
-            self._unsent = self._unsent[self._stream.send(self._unsent) :]
+        while self._unsent and (sent := self._stream.send(self._unsent)):
+            self._unsent = self._unsent[sent:]
+        if bool(self._unsent) != self._waits_for_room:
+            self._waits_for_room = bool(self._unsent)
+            self._bell.watch(self._stream.fileno(), has_room=self._waits_for_room)
         return acked + begun
 
     def _begin(self) -> int:

@@ -34,6 +34,8 @@ from seawall.wire.codes import ErrorCode, Kind
 
 #: What a connection may have received and not published: room for the batch that is arriving and one more.
 BUFFER_SIZE: Final = 4 * limits.MIB
+#: Receives of one connection in a turn: the others have theirs, too.
+RECEIVES_MAX: Final = 16
 #: Frames that one look at a buffer finds.
 FRAMES_MAX: Final = 1_024
 
@@ -49,12 +51,12 @@ class WaitableStream(Stream, Protocol):
 class Watches(Protocol):
     """The bell of a role that bytes wake, too."""
 
-    def watch(self, descriptor: int, /) -> None:
-        """Wake when bytes arrive here."""
+    def watch(self, descriptor: int, /, *, bytes_come: bool = True, has_room: bool = False) -> None:
+        """Wake when bytes arrive here, or when there is room to send."""
         ...
 
     def unwatch(self, descriptor: int, /) -> None:
-        """Do not."""
+        """Wake for neither."""
         ...
 
 
@@ -80,11 +82,14 @@ class Connection:
     start: int = 0
     verified: int = 0
     end: int = 0
+    #: Bytes of the batch that is arriving, as far as that is known.
+    needed: int = 0
     through: int = 0
     #: Seqs that are answered, beyond the first that is not.
     early: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     outbox: bytearray = field(default_factory=bytearray)
-    is_watched: bool = True
+    #: What its owner is woken for: bytes that come, room to send.
+    watched: tuple[bool, bool] = (True, False)
 
     def __post_init__(self) -> None:
         self.through = int(self.publisher.decided_through)
@@ -132,20 +137,21 @@ class BrokerConnections:
                 if connection is not None:
                     self._queue(connection, answers[answers["owner"] == owner])
         for connection in list(self._connections.values()):
-            self._flush(connection)
+            if self._flush(connection):
+                self._watch(connection)
         return count
 
     def _receive(self, connection: Connection) -> int:
         count = self._publish(connection) if connection.is_blocked() else 0
-        if connection.is_blocked():
-            return count
-        if not connection.is_watched:
-            self._bell.watch(connection.stream.fileno())
-            connection.is_watched = True
-        self._make_room(connection)
+        received: int | None = None
         try:
-            received = connection.stream.receive_into(connection.buffer.data[connection.end :])
-            if received:
+            for _ in range(RECEIVES_MAX):
+                if connection.is_blocked():
+                    break
+                self._make_room(connection)
+                received = connection.stream.receive_into(connection.buffer.data[connection.end :])
+                if not received:
+                    break
                 connection.end += received
                 self._verify(connection)
                 count += self._publish(connection)
@@ -153,17 +159,22 @@ class BrokerConnections:
             received = 0
         if received == 0:
             self._drop(connection)
-        elif connection.is_blocked():
-            # Bytes that nobody takes must not keep us awake.
-            self._bell.unwatch(connection.stream.fileno())
-            connection.is_watched = False
         return count
 
+    def _watch(self, connection: Connection) -> None:
+        """Be woken for what matters: bytes that nobody takes must not keep us awake."""
+        wanted = (not connection.is_blocked(), bool(connection.outbox))
+        if wanted != connection.watched:
+            connection.watched = wanted
+            self._bell.watch(connection.stream.fileno(), bytes_come=wanted[0], has_room=wanted[1])
+
     def _make_room(self, connection: Connection) -> None:
-        """Bring the beginning of a batch that is still arriving to the front."""
+        """Bring the beginning of a batch that is still arriving to the front, if the rest would not fit behind it."""
         rest = connection.end - connection.start
-        if connection.start and (not rest or connection.end > BUFFER_SIZE // 2):
-            connection.buffer[:rest] = connection.buffer[connection.start : connection.end].copy()
+        wanted = max(connection.needed, limits.RECEIVE_SIZE)
+        if connection.start and (not rest or connection.start + wanted > BUFFER_SIZE):
+            moved = connection.buffer[connection.start : connection.end]
+            connection.buffer[:rest] = moved if rest <= connection.start else moved.copy()
             connection.start, connection.verified, connection.end = 0, 0, rest
 
     def _verify(self, connection: Connection) -> None:
@@ -178,6 +189,7 @@ class BrokerConnections:
             if code > frames.SPLIT_FULL or (found["kind"] != int(Kind.BATCH)).any():
                 raise ProtocolError("not a sound batch", code=ErrorCode.INVALID_PAYLOAD, closes=True)
             connection.verified = int(self._state[frames.STATE_CONSUMED])
+            connection.needed = int(self._state[frames.STATE_NEEDED])
 
     def _publish(self, connection: Connection) -> int:
         done = self._ring.publish(
@@ -213,19 +225,19 @@ class BrokerConnections:
         rows["record_count"] = self._pbr["record_count"][slots]
         return rows[np.argsort(rows["client_seq"], kind="stable")]
 
-    def _flush(self, connection: Connection) -> None:
+    def _flush(self, connection: Connection) -> bool:
+        """Send what can be sent; false if the connection is gone."""
         try:
-            while connection.outbox:
-                taken = connection.stream.send(connection.outbox)
-                if not taken:
-                    return
+            while connection.outbox and (taken := connection.stream.send(connection.outbox)):
                 del connection.outbox[:taken]
         except ConnectionError:
             self._drop(connection)
+            return False
+        return True
 
     def _drop(self, connection: Connection) -> None:
         if self._connections.pop(connection.owner, None) is not None:
-            if connection.is_watched and connection.stream.fileno() >= 0:
+            if connection.stream.fileno() >= 0:
                 self._bell.unwatch(connection.stream.fileno())
             connection.stream.close()
 

@@ -67,12 +67,13 @@ class Bell:
         """Whether the role of this bell is to end."""
         return load_acquire_u64(self._words, _STOPS) == 1
 
-    def watch(self, descriptor: int) -> None:
-        """Let bytes that arrive here end a sleep, too; in the process that sleeps."""
-        self._poll.register(descriptor, select.POLLIN)
+    def watch(self, descriptor: int, *, bytes_come: bool = True, has_room: bool = False) -> None:
+        """Let bytes that arrive here end a sleep, or room to send; in the process that sleeps. Replaces what was."""
+        wanted = (select.POLLIN if bytes_come else 0) | (select.POLLOUT if has_room else 0)
+        self._poll.register(descriptor, wanted)
 
     def unwatch(self, descriptor: int) -> None:
-        """Sleep on, whatever arrives here."""
+        """Sleep on, whatever happens here."""
         self._poll.unregister(descriptor)
 
     def lie_down(self) -> None:

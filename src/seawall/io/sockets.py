@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
-from seawall.limits import LISTEN_BACKLOG
+from seawall.limits import LISTEN_BACKLOG, STREAM_BUFFER_SIZE
 
 __all__ = ["Address", "OsListener", "OsNetwork", "OsStream", "format_address", "parse_address", "stream_pair"]
 
@@ -173,6 +173,7 @@ def stream_pair(name: str) -> tuple[OsStream, OsStream]:
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in ends:
         end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER_SIZE)
     return OsStream(name, accepted=ends[0]), OsStream(name, accepted=ends[1])
 
 
