@@ -102,12 +102,13 @@ class Connection:
 class BrokerConnections:
     """The connections of one broker."""
 
-    __slots__ = ("_bell", "_connections", "_owners", "_pbr", "_ring", "_rows", "_state")
+    __slots__ = ("_bell", "_connections", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns")
 
     def __init__(self, ring: BrokerRing, pbr: Records, bell: Watches) -> None:
         """`pbr` is the broker's ring of pending batches, which says what an answer is about."""
         self._bell: Final = bell
         self._owners = 0
+        self._turns = 0
         self._ring: Final = ring
         self._pbr: Final = pbr
         self._connections: Final[dict[int, Connection]] = {}
@@ -125,7 +126,11 @@ class BrokerConnections:
 
     def receive(self) -> int:
         """Publish what has come; how many batches."""
-        return sum(self._receive(each) for each in list(self._connections.values()))
+        waiting = list(self._connections.values())
+        # Another one is first in each turn, or whoever is first would have all the room that comes free.
+        self._turns += 1
+        first = self._turns % max(1, len(waiting))
+        return sum(self._receive(each) for each in waiting[first:] + waiting[:first])
 
     def answer(self) -> int:
         """Send what can be said; how many batches were answered."""

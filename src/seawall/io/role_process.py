@@ -1,7 +1,7 @@
 """A role in a forked process: started from a process that is warm, ended in good order, and never left behind.
 
 The parent has compiled every kernel and made every array before it forks, so a role is there at once and shares all of
-it. It must have one thread when it forks: what other threads hold is held for ever in the child.
+it. Whoever forks sees to it that no other thread holds anything then: in the child it would be held for ever.
 
 INV-ROLE-NO-ORPHAN: a role does not outlive its parent: the system ends it (Linux), as `stop` and `close` do.
 INV-ROLE-ENDS-HERE: nothing of the parent's code runs in a child behind its work: no cleanup of the parent, no exit
@@ -19,13 +19,11 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from seawall.errors import WrongStateError
 from seawall.io.memory import c_library
 
 __all__ = ["RoleProcess"]
@@ -42,16 +40,17 @@ class RoleProcess:
 
     def __init__(self, name: str, work: Callable[[], None], *, on_terminate: Callable[[], None]) -> None:
         """Fork, and do `work` in the child; `on_terminate` is called there when somebody wants it to end."""
-        if threading.active_count() > 1:
-            raise WrongStateError(f"{threading.active_count()} threads run here: start roles before any other thread")
         self.name: Final = name
         self._exit_code: int | None = None
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
+        # A role that is told to end before it listens would not end in good order.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self.pid: Final = os.fork()
         if self.pid == 0:
             _be_role(name, parent, work, on_terminate)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
 
     @property
@@ -108,6 +107,7 @@ def _be_role(name: str, parent: int, work: Callable[[], None], on_terminate: Cal
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda _number, _frame: on_terminate())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _end_with(parent)
         work()
         code = 0

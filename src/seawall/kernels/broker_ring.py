@@ -47,8 +47,8 @@ from seawall.kernels.slots import slot_base
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: What the broker keeps of one slot. `blog_end` is where the bytes of the next slot may begin; slots between an open one
-#: and its `next_open`, if that is ahead, owe no answer.
+#: What the broker keeps of one slot. `blog_end` is where the bytes of the next slot may begin; slots between an open
+#: one and its `next_open`, if that is ahead, owe no answer.
 PENDING_ROW = np.dtype(
     [
         ("owner", np.int64),
