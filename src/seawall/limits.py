@@ -73,6 +73,10 @@ V1_KEEPALIVE_PER_SECOND = 10
 #: One receive of a decoder: large enough to amortise the call, small enough to have one for each connection.
 RECEIVE_SIZE = 64 * KIB
 
+#: What a stream within the machine may hold on its way, if the system allows as much: a large batch, so that sender and
+#: receiver take turns rarely.
+STREAM_BUFFER_SIZE = 2 * MIB
+
 #: Frames a decoder takes from one kernel call; it calls again while there are more. 56 bytes each, for each connection.
 DECODER_ROWS = 128
 

@@ -24,7 +24,7 @@ ONE_MODEL = {
     "asking_ahead": "ask_ahead chase_victim",
     "ordering": "release_held drain_refs",
     "gaps": "expire_gaps",
-    "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries",
+    "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries reserve_repeatedly",
 }
 
 #: Kernels without a twin, each with the reason.

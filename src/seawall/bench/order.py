@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from seawall.bench.harness import Baseline, BenchContext, Measurement
+import numpy as np
+
+from seawall.bench.harness import Baseline, BenchContext, Measurement, Run, plain, rate
+from seawall.bench.order_process_figures import process_figures
 from seawall.bench.order_rings import Load, ordering_rate
 from seawall.bench.results import Better, Goal
+from seawall.kernels.holding import STATE_WORDS
+from seawall.kernels.order_entries import reserve_repeatedly
+from seawall.limits import SEQUENCER_DRAIN_REFS
+from seawall.sequencer.shared import SequencerShared
 
 MANY_CLIENTS = 100_000
+#: Positions that are reserved in one step.
+POSITIONS = 1 << 20
 
 
 def suite(_context: BenchContext) -> Iterator[Measurement]:
     """The figures of this suite."""
     yield from _kernels()
+    yield from process_figures()
 
 
 def _kernels() -> Iterator[Measurement]:
@@ -56,3 +66,20 @@ def _kernels() -> Iterator[Measurement]:
         goal=Goal.ratio_at_least(0.5),
         note="nearly every batch is of another client than those before it, most of which have no result in memory",
     )
+    yield Measurement(
+        f"reserve positions, {SEQUENCER_DRAIN_REFS:,} at once",
+        "positions/s",
+        Better.HIGHER,
+        plain(_reserving(SEQUENCER_DRAIN_REFS)),
+        baseline=Baseline("one by one", plain(_reserving(1))),
+        note="for contrast: what a cycle of a worker does once, done for each batch; one worker alone",
+    )
+
+
+def _reserving(each: int) -> Run:
+    """Positions per second, reserved so many at a time."""
+    shared = SequencerShared.make(1 << 16)
+    state = np.zeros(STATE_WORDS, np.int64)
+    times = POSITIONS // each
+    arguments = (shared.counters, shared.settled, shared.goi_entries, each, times, state)
+    return rate(lambda: reserve_repeatedly(*arguments), times * each)

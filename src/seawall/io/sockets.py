@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
-from seawall.limits import LISTEN_BACKLOG
+from seawall.limits import LISTEN_BACKLOG, STREAM_BUFFER_SIZE
 
-__all__ = ["Address", "OsListener", "OsNetwork", "OsStream", "format_address", "parse_address"]
+__all__ = ["Address", "OsListener", "OsNetwork", "OsStream", "format_address", "parse_address", "stream_pair"]
 
 
 class Address(NamedTuple):
@@ -98,6 +98,10 @@ class OsStream:
         except OSError as error:
             raise self._fail(error) from error
 
+    def fileno(self) -> int:
+        """The descriptor to wait on, -1 if there is none (now)."""
+        return -1 if self._socket is None else self._socket.fileno()
+
     def close(self) -> None:
         """End the connection in both directions; closing twice is fine."""
         if self._failure is None:
@@ -162,6 +166,15 @@ class OsStream:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def stream_pair(name: str) -> tuple[OsStream, OsStream]:
+    """Two ends of one connection within this machine (a Unix stream), for a process and one that it forks."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in ends:
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, STREAM_BUFFER_SIZE)
+    return OsStream(name, accepted=ends[0]), OsStream(name, accepted=ends[1])
 
 
 class OsListener:

@@ -1,7 +1,8 @@
 """Answers of a broker: what the commit frontier says about its slots, told as far as each ack level promises.
 
 Results come in any order, since a batch may wait for an earlier one of its client; so slots are looked at from the
-first that owes an answer to the last that is claimed.
+first that owes an answer to the last that is claimed. A batch may wait for long while thousands behind it are answered:
+each slot that is left open remembers the next open one, and what lies between is not looked at again.
 
     order 0, level 1     answered on arrival: position, seq and time are not known yet
     refused              answered as soon as the result is there, at every level: REJECTED, UNKNOWN, RETRY
@@ -118,9 +119,12 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
     """
     durable = load_acquire(control, CONTROL_DURABLE)
     count = 0
-    answered = as_int64(state[ANSWERED])
-    for index in range(answered, state[CLAIMED]):
+    index = as_int64(state[ANSWERED])
+    last_open = -1
+    while index < state[CLAIMED]:
         row = pending[index % pending.size]
+        # Of the lap before, if it is not ahead.
+        following = max(as_int64(row["next_open"]), index + 1)
         if row["stage"] == STAGE_WAITING:
             if count == answers.size:
                 break
@@ -137,7 +141,15 @@ def collect_answers(state: Words, pending: Rows, slots: Words, results: Bytes, c
                 count += 1
             if verdict != STAYS:
                 row["stage"] = STAGE_DONE
-        if row["stage"] == STAGE_DONE and index == answered:
-            answered += 1
-    state[ANSWERED] = answered
+        if row["stage"] != STAGE_DONE:
+            if last_open < 0:
+                state[ANSWERED] = index
+            else:
+                pending[last_open % pending.size]["next_open"] = index
+            last_open = index
+        index = following
+    if last_open < 0:
+        state[ANSWERED] = index
+    else:
+        pending[last_open % pending.size]["next_open"] = index
     return count

@@ -47,7 +47,8 @@ from seawall.kernels.slots import slot_base
 
 Rows: TypeAlias = npt.NDArray[np.void]
 
-#: What the broker keeps of one slot. `blog_end` is where the bytes of the next slot may begin.
+#: What the broker keeps of one slot. `blog_end` is where the bytes of the next slot may begin; slots between an open
+#: one and its `next_open`, if that is ahead, owe no answer.
 PENDING_ROW = np.dtype(
     [
         ("owner", np.int64),
@@ -57,6 +58,7 @@ PENDING_ROW = np.dtype(
         ("blog_end", np.int64),
         ("deadline_ns", np.int64),
         ("size", np.int64),
+        ("next_open", np.int64),
         ("stage", np.uint8),
         ("ack_level", np.uint8),
         ("order", np.uint8),

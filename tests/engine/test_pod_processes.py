@@ -1,0 +1,195 @@
+"""A pod of processes: what is sent to the broker's process is ordered by the sequencer's, once and in order."""
+
+from __future__ import annotations
+
+import mmap
+import select
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from seawall.broker.ring import TopicDefaults
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.engine.broker_connections import Publisher
+from seawall.engine.pod_processes import BrokerRole, SequencerRole
+from seawall.fabric import records
+from seawall.fabric.arrays import FabricArrays
+from seawall.fabric.layout import FabricLayout, FabricSizes
+from seawall.io.bells import Bell, keep_stepping
+from seawall.io.clocks import OsClock
+from seawall.io.role_process import RoleProcess
+from seawall.io.sockets import OsStream, stream_pair
+from seawall.kernels import jit
+from seawall.kernels.atomics import store_release_u64
+from seawall.limits import KIB
+from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
+from seawall.sequencer.pod_sequencer import PodSequencer
+from seawall.wire.ack_rows import ack_rows
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.frames import parse_frame_header
+
+pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
+
+TOPIC = TopicId(4)
+CLIENTS = (9, 10)
+BATCHES = 500
+WAIT_MS = 30_000
+
+
+class Owner:
+    """Keeps no rows, orders nothing."""
+
+    def load(self, _client_id: ClientId, /) -> bytes | None:
+        return None
+
+    def save(self, _rows: bytes, /) -> None:
+        raise AssertionError("no row has to leave")
+
+    def carry_out(self, _position: Position, /) -> None:
+        raise AssertionError("no change was ordered")
+
+    def raise_ceilings(self) -> None:
+        raise AssertionError("the ceiling is high enough")
+
+
+class PodUnderTest:
+    """A sequencer and a broker, forked, and the writers' ends of two connections."""
+
+    def __init__(self, order: int) -> None:
+        sizes = FabricSizes(brokers=1, goi_entries=256, pbr_entries=64, checkpoint_size=8 * KIB, blog_size=64 * KIB)
+        layout = FabricLayout.of(sizes)
+        self.arrays = FabricArrays(memoryview(mmap.mmap(-1, layout.size)), layout)
+        self.bells = [Bell(), Bell()]
+        pairs = [stream_pair("a writer") for _ in CLIENTS]
+        self.streams = [far for far, _ in pairs]
+        sequencer = self._sequencer(order)
+        broker = BrokerRole(self.arrays, 0, bell=self.bells[1], sequencer=self.bells[0])
+        publisher = Publisher(SessionEpoch(1), ClientSeq(0), TopicDefaults(order, AckLevel.ORDERED))
+        for _, near in pairs:
+            broker.connect(near, publisher)
+        assert broker.connections == len(pairs)
+        self.roles = [self._fork("sequencer", sequencer, 0), self._fork("broker", broker.step, 1)]
+        for _, near in pairs:
+            near.close()
+
+    def _sequencer(self, order: int) -> Callable[[], int]:
+        frontier = CommitFrontier()
+        frontier.add_topic(TopicNumbers(TOPIC, ceiling=Seq(1 << 40), is_strong=order == 5))
+        sequencer = PodSequencer.start_cold(self.arrays, frontier, Owner(), Term(1))
+        for client in CLIENTS:
+            sequencer.workers[0].import_rows(np.array([client, 1, 1, 0, 0, 0, 0, 0], np.uint64).tobytes())
+        role = SequencerRole(sequencer, OsClock(), members=(0,), min_replicas=1, brokers=self.bells[1:])
+        replica = self.arrays.replica_words[0]
+
+        def step() -> int:
+            store_release_u64(replica, records.REPLICA_DURABLE, sequencer.frontier.committed)
+            return role.step()
+
+        return step
+
+    def _fork(self, name: str, step: Callable[[], int], number: int) -> RoleProcess:
+        def work() -> None:
+            for stream in self.streams:
+                stream.close()
+            keep_stepping(step, self.bells[number])
+
+        return RoleProcess(name, work, on_terminate=self.bells[number].stop)
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.close()
+        for role in self.roles:
+            role.close()
+        for bell in self.bells:
+            bell.close()
+
+
+@pytest.fixture(params=[2, 5], ids=["order 2", "order 5"])
+def pod(request: pytest.FixtureRequest) -> Iterator[PodUnderTest]:
+    made = PodUnderTest(request.param)
+    yield made
+    made.close()
+
+
+def batch(client: int, seq: int) -> bytes:
+    block = bytes(50)
+    header = batch_header(
+        block,
+        topic_id=TOPIC,
+        client_id=ClientId(client),
+        client_seq=ClientSeq(seq),
+        session_epoch=1,
+        record_count=1,
+        timestamp_ns=TimestampNs(0),
+    )
+    return encode_batch(header, block)
+
+
+class Conversation:
+    """What one writer sends, and the ACK entries it has got."""
+
+    def __init__(self, stream: OsStream, data: bytes) -> None:
+        self.stream = stream
+        self.unsent = data
+        self.received = b""
+        self.entries: list[tuple[int, int, int]] = []
+        self.through = 0
+
+    def turn(self) -> None:
+        self.unsent = self.unsent[self.stream.send(self.unsent) :] if self.unsent else b""
+        buffer = bytearray(64 * KIB)
+        count = self.stream.receive_into(buffer)
+        assert count != 0, "the broker has hung up"
+        self.received += bytes(buffer[: count or 0])
+        while len(self.received) >= 44 and len(self.received) >= parse_frame_header(self.received).frame_size:
+            header = parse_frame_header(self.received)
+            rows = ack_rows(self.received[44 : header.frame_size])
+            self.entries += rows[["client_seq", "position", "status"]].tolist()
+            self.through = header.id
+            self.received = self.received[header.frame_size :]
+
+
+def talk(conversations: list[Conversation], count: int) -> None:
+    """Go on until each writer has so many answers."""
+    while any(len(each.entries) < count for each in conversations):
+        poller = select.poll()
+        for each in conversations:
+            poller.register(each.stream.fileno(), select.POLLIN | (select.POLLOUT if each.unsent else 0))
+        assert poller.poll(WAIT_MS), "nothing is answered"
+        for each in conversations:
+            each.turn()
+
+
+def test_batches_of_two_writers_are_ordered_once_each_in_its_own_order(pod: PodUnderTest) -> None:
+    """Many times what the rings hold."""
+    conversations = [
+        Conversation(stream, b"".join(batch(client, seq) for seq in range(1, BATCHES + 1)))
+        for client, stream in zip(CLIENTS, pod.streams, strict=True)
+    ]
+    talk(conversations, BATCHES)
+    for each in conversations:
+        assert [seq for seq, _, _ in each.entries] == list(range(1, BATCHES + 1))
+        assert {status for _, _, status in each.entries} == {int(AckStatus.OK)}
+        positions = [position for _, position, _ in each.entries]
+        assert positions == sorted(positions)
+        assert each.through == BATCHES
+    assert sorted(position for each in conversations for _, position, _ in each.entries) == list(range(2 * BATCHES))
+
+
+def test_a_repetition_is_told_as_such_after_a_rest(pod: PodUnderTest) -> None:
+    first = Conversation(pod.streams[0], batch(9, 1))
+    talk([first], 1)
+    again = Conversation(pod.streams[0], batch(9, 1) + batch(9, 2))
+    talk([again], 2)
+    assert [(seq, status) for seq, _, status in again.entries] == [(1, AckStatus.DUPLICATE), (2, AckStatus.OK)]
+
+
+def test_roles_end_in_good_order(pod: PodUnderTest) -> None:
+    talk([Conversation(pod.streams[0], batch(9, 1))], 1)
+    pod.bells[0].stop()
+    pod.roles[1].terminate()
+    for role in pod.roles:
+        assert role.wait(WAIT_MS / 1_000)
+        assert role.exit_code == 0

@@ -1,0 +1,109 @@
+"""Roles in forked processes: how they end, what their parent sees, and that none is left behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from seawall.io.bells import Bell, keep_stepping
+from seawall.io.role_process import RoleProcess
+
+LONG = 30.0
+
+#: Forks a role that lives until it is ended, tells its number, and waits to be killed.
+PARENT = """
+import signal
+from seawall.io.role_process import RoleProcess
+role = RoleProcess("endless", signal.pause, on_terminate=lambda: None)
+print(role.pid, flush=True)
+signal.pause()
+"""
+
+
+@contextmanager
+def idle_role() -> Iterator[tuple[RoleProcess, Bell]]:
+    bell = Bell()
+    role = RoleProcess("idle", lambda: keep_stepping(lambda: 0, bell), on_terminate=bell.stop)
+    try:
+        yield role, bell
+    finally:
+        role.close()
+        bell.close()
+
+
+def test_a_role_that_is_done_has_ended_in_good_order() -> None:
+    role = RoleProcess("short", lambda: None, on_terminate=lambda: None)
+    assert role.wait(LONG)
+    assert role.exit_code == 0
+    role.close()
+    role.close()
+
+
+def test_a_role_that_fails_says_why_and_nothing_of_its_parent_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    role = RoleProcess("broken", fail, on_terminate=lambda: None)
+    assert role.wait(LONG)
+    assert role.exit_code == 1
+    assert "role broken has failed" in (told := capfd.readouterr().err)
+    assert "ValueError: no such thing" in told
+    role.close()
+
+
+def test_a_flag_ends_a_role_that_sleeps() -> None:
+    with idle_role() as (role, bell):
+        assert not role.wait(0)
+        assert role.exit_code is None
+        bell.stop()
+        assert role.wait(LONG)
+        assert role.exit_code == 0
+
+
+def test_terminating_ends_a_role_in_good_order_and_killing_at_once() -> None:
+    with idle_role() as (role, _):
+        role.terminate()
+        assert role.wait(LONG)
+        assert role.exit_code == 0
+        role.kill()
+    with idle_role() as (role, _):
+        role.kill()
+        assert role.wait(LONG)
+        assert role.exit_code == -signal.SIGKILL
+
+
+def test_a_role_that_does_not_listen_is_killed_when_it_is_closed() -> None:
+    role = RoleProcess("deaf", lambda: keep_stepping(lambda: 0, Bell()), on_terminate=lambda: None)
+    role.close(seconds=0.05)
+    assert role.exit_code == -signal.SIGKILL
+
+
+def test_the_end_of_a_role_is_seen_without_a_handle_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    with idle_role() as (role, bell):
+        assert not role.wait(0.02)
+        bell.stop()
+        assert role.wait(LONG)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system ends children of a dead parent on Linux only")
+def test_a_role_ends_with_its_parent() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    role = os.pidfd_open(int(parent.stdout.readline()))
+    try:
+        parent.kill()
+        parent.wait()
+        poller = select.poll()
+        poller.register(role, select.POLLIN)
+        assert poller.poll(int(LONG * 1_000))
+    finally:
+        os.close(role)
+        parent.stdout.close()

@@ -1,0 +1,43 @@
+"""ACK frames made of arrays are those made of objects."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from seawall.core.types import ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
+from seawall.errors import ProtocolError
+from seawall.wire.ack_rows import ACK_ROW, ack_rows, encode_ack_rows
+from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.lwp2 import encode_ack
+from seawall.wire.lwp2_session import Ack, AckEntry
+
+
+def test_the_bytes_are_the_same() -> None:
+    entries = tuple(
+        AckEntry(
+            client_seq=ClientSeq(seq),
+            base_seq=Seq(100 + seq),
+            position=Position(200 + seq),
+            timestamp_ns=TimestampNs(300 + seq),
+            topic_id=TopicId(4),
+            run=1,
+            record_count=5,
+            status=AckStatus.OK,
+            level=AckLevel.ORDERED,
+        )
+        for seq in (7, 9)
+    )
+    rows = np.zeros(2, ACK_ROW)
+    for row, entry in zip(rows, entries, strict=True):
+        for name in ACK_ROW.names or ():
+            row[name] = int(getattr(entry, name))
+    frame = encode_ack_rows(rows, session_epoch=SessionEpoch(3), window_batches=8, window_bytes=9, through=7)
+    assert frame == encode_ack(Ack(SessionEpoch(3), 8, 9, entries), through=7)
+    assert ack_rows(frame[44:]).tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, 16 + 47])
+def test_what_are_no_whole_entries_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"ACK: {size} bytes are no whole entries"):
+        ack_rows(bytes(size))
