@@ -37,13 +37,21 @@ from collections.abc import Callable, Sequence
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
-from seawall.io.files import write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, reserve_spare, spare_path, wal_addresses, wal_path
+from seawall.storage.wal_files import (
+    WalEnd,
+    WalFile,
+    name_spare,
+    open_wal_file,
+    reserve_spare,
+    spare_path,
+    wal_addresses,
+    wal_path,
+)
 
 
 class WalWriter:
@@ -396,18 +404,8 @@ class WalWriter:
         self.sync()
         salt = self._salt()
         preface = Preface(FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns)
-        path = wal_path(self._directory, self.at)
         self._is_poisoned = True
-        try:
-            write_all(spare, [preface.encode()], 0)
-            spare.sync()
-            self._files.rename(spare_path(self._directory), path)
-            self._files.sync_directory(self._directory)
-            # Opened again, so that messages about it name the file it is now.
-            spare.close()
-            file = self._files.open(path)
-        except OSError as error:
-            raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
+        file = name_spare(self._files, self._directory, spare, preface, self.at)
         self._is_poisoned = False
         self._spare = None
         if self._starts and self._starts[-1] == self.at:

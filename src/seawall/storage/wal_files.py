@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from seawall.core.types import LaneEpoch, Position, TimestampNs
-from seawall.errors import CorruptionError, DiskFullError
-from seawall.io.files import NO_SPACE
+from seawall.errors import CorruptionError, DiskFullError, FatalError
+from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files
 from seawall.storage.epochs import WalAddress
 from seawall.storage.preface import DATA_START, FileKind, Preface
@@ -118,3 +118,18 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
             "free space, or let a checkpoint drop old files"
         ) from error
     return spare
+
+
+def name_spare(files: Files, directory: str, spare: File, preface: Preface, first_at: WalAddress) -> File:
+    """Make a prepared file the one that begins at an address; INV-WAL-NAMED-WHOLE is the order of the steps."""
+    path = wal_path(directory, first_at)
+    try:
+        write_all(spare, [preface.encode()], 0)
+        spare.sync()
+        files.rename(spare_path(directory), path)
+        files.sync_directory(directory)
+        # Opened again, so that messages about it name the file it is now.
+        spare.close()
+        return files.open(path)
+    except OSError as error:
+        raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seawall.core.types import Position, Seq, TopicId
+from seawall.core.types import Seq, TopicId
+from seawall.engine.reading import StoredSkip
 from seawall.engine.topic_log import StoredBatch
 from seawall.fabric import records
 from seawall.limits import BATCH_HEADER_SIZE, KIB
@@ -16,6 +17,7 @@ from seawall.testing import order_events as events
 from seawall.testing.order_events import AckStatus, EntryKind, ReadBy, ReadMode
 from seawall.testing.pod_observer import kind_of
 from seawall.testing.pod_world import SimPod
+from seawall.topics.skips import Skip
 from seawall.wire.frames import checksum
 
 __all__ = ["OrderReader", "StoreReader"]
@@ -105,6 +107,9 @@ class StoreReader:
             return
         durable = int(self.pod.fabric.control["durable"][0])
         for item in self.pod.store.read(topic.name, Seq(self.next_seq), size_max=64 * KIB):
+            if isinstance(item, StoredSkip):
+                self._see_skip(item.skip, durable)
+                continue
             if not isinstance(item, StoredBatch):
                 self._pass_removed(item.first_seq)
                 self.pod.history.record(events.GapSeen(self.number, self.topic, item.first_seq, item.last_seq))
@@ -113,14 +118,18 @@ class StoreReader:
             if item.position >= durable:
                 return
             self._pass_removed(item.base_seq)
-            for skip in topic.skips.between(Position(self.position + 1), item.position):
-                self.pod.history.record(
-                    events.SkipSeen(
-                        *(self.number, ReadBy.TOPIC, ReadMode.DURABLE),
-                        *(skip.position, skip.client_id, skip.first_client_seq, skip.count),
-                    )
-                )
             self._see(item)
+
+    def _see_skip(self, skip: Skip, durable: int) -> None:
+        """A SKIP ahead of a batch that may not be read yet is told again with it: once is enough."""
+        if self.position < skip.position < durable:
+            self.position = skip.position
+            self.pod.history.record(
+                events.SkipSeen(
+                    *(self.number, ReadBy.TOPIC, ReadMode.DURABLE),
+                    *(skip.position, skip.client_id, skip.first_client_seq, skip.count),
+                )
+            )
 
     def _pass_removed(self, first_seq: int) -> None:
         """What was removed is passed over in silence: say it for the reader, if it is just that."""
