@@ -42,16 +42,7 @@ from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, 
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal_files import (
-    WalEnd,
-    WalFile,
-    name_spare,
-    open_wal_file,
-    reserve_spare,
-    spare_path,
-    wal_addresses,
-    wal_path,
-)
+from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare, wal_addresses, wal_path
 
 
 class WalWriter:
@@ -353,7 +344,7 @@ class WalWriter:
             write.carry_out(durable=True)
             self.finish_epoch(write, durable=True)
         if self._spare is not None:
-            self._files.unlink(spare_path(self._directory))
+            self._files.unlink(self._spare.path)
 
     def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
         """The present file if an epoch of that many bytes and the mark of a clean close fit in it; else the next."""
