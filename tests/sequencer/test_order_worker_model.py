@@ -161,6 +161,8 @@ class Both:
             if not self.pod.stored.log or self.pod.stored.log[0][0] != "save":
                 return False
             _, evicted = self.pod.stored.log.pop(0)
+            if evicted == client:
+                return False  # it found no room, and went back
             self.model.evict(evicted)
             self.in_memory.remove(evicted)
         self.in_memory.add(client)

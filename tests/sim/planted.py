@@ -1,7 +1,7 @@
 """Bugs of the protocol, planted one by one, and the first seed of the simulated pod that finds each.
 
-Each spoils one thing that a promise rests on, in the Python seam of a role or in what its kernel is given. The seed that
-is kept is checked by the tests; `make sim` looks for each anew.
+Each spoils one thing that a promise rests on, in the Python seam of a role or in what its kernel is given. The seed is
+checked by the tests; `make sim` looks for each anew.
 """
 
 from __future__ import annotations
@@ -172,17 +172,17 @@ def _durable_before_sync(patch: Patch) -> None:
 
 
 PLANTED = {
-    "flag instead of a token": Bug(_ready_by_any_token, 0),
-    "window dropped at recovery": Bug(_window_dropped, 0),
+    "flag instead of a token": Bug(_ready_by_any_token, 9),
+    "window dropped at recovery": Bug(_window_dropped, 2),
     "slot freed while held": Bug(_freed_while_held, 0),
-    "ceiling ignored": Bug(_ceiling_ignored, 0),
-    "result written before commit": Bug(_result_before_commit, 0),
+    "ceiling ignored": Bug(_ceiling_ignored, 3),
+    "result written before commit": Bug(_result_before_commit, 6),
     "duplicate acked without comparing": Bug(_duplicate_not_compared, 0),
-    "scrub forgotten at recovery": Bug(_no_scrub, 0),
-    "taken slots collected again": Bug(_taken_again, 0),
+    "scrub forgotten at recovery": Bug(_no_scrub, 86),
+    "taken slots collected again": Bug(_taken_again, 2),
     "late batch after a SKIP accepted": Bug(_late_after_skip, 0),
     "fencing ignored": Bug(_fencing_ignored, 0),
-    "durable counted before the sync": Bug(_durable_before_sync, 0),
+    "durable counted before the sync": Bug(_durable_before_sync, 2),
 }
 
 #: What a planted bug may end in, beside a broken promise.

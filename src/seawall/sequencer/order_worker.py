@@ -222,16 +222,8 @@ class OrderWorker:
         """Let the windows know what became of batches that were committed since; how many."""
         return order_entries.settle_entries(
             load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED),
-            self._arrays.side_words,
-            self._arrays.result_all_words,
-            self._pbr_entries,
-            self._shared.goi_entries,
-            self._clients,
-            self._sides,
-            self._results,
-            self._unsettled,
-            self._shared.settled,
-            self._worker,
+            *(self._arrays.side_words, self._arrays.result_all_words, self._pbr_entries, self._shared.goi_entries),
+            *(self._clients, self._sides, self._results, self._unsettled, self._shared.settled, self._worker),
             self._state,
         )
 

@@ -11,8 +11,9 @@
 All run in one thread, take a seed, never look at real time, and keep a readable `history()`: print it when a test
 fails. The same seed gives the same run.
 
-For what a pod does there are judges instead: it is recorded as a `History` of the events in `order_events`, and
-`check_all` of `ordering_checkers` raises an `OrderingViolationError` where it breaks a promise of the order.
+What a pod does is recorded as a `History` of the events in `order_events`, and judged: `check_all` of
+`ordering_checkers` raises an `OrderingViolationError` where it breaks a promise of the order. `pod_world` is a pod of
+real roles over simulated parts, stepped by whoever has it; `pod_run` runs one as a seed decides.
 """
 
 from seawall.testing.clock import SimClock
