@@ -25,6 +25,7 @@ from seawall.wire.frames import parse_frame_header
 
 SLOTS = 64
 TOPIC = TopicId(4)
+BLOG = 2 * MIB
 
 
 class Watched:
@@ -44,7 +45,7 @@ class Desk:
     """A broker with one connection, its far end, and the commit frontier as one function."""
 
     def __init__(self, *, decided_through: int = 0) -> None:
-        sizes = FabricSizes(brokers=1, goi_entries=128, pbr_entries=SLOTS, checkpoint_size=8 * KIB, blog_size=4 * MIB)
+        sizes = FabricSizes(brokers=1, goi_entries=128, pbr_entries=SLOTS, checkpoint_size=8 * KIB, blog_size=BLOG)
         layout = FabricLayout.of(sizes)
         self.arrays = FabricArrays(memoryview(mmap.mmap(-1, layout.size)), layout)
         self.bell = Watched()
@@ -196,7 +197,7 @@ def test_batches_go_round_the_buffer_whatever_their_size(desk: Desk) -> None:
         done = desk.connections.receive()
         for index in range(published, published + done):
             at, size = (int(desk.arrays.pbr[0][index % SLOTS][name]) for name in ("blog_offset", "size"))
-            at %= 4 * MIB
+            at %= BLOG
             assert desk.arrays.blogs[0][at : at + size].tobytes() == batch(index + 1, size)
             desk.decide(index, index)
         published += done
@@ -242,6 +243,14 @@ def test_a_connection_that_breaks_the_protocol_is_dropped(desk: Desk, make: Call
     assert desk.bell.descriptors == {}
     desk.decide(0, 50)
     assert desk.connections.answer() == 1
+
+
+@pytest.mark.parametrize("size", [BLOG + 1, BUFFER_SIZE + 1], ids=["the ring", "the buffer"])
+def test_a_batch_that_can_never_be_held_ends_its_connection(desk: Desk, size: int) -> None:
+    unsent = batch(1, size)
+    while len(desk.connections):
+        unsent = unsent[desk.far.send(unsent) :]
+        assert desk.connections.receive() == 0
 
 
 def test_a_connection_that_ends_is_dropped_and_its_answers_are_nobodys(desk: Desk) -> None:

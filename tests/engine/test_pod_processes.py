@@ -55,9 +55,9 @@ class Owner:
 
 
 class PodUnderTest:
-    """A sequencer and a broker, forked, and the writers' ends of two connections."""
+    """A sequencer and a broker, and the writers' ends of two connections. They run here or, forked, by themselves."""
 
-    def __init__(self, order: int) -> None:
+    def __init__(self, order: int, *, is_forked: bool = True) -> None:
         sizes = FabricSizes(brokers=1, goi_entries=256, pbr_entries=64, checkpoint_size=8 * KIB, blog_size=64 * KIB)
         layout = FabricLayout.of(sizes)
         self.arrays = FabricArrays(memoryview(mmap.mmap(-1, layout.size)), layout)
@@ -70,9 +70,12 @@ class PodUnderTest:
         for _, near in pairs:
             broker.connect(near, publisher)
         assert broker.connections == len(pairs)
-        self.roles = [self._fork("sequencer", sequencer, 0), self._fork("broker", broker.step, 1)]
-        for _, near in pairs:
-            near.close()
+        self.steps = (sequencer, broker.step)
+        self.roles: list[RoleProcess] = []
+        if is_forked:
+            self.roles = [self._fork(name, number) for number, name in enumerate(("sequencer", "broker"))]
+            for _, near in pairs:
+                near.close()
 
     def _sequencer(self, order: int) -> Callable[[], int]:
         frontier = CommitFrontier()
@@ -89,11 +92,11 @@ class PodUnderTest:
 
         return step
 
-    def _fork(self, name: str, step: Callable[[], int], number: int) -> RoleProcess:
+    def _fork(self, name: str, number: int) -> RoleProcess:
         def work() -> None:
             for stream in self.streams:
                 stream.close()
-            keep_stepping(step, self.bells[number])
+            keep_stepping(self.steps[number], self.bells[number])
 
         return RoleProcess(name, work, on_terminate=self.bells[number].stop)
 
@@ -193,3 +196,21 @@ def test_roles_end_in_good_order(pod: PodUnderTest) -> None:
     for role in pod.roles:
         assert role.wait(WAIT_MS / 1_000)
         assert role.exit_code == 0
+
+
+def test_the_same_steps_do_it_in_one_thread() -> None:
+    pod = PodUnderTest(2, is_forked=False)
+    conversations = [
+        Conversation(stream, b"".join(batch(client, seq) for seq in range(1, 101)))
+        for client, stream in zip(CLIENTS, pod.streams, strict=True)
+    ]
+    done = 1
+    while done:
+        for each in conversations:
+            each.turn()
+        done = sum(step() for _ in range(2) for step in pod.steps)
+    for each in conversations:
+        each.turn()
+    assert [each.through for each in conversations] == [100, 100]
+    pod.close()
+    assert sum(step() for _ in range(3) for step in pod.steps) == 0

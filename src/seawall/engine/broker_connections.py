@@ -34,6 +34,8 @@ from seawall.wire.codes import ErrorCode, Kind
 
 #: What a connection may have received and not published: room for the batch that is arriving and one more.
 BUFFER_SIZE: Final = 4 * limits.MIB
+#: The largest block of a batch that this room holds.
+BLOCK_MAX: Final = BUFFER_SIZE - limits.BATCH_HEADER_SIZE
 #: Receives of one connection in a turn: the others have theirs, too.
 RECEIVES_MAX: Final = 16
 #: Frames that one look at a buffer finds.
@@ -187,7 +189,7 @@ class BrokerConnections:
         code = frames.SPLIT_FULL
         while code == frames.SPLIT_FULL:
             code = frames.split_frames(
-                *(connection.buffer, connection.verified, connection.end, limits.PAYLOAD_SIZE_MIN),
+                *(connection.buffer, connection.verified, connection.end, BLOCK_MAX),
                 *(self._rows, self._state),
             )
             found = self._rows[: int(self._state[frames.STATE_FRAMES])]

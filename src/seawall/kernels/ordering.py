@@ -347,23 +347,10 @@ def drain_refs(
             row = -1 if entry == ABSENT else as_int64(values[entry])
         if row < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
-        else:
-            _order_session_batch(
-                slots,
-                pbr_entries,
-                base,
-                ref,
-                row,
-                now_ns,
-                clients,
-                sides,
-                memories,
-                results,
-                holds,
-                pages,
-                ready,
-                state,
-            )
+            continue
+        _order_session_batch(
+            slots, pbr_entries, base, ref, row, now_ns, clients, sides, memories, results, holds, pages, ready, state
+        )
     store_release(counters, CONSUMED, index)
     if state[HELD] > 0:
         bounce_pinned(sides, holds, pages, ready, state, collected)
