@@ -35,7 +35,6 @@ from seawall.core.types import ClientId, ClientSeq, Position, SessionEpoch
 from seawall.errors import ConflictError, FullError, InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
-from seawall.fabric.records import Words
 from seawall.kernels import client_window as window_kernels
 from seawall.kernels import gaps, holding, order_entries, ordering
 from seawall.kernels.atomics import load_acquire_u64
@@ -43,6 +42,7 @@ from seawall.kernels.rings import CONSUMED
 from seawall.kernels.tables import table_find
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
+from seawall.sequencer.holds import empty_holds, empty_pages
 from seawall.sequencer.shared import SequencerShared, SpscRing
 from seawall.wire.codes import AckStatus, ErrorCode
 
@@ -159,8 +159,8 @@ class OrderWorker:
         ready_max = own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2
         self._ready: Final = np.zeros(ready_max * holding.READY_WORDS, np.int64)
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
-        self._holds: Final = _empty_holds(own.hold_max)
-        self._pages: Final = _empty_pages(own.pages)
+        self._holds: Final = empty_holds(own.hold_max)
+        self._pages: Final = empty_pages(own.pages)
         self._state: Final = np.zeros(holding.STATE_WORDS, np.int64)
         self._state[holding.HOLD_FREE] = holding.BROKERS
         self._state[holding.NEXT_DEADLINE] = holding.NEVER
@@ -222,8 +222,16 @@ class OrderWorker:
         """Let the windows know what became of batches that were committed since; how many."""
         return order_entries.settle_entries(
             load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED),
-            *(self._arrays.side_words, self._arrays.result_all_words, self._pbr_entries, self._shared.goi_entries),
-            *(self._clients, self._sides, self._results, self._unsettled, self._shared.settled, self._worker),
+            self._arrays.side_words,
+            self._arrays.result_all_words,
+            self._pbr_entries,
+            self._shared.goi_entries,
+            self._clients,
+            self._sides,
+            self._results,
+            self._unsettled,
+            self._shared.settled,
+            self._worker,
             self._state,
         )
 
@@ -427,20 +435,3 @@ class OrderWorker:
             self._state,
         )
         return int(self._state[holding.RESERVED_COUNT])
-
-
-def _empty_holds(count: int) -> Words:
-    """Rings of brokers that hold nothing, and `count` free rows in a chain."""
-    holds = np.zeros((holding.BROKERS + count, holding.HOLD_WORDS), np.int64)
-    numbers = np.arange(len(holds))
-    holds[:, holding.HOLD_NEWER] = numbers + 1
-    ends = numbers[: holding.BROKERS]
-    holds[ends, holding.HOLD_NEWER] = holds[ends, holding.HOLD_OLDER] = ends
-    return holds.reshape(-1)
-
-
-def _empty_pages(count: int) -> Words:
-    """Free pages in a chain; the last one is followed by −1."""
-    pages = np.zeros((count, holding.PAGE_WORDS), np.int64)
-    pages[:, holding.PAGE_NEXT_FREE] = [*range(1, count), -1]
-    return pages.reshape(-1)
