@@ -10,8 +10,10 @@ from click.testing import CliRunner, Result
 
 from seawall import limits
 from seawall.cli.main import seawall
+from seawall.cli.selection import Selection, print_chosen
+from seawall.core.types import ClientId, ClientSeq, Position, Seq
 from seawall.engine.open_log import open_log
-from seawall.engine.records import Message
+from seawall.engine.records import Message, ReceivedSkip
 from seawall.engine.settings import StoreSettings
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)
@@ -178,3 +180,16 @@ def test_it_reads_beside_a_writer_and_changes_nothing(data: Path) -> None:
         before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
         assert run(data, "--from", "5").stdout == "five\nsix\n"
         assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
+
+
+def test_a_skip_is_printed_in_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    skip = ReceivedSkip("events", Position(9), ClientId(7), ClientSeq(3), 2, Seq(5))
+    selection = Selection(1, last_seq=None, before=None, limit=None)
+    print_chosen(selection.choose([skip]), "json")
+    assert selection.next_seq == 5
+    assert json.loads(capsys.readouterr().out) == {
+        "skip": {"position": 9, "client_id": 7, "first_client_seq": 3, "count": 2}
+    }
+    print_chosen([skip], "text")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "skip: batches 3 to 4 of client 0000000000000007 never came\n")
