@@ -54,7 +54,8 @@ test-python: setup ## Run the inner rooms' tests with kernels as plain Python; b
 	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
 		SEAWALL_KERNELS_CACHE_DIR=$$cache $(BIN)/coverage run -m seawall.kernels.warm
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --dist loadgroup --cov=seawall --cov-append --cov-report= \
-		tests/core tests/wire tests/kernels tests/testing tests/io/test_ring.py tests/io/test_uring.py
+		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
+		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_ring.py tests/io/test_uring.py
 	$(BIN)/coverage report --fail-under=95 \
 		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/kernels/*,src/seawall/testing/*'
 

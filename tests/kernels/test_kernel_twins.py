@@ -38,6 +38,7 @@ WITHOUT_TWIN = {
     "disk_ring.execute": "is a system call",
     "disk_ring.measure_chain": "measures time",
     "disk_ring.ring_bell": "signals another thread",
+    "disk_ring.ring_bell_asking": "signals another thread",
     "disk_ring.serve_pending": "makes system calls; its bookkeeping (refusal, settle) has twins",
     "disk_ring.serve_resident": "serves until it is told to stop",
     "disk_ring.take_completion": "sleeps until another thread signals",

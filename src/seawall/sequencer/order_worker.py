@@ -220,20 +220,11 @@ class OrderWorker:
 
     def settle(self) -> int:
         """Let the windows know what became of batches that were committed since; how many."""
-        return order_entries.settle_entries(
-            load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED),
-            self._arrays.side_words,
-            self._arrays.result_all_words,
-            self._pbr_entries,
-            self._shared.goi_entries,
-            self._clients,
-            self._sides,
-            self._results,
-            self._unsettled,
-            self._shared.settled,
-            self._worker,
-            self._state,
-        )
+        committed = load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED)
+        told = (self._arrays.side_words, self._arrays.result_all_words, self._pbr_entries, self._shared.goi_entries)
+        windows = (self._clients, self._sides, self._results)
+        own = (self._unsettled, self._shared.settled)
+        return order_entries.settle_entries(committed, *told, *windows, *own, self._worker, self._state)
 
     def open_session(
         self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq, *, after_gap_ns: int = 0

@@ -308,7 +308,8 @@ class PodRun:
         """Somebody sends other bytes under a number that was answered for."""
         publisher = self.chance.choice([*self.publishers.values()])
         answered = sorted(set(publisher.made) - set(publisher.outbox))
-        if answered and publisher.epoch:
+        # While a session opens, what was answered for may have been lost with the power.
+        if answered and publisher.epoch and publisher.opening is None and not publisher.is_waiting:
             batch = replace(publisher.made[self.chance.choice(answered)], is_forged=True)
             broker = self.chance.randrange(self.pod.plan.brokers)
             self.network.send(Frame.of(batch, publisher.epoch, broker))
