@@ -92,3 +92,16 @@ def test_a_term_is_known_to_the_log_before_anything_is_ordered_in_it() -> None:
     driver.pod.lose_power()
     assert driver.pod.sequencer.term > before
     check_all(driver.pod.history)
+
+
+def test_a_sequencer_that_follows_another_begins_with_a_checkpoint() -> None:
+    """However full the ring was left, there is room for workers to come to rest again."""
+    driver = Driver()
+    driver.open(7)
+    for seq in range(1, 6):
+        assert driver.send(7, seq, 1) == (AckStatus.OK, 0)
+    driver.replace_sequencer()
+    sequencer = driver.pod.sequencer
+    assert sequencer is not None
+    assert sequencer.frontier.checkpoint_position == sequencer.frontier.committed > 5
+    assert driver.send(7, 5, 1) == (AckStatus.DUPLICATE, 0)

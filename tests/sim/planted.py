@@ -172,7 +172,7 @@ def _durable_before_sync(patch: Patch) -> None:
 
 
 PLANTED = {
-    "flag instead of a token": Bug(_ready_by_any_token, 9),
+    "flag instead of a token": Bug(_ready_by_any_token, 13),
     "window dropped at recovery": Bug(_window_dropped, 2),
     "slot freed while held": Bug(_freed_while_held, 0),
     "ceiling ignored": Bug(_ceiling_ignored, 3),
@@ -182,7 +182,7 @@ PLANTED = {
     "taken slots collected again": Bug(_taken_again, 2),
     "late batch after a SKIP accepted": Bug(_late_after_skip, 0),
     "fencing ignored": Bug(_fencing_ignored, 0),
-    "durable counted before the sync": Bug(_durable_before_sync, 9),
+    "durable counted before the sync": Bug(_durable_before_sync, 15),
 }
 
 #: What a planted bug may end in, beside a broken promise.

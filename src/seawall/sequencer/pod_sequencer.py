@@ -221,6 +221,8 @@ class PodSequencer:
             owner.raise_ceilings()
         sequencer._restore_clients(recovery, owner)
         sequencer._resume_rings(resumes)
+        # At rest as never again: and what was left of the ring may be less than workers need to come to rest.
+        sequencer.checkpoint()
         return sequencer
 
     # --- work ----------------------------------------------------------------------------------------------------

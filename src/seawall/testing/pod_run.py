@@ -294,11 +294,9 @@ class PodRun:
         before = self.chance.randint(1, topic.next_seq)
         reader = self.store_readers[topic.topic_id]
 
-        def removed(is_made: bool) -> None:
-            if is_made:
-                reader.removed_below = max(reader.removed_below, before)
-
-        self.pending.append(self.pod.remove_change(name, before, removed))
+        # Whether or not somebody is told of it: the power may go in between.
+        reader.removed_below = max(reader.removed_below, before)
+        self.pending.append(self.pod.remove_change(name, before, lambda _: None))
 
     def _order_pending(self) -> None:
         if self.pod.order(self.pending[0]):
