@@ -19,8 +19,8 @@ from seawall.wire.codes import ErrorCode
 class Driver:
     """A pod of one broker that does everything at once."""
 
-    def __init__(self, clients_max: int = 8) -> None:
-        plan = PodPlan(brokers=1)
+    def __init__(self, clients_max: int = 8, brokers: int = 1) -> None:
+        plan = PodPlan(brokers=brokers)
         ordering = OrderSettings(clients_max=clients_max, remembered_max=8, pages=4)
         self.pod = SimPod(1, replace(plan, sequencing=replace(plan.sequencing, ordering=ordering)))
         self.pod.create_topics({"plain": Order.TOTAL})
@@ -105,3 +105,15 @@ def test_a_sequencer_that_follows_another_begins_with_a_checkpoint() -> None:
     assert sequencer is not None
     assert sequencer.frontier.checkpoint_position == sequencer.frontier.committed > 5
     assert driver.send(7, 5, 1) == (AckStatus.DUPLICATE, 0)
+
+
+def test_gap_clocks_stand_still_until_every_broker_is_back() -> None:
+    sequencer = Driver(brokers=2).pod.sequencer
+    assert sequencer is not None
+    (worker,) = sequencer.workers
+    sequencer.broker_ended(0, 100)
+    sequencer.broker_ended(1, 150)
+    sequencer.broker_began(0, 200)
+    assert worker._gap_time(300) == worker._gap_time(250) == 100
+    sequencer.broker_began(1, 400)
+    assert worker._gap_time(500) == 200

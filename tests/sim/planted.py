@@ -178,7 +178,7 @@ PLANTED = {
     "ceiling ignored": Bug(_ceiling_ignored, 3),
     "result written before commit": Bug(_result_before_commit, 6),
     "duplicate acked without comparing": Bug(_duplicate_not_compared, 0),
-    "scrub forgotten at recovery": Bug(_no_scrub, 502),
+    "scrub forgotten at recovery": Bug(_no_scrub, 399),
     "taken slots collected again": Bug(_taken_again, 2),
     "late batch after a SKIP accepted": Bug(_late_after_skip, 0),
     "fencing ignored": Bug(_fencing_ignored, 0),

@@ -128,7 +128,18 @@ class PodSequencer:
     """A running sequencer. Made by `start_cold` or `start_warm`."""
 
     __slots__ = (
-        *("_collectors", "_owner", "_resting", "_shared", "frontier", "is_quiescing", "roles", "term", "workers"),
+        *(
+            "_collectors",
+            "_ended",
+            "_owner",
+            "_resting",
+            "_shared",
+            "frontier",
+            "is_quiescing",
+            "roles",
+            "term",
+            "workers",
+        ),
     )
 
     def __init__(
@@ -157,6 +168,8 @@ class PodSequencer:
         #: Whether workers take nothing more, because of a checkpoint; and those that have come to rest for it.
         self.is_quiescing = False
         self._resting: Final[set[int]] = set()
+        #: Brokers that have ended and that nobody has replaced.
+        self._ended: Final[set[int]] = set()
         #: In the order in which work passes them.
         self.roles: Final = (
             *(Role(f"collector {number}", _collecting(each)) for number, each in enumerate(self._collectors)),
@@ -255,14 +268,17 @@ class PodSequencer:
     def broker_ended(self, broker: int, now_ns: int) -> None:
         """A broker has ended: what it claimed and did not publish is not waited for, and gap clocks stand still."""
         self._collector_of(broker).mark_dead(broker)
+        self._ended.add(broker)
         for worker in self.workers:
             worker.pause_gaps(now_ns)
 
     def broker_began(self, broker: int, now_ns: int) -> None:
-        """Another broker has taken the ring over."""
+        """Another broker has taken the ring over; gap clocks go on when that is so of all that have ended."""
         self._collector_of(broker).mark_alive(broker)
-        for worker in self.workers:
-            worker.resume_gaps(now_ns)
+        self._ended.discard(broker)
+        if not self._ended:
+            for worker in self.workers:
+                worker.resume_gaps(now_ns)
 
     def cursor(self, broker: int) -> int:
         """Slots of a broker that were collected."""
