@@ -209,7 +209,15 @@ class _Decider:
         for worker, window in enumerate(self._windows):
             mine = workers == worker
             self._decide(window, batches[mine], outcomes[mine])
+        self._pass_lower(batches, goi[(outcomes["position"].astype(np.int64) * records.SLOT_WORDS + 7) % goi.size])
         return position
+
+    def _pass_lower(self, batches: Records, flags: Words) -> None:
+        """A batch of order 5 had its turn, so everything below it was decided, also what no row knows to be refused."""
+        strong = batches[flags >> 32 & records.FLAG_STRONG_ORDER != 0]
+        for number in np.unique(strong["client_id"]).tolist():
+            highest = int(strong["client_seq"][strong["client_id"] == number].max())
+            self.known_window(ClientId(number)).skip_to(ClientId(number), ClientSeq(highest + 1))
 
     def known_window(self, client_id: ClientId) -> ClientWindow:
         """The window that has a client's row, which is imported if need be."""
