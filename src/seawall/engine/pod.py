@@ -376,8 +376,8 @@ class Pod:
     # --- the owner of a sequencer --------------------------------------------------------------------------------
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client that no worker has."""
-        row = self._away.pop(client_id, None)
+        """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
+        row = self._away.get(client_id)
         if row is None and client_id in self._sessions.window:
             row = self._sessions.window.export_rows([client_id])
         return row

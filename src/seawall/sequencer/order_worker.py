@@ -69,7 +69,7 @@ class ClientRows(Protocol):
     """Where rows of clients are that no worker has in memory."""
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client (64 bytes) as it was saved last, or None if there is none."""
+        """The row of a client (64 bytes) as it was saved last, which stays there, or None if there is none."""
 
     def save(self, rows: bytes) -> None:
         """Keep rows, 64 bytes each; the worker forgets them."""
@@ -355,7 +355,6 @@ class OrderWorker:
         if row is None:
             return False
         if not self.make_room():
-            self._rows.save(row)  # whoever gave it need not have it any more
             raise FullError(f"no row of {self._settings.clients_max} clients can be spared for client {client_id:016x}")
         self.window.import_rows(row)
         return True

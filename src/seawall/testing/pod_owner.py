@@ -102,12 +102,7 @@ class PodOwner:
     # --- the owner of the sequencer ------------------------------------------------------------------------------
 
     def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client that no worker has."""
-        row = self._away.pop(client_id, None)
-        return row if row is not None else self.row_of(client_id)
-
-    def row_of(self, client_id: ClientId) -> bytes | None:
-        """The row of a client, left where it is."""
+        """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
         away = self._away.get(client_id)
         if away is None and client_id in self.store.sessions.window:
             return self.store.sessions.window.export_rows([client_id])

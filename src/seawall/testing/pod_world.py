@@ -170,7 +170,7 @@ class SimPod:
             if client in worker.window:
                 state = worker.window.state(client)
                 return state.session_epoch, state.next_expected
-        row = self.owner.row_of(client)
+        row = self.owner.load(client)
         if row is None:
             return 0, 0
         return int.from_bytes(row[8:16], "little"), int.from_bytes(row[16:24], "little")
