@@ -46,7 +46,7 @@ class Bell:
     __slots__ = ("_event", "_memory", "_poll", "_words")
 
     def __init__(self) -> None:
-        self._event: Final = Event()
+        self._event: Final = Event(block=False)
         self._memory: Final = mmap.mmap(-1, mmap.PAGESIZE)
         self._words: Final = np.frombuffer(self._memory, np.uint64)
         self._poll: Final = select.poll()
