@@ -365,6 +365,9 @@ def read_all(store: Store, name: str, size_max: int = 1 << 22) -> Seen:
     while items := store.read(name, Seq(seq), size_max=size_max):
         for item in items:
             if isinstance(item, StoredSkip):
+                # Nothing may be left of what was stored behind it.
+                seen.silent |= {*range(seq, item.next_seq)}
+                seq = max(seq, int(item.next_seq))
                 continue
             first = item.live[0][0] if isinstance(item, StoredBatch) else item.first_seq
             require(first >= seq, f"{name}: reading goes back from {seq} to {first}")
