@@ -215,10 +215,10 @@ class StorageConfig(Section):
         ),
     )
     checkpoint_size: int = field(
-        default=2 * limits.WAL_FILE_SIZE,
+        default=limits.CHECKPOINT_SIZE,
         metadata=_about(
             integer(limits.WAL_FILE_SIZE_MIN, 1 << 40),
-            "bytes of log after which batches are brought to their places, which bounds how long recovery takes",
+            "bytes of log after which its batches are in their places, whatever comes; bounds how long recovery takes",
         ),
     )
     ballast_size: int = field(

@@ -153,6 +153,8 @@ EPHEMERAL_BYTES_MAX = 256 * MIB
 
 #: A file of the write-ahead log, preallocated whole. The bound is what a reader may have to hold as one epoch.
 WAL_FILE_SIZE = 64 * MIB
+#: Bytes of log between checkpoints: opening after a crash goes through so many in about a second.
+CHECKPOINT_SIZE = 16 * WAL_FILE_SIZE
 WAL_FILE_SIZE_MIN = 64 * KIB
 WAL_FILE_SIZE_MAX = 1 * GIB
 
@@ -199,6 +201,9 @@ SEGMENT_SCAN_SIZE = 1 * MIB
 #: Files of sealed segments that a topic keeps open for its readers. Opening one costs some microseconds, an index stays
 #: loaded without it; descriptors are what a process with thousands of segments runs out of.
 SEGMENTS_OPEN_MAX = 64
+
+#: Segments that are begun before those before them are sealed; each has a file open.
+SEGMENTS_FILLING_MAX = 64
 
 #: Bytes between two wanted batches that are read and thrown away sooner than the read is split.
 READ_GAP_SIZE_MAX = 4 * KIB

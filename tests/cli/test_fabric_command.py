@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from seawall import open as seawall_open
 from seawall.cli.main import seawall
 from seawall.fabric import records
 from seawall.fabric.checkpoint import Checkpoint, write_checkpoint
@@ -216,3 +217,17 @@ def test_what_is_no_fabric_is_said(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"seawall: {other}: not a fabric of Seawall")
     assert run("fabric", "inspect", str(tmp_path / "none")).exit_code == 2
+
+
+def test_the_fabric_of_a_data_directory(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with seawall_open(data, brokers=2) as log:
+        log.create_topic("events")
+        log.publish("events", b"one")
+        document = json.loads(run("fabric", "inspect", "--data", str(data), "--json").output)
+        assert [broker["pending"] for broker in document["brokers"]] == [0, 0]
+        assert document["control"]["durable"] == document["control"]["committed"] > 0
+    closed = run("fabric", "inspect", "--data", str(data))
+    assert closed.exit_code != 0
+    assert "nobody has it open with brokers" in str(closed.exception or closed.output)
+    assert run("fabric", "inspect", "--data", str(tmp_path / "nothing")).exit_code != 0

@@ -160,7 +160,7 @@ def places_not_filled(patch: pytest.MonkeyPatch) -> None:
 
     def fill(self: TopicLog, *_: object) -> None:
         for filling in self.filling:
-            filling.waiting.clear()
+            filling.waiting.drop(len(filling.waiting))
 
     patch.setattr(TopicLog, "fill", fill)
 

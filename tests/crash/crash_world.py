@@ -349,9 +349,13 @@ class World:
 
     def place(self) -> None:
         """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
-        for job in self._usable().plan_places():
+        store = self._usable()
+        for job in store.plan_places():
             job.carry_out()
             job.settle()
+        for seal in store.plan_seals():
+            seal.carry_out()
+            seal.settle()
 
     def check(self) -> None:
         self.history.check(self._usable(), self.chance, whole=False)

@@ -38,15 +38,20 @@ def publish(store: Store, name: str, value: bytes) -> None:
 
 
 def fill(store: Store, name: str, size: int) -> list[bytes]:
-    """Append until the disk refuses."""
+    """Append until the disk refuses, also after a log that takes much of it was shortened because of that."""
     accepted: list[bytes] = []
+    is_full = False
     while True:
         value = b"%08d" % len(accepted) + bytes(size)
         try:
             publish(store, name, value)
         except DiskFullError:
-            return accepted
-        accepted.append(value)
+            if is_full:
+                return accepted
+            is_full = True
+        else:
+            accepted.append(value)
+            is_full = False
 
 
 @pytest.mark.parametrize("size", [500, 20_000, 80_000])
@@ -181,16 +186,16 @@ REAL_SETTINGS = StoreSettings(wal_file_size=256 * KIB, ballast_size=256 * KIB, c
 
 
 def fill_log(log: EmbeddedLog, topic: str) -> int:
-    """Publish until there is no room for good: a checkpoint that was on its way makes some."""
-    accepted, is_full = 0, False
+    """Publish until there is no room for good: checkpoints make some, and the log is kept for the last two of them."""
+    accepted = refused = 0
     while True:
         try:
             log.publish(topic, bytes(50_000))
-            accepted, is_full = accepted + 1, False
+            accepted, refused = accepted + 1, 0
         except DiskFullError:
-            if is_full:
+            if refused == 2:
                 return accepted
-            is_full = True
+            refused += 1
             with suppress(DiskFullError):
                 log.checkpoint()
 
@@ -229,15 +234,15 @@ def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Pa
 
 
 async def fill_async_log(log: AsyncLog, topic: str) -> int:
-    accepted, is_full = 0, False
+    accepted = refused = 0
     while True:
         try:
             await log.publish(topic, bytes(50_000))
-            accepted, is_full = accepted + 1, False
+            accepted, refused = accepted + 1, 0
         except DiskFullError:
-            if is_full:
+            if refused == 2:
                 return accepted
-            is_full = True
+            refused += 1
             with suppress(DiskFullError):
                 await log.checkpoint()
 

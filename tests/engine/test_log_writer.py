@@ -71,7 +71,8 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
             for filling in log.filling
             for entry in filling.segment.index.entries.tolist()
         ]
-        waiting = str([sorted(filling.waiting.items()) for log in store._logs.values() for filling in log.filling])
+        fillings = [filling for log in store._logs.values() for filling in log.filling]
+        waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
         found = logged(disk, store)
         store.close()
     return found, [*told, *entries], waiting

@@ -1,10 +1,7 @@
-"""Batches go from the log to their places: in stretches, on the side, and a checkpoint has less to do."""
+"""Batches go from the log to their places, in stretches, and whole segments are sealed."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,19 +10,15 @@ from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine import placing
 from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.placing import PlaceJob, Stretch
-from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.engine.upkeep import Upkeep
-from seawall.errors import CorruptionError, FatalError, SyncError
-from seawall.storage.epochs import WalAddress
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import CorruptionError
 from seawall.storage.segments import ActiveSegment
 from seawall.testing import SimClock, SimDisk
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import Durability, TopicConfig
 from seawall.wire.records import Record, encode_block
 
 NEVER = 1 << 62
@@ -44,7 +37,8 @@ def append(topic_id: int, value: bytes) -> Append:
 
 
 def stored(store: Store, name: str) -> list[bytes]:
-    return [bytes(item.data) for item in store.read(name, Seq(1), size_max=1 << 26)]
+    items = store.read(name, Seq(1), size_max=1 << 26)
+    return [bytes(item.data) for item in items if isinstance(item, StoredBatch)]
 
 
 @pytest.fixture
@@ -142,146 +136,36 @@ def test_a_log_that_ends_too_early_is_damage(store: Store) -> None:
         PlaceJob(job.filling, job.entries, [cut]).carry_out()
 
 
-# --- when ----------------------------------------------------------------------------------------------------------
+def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -> None:
+    before = [stored(store, name) for name in ("a", "b")]
+    # Nothing can be sealed as long as something waits for its place.
+    assert store.plan_seals() == []
+    place_all(store)
+    seals = store.plan_seals()
+    assert [seal.filling.segment.first_seq for seal in seals] == [1, 1]
+    for seal in seals:
+        seal.carry_out()
+        # Readers who come now still find it, under its old name or its new one.
+        assert [stored(store, name) for name in ("a", "b")] == before
+        seal.settle()
+        assert [stored(store, name) for name in ("a", "b")] == before
+    assert store.plan_seals() == []
+    assert [(len(log.sealed), len(log.filling)) for log in store._logs.values()] == [(1, 1), (1, 1)]
+    # A crash here finds them sealed, though no snapshot knows.
+    disk.crash()
+    again = opened(disk)
+    assert [stored(again, name) for name in ("a", "b")] == before
+    assert [len(log.sealed) for log in again._logs.values()] == [1, 1]
+    again.close()
 
 
-class Tended:
-    """What an upkeep has asked for."""
-
-    def __init__(self) -> None:
-        self.done: list[tuple[str, int]] = []
-        self.at = 1_000
-        self.upkeep = Upkeep(WalAddress(self.at), 800)
-        self.upkeep.place_soon = lambda: self.done.append(("place", self.at))
-
-    def grow(self, to: int) -> None:
-        while self.at < to:
-            self.at += 10
-            if self.at >= self.upkeep.look_at:
-                self.upkeep.look_after(self.at, self.checkpoint)
-
-    def checkpoint(self) -> None:
-        self.done.append(("checkpoint", self.at))
-        self.upkeep.checkpointed(WalAddress(self.at))
-
-
-def test_places_are_filled_before_there_is_a_checkpoint() -> None:
-    tended = Tended()
-    tended.grow(1_830)
-    assert tended.done == [("place", 1_800)]
-    # It takes its time, and is asked again.
-    tended.grow(1_870)
-    assert tended.done == [("place", 1_800), ("place", 1_850)]
-    tended.upkeep.placed()
-    tended.grow(2_600)
-    assert tended.done[2:] == [("checkpoint", 1_880)]
-    tended.grow(2_680)
-    assert tended.done[3:] == [("place", 2_680)]
-
-
-def test_a_checkpoint_leaves_those_alone_who_place() -> None:
-    tended = Tended()
-    entered, left = threading.Event(), threading.Event()
-
-    def place() -> None:
-        with tended.upkeep.placing:
-            entered.set()
-            assert left.wait(30)
-
-    thread = threading.Thread(target=place)
-    thread.start()
-    assert entered.wait(30)
-    tended.upkeep.placed()
-    tended.grow(1_800)
-    assert tended.done == []
-    left.set()
-    thread.join()
-    tended.grow(1_900)
-    assert [what for what, _ in tended.done] == ["checkpoint"]
-
-
-def test_nobody_has_to_place() -> None:
-    tended = Tended()
-    tended.upkeep.place_soon = None
-    tended.grow(2_600)
-    assert tended.done == [("checkpoint", 1_800), ("checkpoint", 2_600)]
-
-
-# --- on the side ---------------------------------------------------------------------------------------------------
-
-
-def values(log: EmbeddedLog) -> list[bytes]:
-    return [record.value for item in log.follow("events") if isinstance(item, ReceivedBatch) for record in item]
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
-    log = open_log(tmp_path / "data", StoreSettings(wal_file_size=1 << 20, checkpoint_size=400_000))
-    log.create_topic("events")
-    yield log
-    log.close()
-
-
-def until(done: Callable[[], bool]) -> bool:
-    waited = threading.Event()
-    return any(done() or waited.wait(0.01) for _ in range(3_000)) and done()
-
-
-def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settled: list[int] = []
-    real = PlaceJob.settle
-
-    def settle(self: PlaceJob) -> None:
-        settled.append(self.entries.size)
-        real(self)
-
-    monkeypatch.setattr(PlaceJob, "settle", settle)
-    for number in range(1_500):
-        log.publish("events", b"%d" % number * 100)
-    assert until(lambda: bool(settled))
-    wanted = [b"%d" % number * 100 for number in range(1_500)]
-    assert values(log) == wanted
-    log.close()
-    with open_log(tmp_path / "data") as again:
-        assert values(again) == wanted
-
-
-def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.publish("events", b"first")
-
-    def carry_out(self: PlaceJob) -> None:
-        raise SyncError("the disk is gone")
-
-    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
-    log.queue.place_ahead()
-    with pytest.raises(FatalError, match="the disk is gone"):
-        log.publish("events", b"second")
-    assert values(log) == [b"first"]
-
-
-def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.publish("events", b"first")
-    entered, left = threading.Event(), threading.Event()
-    real = PlaceJob.carry_out
-
-    def carry_out(self: PlaceJob) -> None:
-        entered.set()
-        assert left.wait(30)
-        real(self)
-
-    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
-    placer = threading.Thread(target=log.queue.place_ahead)
-    placer.start()
-    assert entered.wait(30)
-    # Appends and reads go on; what changes segments waits.
-    log.publish("events", b"second")
-    assert values(log) == [b"first", b"second"]
-    deleter = threading.Thread(target=log.delete_topic, args=("events",))
-    deleter.start()
-    assert until(lambda: log.queue._is_led)
-    assert log.topics() == ["events"]
-    left.set()
-    placer.join()
-    deleter.join()
-    assert log.topics() == []
-    log.create_topic("events")
+def test_nothing_is_sealed_before_it_is_durable_that_others_follow(disk: SimDisk) -> None:
+    store = opened(disk)
+    store.create_topic("a", TopicConfig(segment_max_records=1, durability=Durability.DISK))
+    store.append([append(1, b"one")])
+    store.append([append(1, b"two")])
+    place_all(store)
+    assert store.plan_seals() == []
+    store.sync()
+    assert [seal.filling.segment.first_seq for seal in store.plan_seals()] == [1]
+    store.close()

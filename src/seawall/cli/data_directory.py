@@ -49,7 +49,7 @@ def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
     from seawall.engine.open_log import open_log
 
     if not create:
-        _require_data(directory)
+        require_data(directory)
     return open_log(directory)
 
 
@@ -57,7 +57,7 @@ def look_at_data(directory: Path) -> ReadOnlyLog:
     """Look at a data directory that is there."""
     from seawall.engine.view import open_view
 
-    _require_data(directory)
+    require_data(directory)
     return open_view(directory)
 
 
@@ -81,7 +81,8 @@ def read_settings(texts: Iterable[str]) -> dict[str, JsonValue]:
     return settings
 
 
-def _require_data(directory: Path) -> None:
+def require_data(directory: Path) -> None:
+    """Say so clearly where there is no data directory."""
     from seawall.storage.directory import FORMAT_NAME
 
     if not (directory / FORMAT_NAME).exists():

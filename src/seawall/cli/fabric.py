@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from seawall.cli.checks import size_text
-from seawall.cli.data_directory import json_option, print_json
+from seawall.cli.data_directory import data_option, json_option, print_json, require_data
 from seawall.config import LoadedConfig
+from seawall.errors import NotFoundError
 
 if TYPE_CHECKING:
     from seawall.fabric.inspect import FabricReport
@@ -53,23 +54,25 @@ def layout(loaded: LoadedConfig, full: bool, as_json: bool) -> None:
 
 
 @fabric.command()
-@click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("path", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@data_option
 @json_option
-def inspect(path: Path, as_json: bool) -> None:
-    """Show the fabric in the file PATH: regions, frontiers, rings, vectors, checkpoints.
+@click.pass_obj
+def inspect(loaded: LoadedConfig, path: Path | None, data: Path, as_json: bool) -> None:
+    """Show the fabric of a data directory, or the one in the file PATH: regions, frontiers, rings, checkpoints.
 
     Nothing is written and no lock is taken: a running pod goes on, and may have moved on from one line to the next.
 
     \b
     Example:
-      seawall fabric inspect /dev/shm/seawall-0f1e2d3c.fabric --json
+      seawall fabric inspect --data seawall-data --json
     """
     from seawall.fabric.inspect import report
     from seawall.fabric.mapping import Fabric
     from seawall.io.clocks import OsClock
     from seawall.io.memory import OsSharedMemory
 
-    looked_at = Fabric.look(OsSharedMemory(), str(path))
+    looked_at = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data, loaded)))
     try:
         seen = report(looked_at, OsClock().monotonic_ns())
     finally:
@@ -83,6 +86,19 @@ def inspect(path: Path, as_json: bool) -> None:
     _print_regions(looked_at.layout)
     click.echo()
     _print_report(seen)
+
+
+def _fabric_of(data: Path, loaded: LoadedConfig) -> str:
+    from seawall.fabric.mapping import fabric_path
+    from seawall.io.files import OsFiles
+    from seawall.storage.directory import read_format
+
+    require_data(data)
+    files = OsFiles()
+    path = fabric_path(files, loaded.config.fabric, str(data), read_format(files, str(data)))
+    if not files.exists(path):
+        raise NotFoundError(f"{data}: nobody has it open with brokers ({path} is not there)")
+    return path
 
 
 def _header(fabric: Fabric) -> dict[str, JsonValue]:

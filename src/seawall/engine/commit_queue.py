@@ -198,24 +198,6 @@ class CommitQueue:
         finally:
             self.hand_on()
 
-    def place_ahead(self) -> None:
-        """Bring what waits in the log to its places while others go on, so that a checkpoint has less to do."""
-        store = self._store
-        with store.upkeep.placing:
-            try:
-                with self.state:
-                    jobs = store.plan_places()
-                for job in jobs:
-                    job.carry_out()
-                with self.state:
-                    for job in jobs:
-                        job.settle()
-                    store.upkeep.placed()
-            except (SeawallError, OSError) as error:
-                # Whoever changes something next is told: a place that could not be filled is no place.
-                with self.state:
-                    store.refuse_changes(error)
-
     def _take_turn(self, turn: Turn) -> bool:
         """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""
         with self._mutex:

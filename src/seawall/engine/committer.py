@@ -152,7 +152,7 @@ class Committer:
             segment, before = filling.segment, len(filling.segment.index)
             segment.place(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
-            filling.waiting.update(enumerate(rows["at"].tolist(), before))
+            filling.waiting.extend(before, rows["at"])
 
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""
@@ -310,7 +310,7 @@ class Committer:
             if not is_admitted(append, numbered):
                 return
             at = segment.place(numbered.size)
-            filling.waiting[len(segment.index)] = address
+            filling.waiting.add(len(segment.index), address)
         else:
             numbered, header = self._writer.number_apart(draft, append.block, now, window)
             if not is_admitted(append, numbered):

@@ -26,6 +26,7 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, 
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery, Identity
+from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
 from seawall.engine.reading import ReadPlan
@@ -83,8 +84,8 @@ class EmbeddedLog:
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
-        self._placer = Pump(self.queue.place_ahead)
-        store.upkeep.place_soon = self._placer.wake
+        self.placer = Placer(self.queue, store)
+        store.upkeep.on_the_side(self.placer.wake)
         disown_on_fork(self)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
@@ -361,7 +362,7 @@ class EmbeddedLog:
         if self._refusal is not None:
             return
         self._pump.stop()
-        self._placer.stop()
+        self.placer.stop()
         with self.queue.exclusive() as store:
             if self._refusal is None:
                 self._refusal = "this log is closed"

@@ -409,7 +409,7 @@ def _place(rows: WalRows, rooms: dict[TopicId, Room]) -> None:
         before = len(index)
         filling.segment.place(int(run["size"].sum(dtype=np.int64)))
         index.extend(entries_of(run, index.end))
-        filling.waiting.update(enumerate(run["at"].tolist(), before))
+        filling.waiting.extend(before, run["at"])
 
 
 def _bad_entry(position: Position) -> FatalError:

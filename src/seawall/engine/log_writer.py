@@ -80,6 +80,16 @@ class LogWriter:
         """Whether numbers were given elsewhere to what is not here yet: somebody may have seen them."""
         return self.follows and self.frontier.next_position > self.next_position
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was staged so far is written, and durable."""
+        return not self._count and self._wal.synced_through == self._wal.at
+
+    @property
+    def log_end(self) -> WalAddress:
+        """The address behind everything that is logged."""
+        return self._wal.at
+
     # --- staging -------------------------------------------------------------------------------------------------
 
     def reserve(self, length: int, now_ns: TimestampNs, *, small: bool = False) -> None:

@@ -31,6 +31,7 @@ from seawall.engine.replay import Replayed, replay, segment_entries
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import Filling, TopicLog, remove_segments, topic_home
+from seawall.engine.waiting import Waiting
 from seawall.errors import DiskFullError
 from seawall.io.interfaces import Files
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
@@ -205,12 +206,12 @@ def _recover_log(
     # A killed process may have sealed a segment whose new name is not durable: nobody would look for the old one.
     files.sync_directory(home.directory)
     segments = still_needed(topic, replayed.segments.get(topic.topic_id, {}))
-    unfilled = {first_seq for first_seq, segment in segments.items() if segment.waiting}
+    unfilled = {first_seq for first_seq, segment in segments.items() if len(segment.waiting)}
     recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unfilled)
     filling = []
     for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
         known = segments.get(segment.first_seq)
-        filling.append(Filling(segment, {} if known is None else dict(known.waiting)))
+        filling.append(Filling(segment, Waiting() if known is None else known.waiting.copy()))
     return TopicLog(home, writer.locate, list(recovery.sealed), filling)
 
 

@@ -4,10 +4,13 @@
     carry_out       copies and syncs; others may go on: the places are reserved, and that part of the log is not changed
     settle          readers find the batches at their places from now on; who holds the store's memory calls it
 
+Segments that nothing waits for and nothing is added to are sealed in the same three steps.
+
 A stretch is read at once, the batches are put together without the headers of epochs between them, and written at once;
 what lies in the log as it will in the segment is copied inside the kernel.
 
 INV-PLACED-DURABLE: a batch stops waiting only after its place is durable.
+INV-SEALED-IN-TURN: the segments of a topic are sealed in the order in which they began.
 Whoever closes, seals or removes segments, or drops files of the log, must not do so before a job is settled.
 A crash leaves places filled that nobody refers to, and the batches in the log.
 """
@@ -21,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.core.checks import check
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import File
 from seawall.kernels.memory import Bytes
@@ -30,7 +34,7 @@ from seawall.storage.epochs import WalAddress
 from seawall.storage.segments import ActiveSegment
 
 if TYPE_CHECKING:
-    from seawall.engine.topic_log import Filling
+    from seawall.engine.topic_log import Filling, TopicLog
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 
@@ -82,6 +86,11 @@ class PlaceJob:
     entries: Integers
     stretches: Sequence[Stretch]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the log that it goes through."""
+        return sum(stretch.span for stretch in self.stretches)
+
     def carry_out(self) -> None:
         """Bring it to its places, durably."""
         room = np.empty(2 * max((stretch.span for stretch in self.stretches), default=0), np.uint8)
@@ -91,22 +100,31 @@ class PlaceJob:
 
     def settle(self) -> None:
         """It waits no more (INV-PLACED-DURABLE)."""
-        waiting = self.filling.waiting
-        if len(waiting) == self.entries.size:
-            waiting.clear()
-        else:
-            for entry in self.entries.tolist():
-                del waiting[entry]
+        self.filling.waiting.drop(self.entries.size)
+
+
+@dataclass(frozen=True, slots=True)
+class SealJob:
+    """A segment that is not written on any more, with all its batches in their places."""
+
+    log: TopicLog
+    filling: Filling
+
+    def carry_out(self) -> None:
+        """Make its file a sealed one, durably; others read on."""
+        self.filling.segment.finish()
+
+    def settle(self) -> None:
+        """Readers find it sealed from now on."""
+        check(self.log.filling[0] is self.filling, "INV-SEALED-IN-TURN", self.filling.segment.path)
+        self.log.sealed_oldest(self.filling.segment.finished())
 
 
 def plan_place(filling: Filling, locate: LocateFile, below: WalAddress) -> PlaceJob:
     """The job for what waits for a segment in the log below an address."""
-    count = len(filling.waiting)
-    entries = np.fromiter(filling.waiting.keys(), np.int64, count)
-    addresses = np.fromiter(filling.waiting.values(), np.int64, count)
-    chosen = np.argsort(entries, kind="stable")
-    chosen = chosen[addresses[chosen] < below]
-    entries, addresses = entries[chosen], addresses[chosen]
+    addresses = filling.waiting.addresses
+    addresses = addresses[addresses < below]
+    entries = filling.waiting.entries[: addresses.size]
     index = filling.segment.index.entries
     ats, lengths = index["at"][entries].astype(np.int64), index["length"][entries].astype(np.int64)
     return PlaceJob(filling, entries, list(_stretches(entries, addresses, ats, lengths, locate)))

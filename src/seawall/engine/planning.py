@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import Seq, TopicId
+from seawall.engine.waiting import IN_PLACE, Numbers
 from seawall.io.interfaces import Readable
 from seawall.limits import READ_GAP_SIZE_MAX
 from seawall.storage.batch_index import BatchIndex, Entries
@@ -33,12 +34,8 @@ SeqRuns: TypeAlias = tuple[tuple[Seq, Seq], ...]
 #: The live ranges inside one from a first seq to a last.
 LiveRuns: TypeAlias = Callable[[Seq, Seq], Iterator[tuple[Seq, Seq]]]
 
-Numbers = npt.NDArray[np.int64]
 #: Takes some entries of a segment, given with their numbers, into the plan.
 Add: TypeAlias = Callable[[Entries, Sequence[int]], None]
-
-#: Stands for a batch that does not wait in the log.
-_IN_PLACE = -1
 
 
 class Run(NamedTuple):
@@ -182,14 +179,9 @@ class Planned:
         self.size_left = max(0, self.size_left - run.size)
 
 
-def waiting_addresses(waiting: dict[int, WalAddress], numbers: Sequence[int]) -> Numbers:
-    """Where in the log each of some entries is; `_IN_PLACE` where it is not."""
-    return np.fromiter((waiting.get(number, _IN_PLACE) for number in numbers), np.int64, len(numbers))
-
-
 def split_by_place(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:
     """Stretches of entries that are all in the log, or none of them; the order stays."""
-    in_place = addresses == _IN_PLACE
+    in_place = addresses == IN_PLACE
     edges = [0, *(np.flatnonzero(in_place[1:] != in_place[:-1]) + 1).tolist(), len(addresses)]
     for first, last in pairwise(edges):
         yield first, last, bool(in_place[first])

@@ -293,11 +293,11 @@ class Pod:
             except (SeawallError, OSError) as error:
                 failed.append(error)
 
-        self._change = carry_out
         while order() is None:
             if not self._order():
                 raise FatalError("the order stands still: close the log and open it again")
             self._follow_all()
+        self._change = carry_out
         self._order()
         self._follow_all()
         if failed:

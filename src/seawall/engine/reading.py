@@ -28,9 +28,10 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
-from seawall.engine.planning import Numbers, Planned, Run, SeqRuns
+from seawall.engine.planning import Planned, Run, SeqRuns
 from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.engine.waiting import Numbers
 from seawall.kernels.segments import verify_entries
 from seawall.limits import READ_PIECE_SIZE
 from seawall.storage.batch_index import Entries

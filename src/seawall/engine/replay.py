@@ -26,6 +26,7 @@ import numpy as np
 
 from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
 from seawall.engine.sessions import Sessions
+from seawall.engine.waiting import Waiting
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.epochs import WAL_ROW, WalRows
@@ -57,7 +58,7 @@ class ReplayedSegment:
     """A segment that is not sealed: the batches that belong there, and where in the log some of them are."""
 
     index: BatchIndex = field(default_factory=BatchIndex)
-    waiting: dict[int, WalAddress] = field(default_factory=dict)
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 @dataclass(slots=True)
@@ -145,7 +146,7 @@ class _Replay:
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
             before = len(segment.index)
             segment.index.extend(entries_of(appended, segment.index.end))
-            segment.waiting.update(enumerate(appended["at"].tolist(), before))
+            segment.waiting.extend(before, appended["at"])
 
     def control(self, found: WalBatch) -> None:
         header = found.header
@@ -238,7 +239,7 @@ def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:
     entries = moved.index.entries.copy()
     entries["at"] += np.uint64(end - moved.index.end)
     segment.index.extend(entries)
-    segment.waiting.update((before + entry, address) for entry, address in moved.waiting.items())
+    segment.waiting.append(moved.waiting, before)
 
 
 def _last(segments: Iterable[ReplayedSegment]) -> ReplayedSegment:

@@ -17,7 +17,8 @@ from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.rooms import Room
 from seawall.engine.topic_log import TopicLog
-from seawall.errors import CallerError, RetryableError
+from seawall.engine.upkeep import Upkeep
+from seawall.errors import CallerError, DiskFullError, RetryableError
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.segments import SegmentLimits
@@ -43,10 +44,13 @@ class Need(NamedTuple):
 class RoomMaker:
     """Rooms of one store."""
 
-    def __init__(self, writer: LogWriter, removal: Removal, log_of: Callable[[TopicState], TopicLog]) -> None:
+    def __init__(
+        self, writer: LogWriter, removal: Removal, log_of: Callable[[TopicState], TopicLog], upkeep: Upkeep
+    ) -> None:
         self._writer = writer
         self._removal = removal
         self._log_of = log_of
+        self._upkeep = upkeep
 
     def make(self, topic: TopicState, need: Need, logged: int, now_ns: TimestampNs) -> Room:
         """Room for batches of a topic, counted in, and for `logged` bytes in the log.
@@ -64,13 +68,17 @@ class RoomMaker:
         try:
             filling.segment.reserve(need.size)
             self._writer.reserve(logged, now_ns)
-        except (CallerError, RetryableError):
+        except (CallerError, RetryableError) as error:
             if begins:
                 log.take_back()
+            if isinstance(error, DiskFullError):
+                self._upkeep.found_no_room(self._writer.log_end)
             raise
         if not log.is_kept:
             # No checkpoint has to bring anything to its place, and memory is given back by the segment.
             log.seal_rolled()
+        elif begins:
+            self._upkeep.rolled()
         ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
         if begins and before is not None and log.is_kept:
             ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))

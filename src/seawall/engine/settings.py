@@ -30,7 +30,7 @@ class StoreSettings:
     ceiling_step: int = limits.CEILING_STEP
     ballast_size: int = limits.BALLAST_SIZE
     #: A checkpoint is due after this many bytes of log.
-    checkpoint_size: int = 2 * limits.WAL_FILE_SIZE
+    checkpoint_size: int = limits.CHECKPOINT_SIZE
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 

@@ -19,6 +19,7 @@ recovery has looked. Reads go on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 
@@ -30,7 +31,7 @@ from seawall.engine.committer import Committer
 from seawall.engine.following import Follower, FollowerParts, Hooks
 from seawall.engine.headroom import HEADROOM, reserve_control
 from seawall.engine.log_writer import LogWriter
-from seawall.engine.placing import PlaceJob
+from seawall.engine.placing import PlaceJob, SealJob
 from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
 from seawall.engine.room_making import RoomMaker
@@ -99,7 +100,8 @@ class Store(Changeable, StoreQuestions):
         self._writer = writer
         self._removal = Removal(catalog, logs, self._commit_many, self.sync)
         self._removal.look_everywhere()
-        self._maker = RoomMaker(writer, self._removal, self._log_of)
+        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
+        self._maker = RoomMaker(writer, self._removal, self._log_of, self.upkeep)
         self._committer = Committer(
             catalog,
             writer,
@@ -113,7 +115,6 @@ class Store(Changeable, StoreQuestions):
             ceiling_step=settings.ceiling_step,
             headroom=HEADROOM,
         )
-        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
         self._catalog = catalog
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
@@ -295,11 +296,26 @@ class Store(Changeable, StoreQuestions):
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
 
+    def plan_seals(self) -> list[SealJob]:
+        """Segments that can be sealed without the store (`placing.py`): that others follow them is durable."""
+        if not self._writer.is_settled:
+            return []
+        return [seal for log in self._logs.values() for seal in log.plan_seals()]
+
+    @property
+    def log_end(self) -> int:
+        """The address behind everything that is logged."""
+        return self._writer.log_end
+
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
             if self._failure is None:
                 self._writer.flush(durable=True)
+                if self.upkeep.is_long(self._wal.at):
+                    # So that the next opening is short.
+                    with suppress(DiskFullError):
+                        self.checkpoint()
             self._wal.close(clean=self._failure is None and not self._writer.is_behind)
         finally:
             for log in self._logs.values():

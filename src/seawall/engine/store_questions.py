@@ -6,6 +6,8 @@ anything.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.position_reading import PositionPlan, plan_positions
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
@@ -13,15 +15,15 @@ from seawall.engine.topic_log import TopicLog
 from seawall.topics.catalog import TopicCatalog
 
 
-class StoreQuestions:
+class StoreQuestions(ABC):
     """The part of a store that only looks."""
 
     _logs: dict[TopicId, TopicLog]
 
     @property
+    @abstractmethod
     def catalog(self) -> TopicCatalog:
         """All topics as they are now."""
-        raise NotImplementedError
 
     def plan_read(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """What a reader at `from_seq` gets next, to be carried out without the store (`reading.py`)."""

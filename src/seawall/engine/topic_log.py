@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -28,15 +29,15 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.placing import LocateFile, PlaceJob, plan_place
+from seawall.engine.placing import LocateFile, PlaceJob, SealJob, plan_place
 from seawall.engine.planning import (
     LiveRuns,
     Locate,
     Planned,
     SeqRuns,
     split_by_place,
-    waiting_addresses,
 )
+from seawall.engine.waiting import Waiting
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
@@ -58,8 +59,7 @@ class Filling:
     """A segment that is not sealed, and where those of its batches are that it does not hold yet."""
 
     segment: ActiveSegment
-    #: Entry index → address in the log.
-    waiting: dict[int, WalAddress] = field(default_factory=dict)
+    waiting: Waiting = field(default_factory=Waiting)
 
 
 class StoredBatch(NamedTuple):
@@ -168,15 +168,25 @@ class TopicLog:
         segments = [filling.segment for filling in self.filling]
         return [(self._home.topic_id, segment.first_seq, segment.index.entries) for segment in segments]
 
+    def plan_seals(self) -> list[SealJob]:
+        """Segments that are not written on any more and have all their batches, the oldest first."""
+        ready = takewhile(lambda filling: len(filling.segment.index) and not len(filling.waiting), self.filling[:-1])
+        return [SealJob(self, filling) for filling in ready] if self.is_kept else []
+
+    def sealed_oldest(self, segment: SealedSegment) -> None:
+        """The oldest segment that was not sealed is now."""
+        self.sealed.append(segment)
+        del self.filling[0]
+
     def seal_rolled(self) -> None:
         """Seal every segment that is not written on any more; all places must be filled."""
         while len(self.filling) > 1:
             oldest = self.filling[0].segment
             if len(oldest.index):
-                self.sealed.append(oldest.seal())
+                self.sealed_oldest(oldest.seal())
             else:
                 oldest.close()
-            del self.filling[0]
+                del self.filling[0]
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -297,7 +307,7 @@ class TopicLog:
         planned.add_stored(segment.shared, entries)
 
     def _add_filling(self, planned: Planned, filling: Filling, entries: Entries, numbers: Sequence[int]) -> None:
-        addresses = waiting_addresses(filling.waiting, numbers)
+        addresses = filling.waiting.addresses_of(numbers)
         for first, last, in_place in split_by_place(addresses):
             if in_place:
                 planned.add_stored(filling.segment.shared, entries[first:last])

@@ -1,8 +1,12 @@
-"""When the log has grown so far that a checkpoint is due, and what comes before it.
+"""When the log has grown so far that something is due: places to be filled, or a checkpoint.
 
-First batches that wait in the log are brought to their places by somebody on the side, while appends and reads go on.
-Then there is the checkpoint, for which they wait: it brings the rest, seals segments, writes a snapshot and drops files
-of the log. Where nobody is on the side, it does all of it.
+Somebody on the side brings batches that wait in the log to their places while appends and reads go on: as soon as
+nothing comes for a while, or, where something always does, when the log has its size. Then there is the checkpoint, for
+which others wait: it brings the rest, writes a snapshot and drops files of the log. Where nobody is on the side, it
+does all of it, when the log has its size.
+
+A long log costs time at the next opening and space on the disk, and filling places beside appends costs their speed:
+so a burst is written at the speed of the log, up to its size, and placed when it is over.
 
 `placing` is held by whoever brings batches to their places, and by whoever closes segments or drops files of the log;
 it is taken before the lock of the store's memory.
@@ -12,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
+from typing import Final
 
+from seawall.limits import SEGMENTS_FILLING_MAX
 from seawall.storage.epochs import WalAddress
 
-#: So often between two checkpoints the log is looked at again, when one could not be made.
-_LOOKS = 16
+#: So much of a log, one part of its size, is worth being shortened; and so often it is looked at.
+_PARTS: Final = 16
 
 
 class Upkeep:
@@ -24,23 +30,45 @@ class Upkeep:
 
     def __init__(self, checkpoint_at: WalAddress, checkpoint_size: int) -> None:
         self._size = checkpoint_size
-        self._is_placed = False
-        #: A log that reaches this address needs something.
-        self.look_at = checkpoint_at + checkpoint_size
+        self._part = max(checkpoint_size // _PARTS, 1)
+        #: Has what waits brought to its places on a thread, at once if that is urgent, and calls `placed` then.
+        self._place_soon: Callable[[bool], None] | None = None
         self.placing = RLock()
-        #: Has what waits brought to its places soon, on a thread, and calls `placed` then; None where nobody does.
-        self.place_soon: Callable[[], None] | None = None
+        self.checkpointed(checkpoint_at)
+
+    def on_the_side(self, place_soon: Callable[[bool], None]) -> None:
+        """Have places filled by somebody else."""
+        self._place_soon = place_soon
+        self.look_at = self._begun_at + self._part
+
+    def is_long(self, at: WalAddress) -> bool:
+        """Whether a log up to this address is worth a checkpoint."""
+        return at >= self._begun_at + self._part
 
     def look_after(self, at: int, checkpoint: Callable[[], None]) -> None:
         """Have done what a log up to this address needs."""
-        self.look_at = at + max(self._size // _LOOKS, 1)
-        if self.place_soon is not None and not self._is_placed:
-            self.place_soon()
-        elif self.placing.acquire(blocking=False):
+        is_due = self._is_pressed or at >= self._begun_at + self._size
+        self.look_at = at + self._part
+        if self._place_soon is not None and not self._is_placed:
+            self._place_soon(is_due)
+            if not is_due:
+                self.look_at = self._begun_at + self._size
+        elif (is_due or self._is_placed) and self.placing.acquire(blocking=False):
             try:
                 checkpoint()
             finally:
                 self.placing.release()
+
+    def rolled(self) -> None:
+        """A segment was begun. Those before it stay open until they are sealed: there must not be too many."""
+        self._rolls += 1
+        if self._rolls >= SEGMENTS_FILLING_MAX:
+            self._press()
+
+    def found_no_room(self, at: WalAddress) -> None:
+        """The disk is full: a checkpoint may give back what a log up to this address takes."""
+        if self.is_long(at):
+            self._press()
 
     def placed(self) -> None:
         """Next to nothing waits for its place: now a checkpoint is short."""
@@ -49,5 +77,12 @@ class Upkeep:
 
     def checkpointed(self, at: WalAddress) -> None:
         """There was a checkpoint, or none could be made: the next is due after another stretch of the log."""
-        self._is_placed = False
-        self.look_at = at + self._size
+        self._begun_at = at
+        self._is_placed = self._is_pressed = False
+        self._rolls = 0
+        #: A log that reaches this address needs something.
+        self.look_at = at + (self._size if self._place_soon is None else self._part)
+
+    def _press(self) -> None:
+        self._is_pressed = True
+        self.look_at = 0

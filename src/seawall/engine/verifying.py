@@ -38,7 +38,7 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
     return {
         topic.topic_id: KnownTopic(
             {
-                first_seq: Places(segment.index.entries, frozenset(segment.waiting))
+                first_seq: Places(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
                 for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
             tuple(topic.live_runs(topic.floor, topic.head_seq)),

@@ -313,7 +313,7 @@ class _Picture:
                 file = self._files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
                 active = ActiveSegment(home, home.preface(first_seq), file, index)
-                log.filling.append(Filling(active, dict(segment.waiting)))
+                log.filling.append(Filling(active, segment.waiting.copy()))
         except BaseException:
             log.close()
             raise

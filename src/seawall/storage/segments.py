@@ -147,6 +147,7 @@ class ActiveSegment:
         self._file = file
         self._shared = SharedFile(file)
         self._reserved = file.size()
+        self._sealed: SealedSegment | None = None
         self._end = index.end
         #: The batches placed so far; whoever places one adds its entry.
         self.index = index
@@ -259,6 +260,11 @@ class ActiveSegment:
 
     def seal(self) -> SealedSegment:
         """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
+        self.finish()
+        return self.finished()
+
+    def finish(self) -> None:
+        """What `seal` does to the files; reads go on. `finished` follows."""
         check(self.index.end == self._end, "INV-SEALED-WHOLE", f"index ends at {self.index.end}, places at {self._end}")
         index, home = self.index, self._home
         name = SealedName.covering(self.first_seq, index.last_seq, index.first_timestamp_ns, index.last_timestamp_ns)
@@ -272,8 +278,13 @@ class ActiveSegment:
         write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
         home.files.rename(self.path, home.path(str(name)))
         home.files.sync_directory(home.directory)
+        self._sealed = SealedSegment(home, name)
+
+    def finished(self) -> SealedSegment:
+        """The sealed segment that `finish` has made, in place of this one."""
+        assert self._sealed is not None, "finish comes first"
         self.close()
-        return SealedSegment(home, name)
+        return self._sealed
 
     def close(self) -> None:
         """Give the file back; syncs nothing."""

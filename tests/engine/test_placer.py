@@ -1,0 +1,239 @@
+"""When places are filled, and by whom: on the side in a quiet moment or when it is urgent, and checkpoints behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from seawall import limits
+from seawall.engine import placer
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
+from seawall.engine.placing import PlaceJob
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.upkeep import Upkeep
+from seawall.errors import DiskFullError, FatalError, SyncError
+from seawall.storage.epochs import WalAddress
+
+
+class Tended:
+    """What an upkeep has asked for."""
+
+    def __init__(self, *, alone: bool = False) -> None:
+        self.done: list[tuple[str, int]] = []
+        self.at = 1_000
+        self.upkeep = Upkeep(WalAddress(self.at), 800)
+        if not alone:
+            self.upkeep.on_the_side(lambda urgent: self.done.append(("now" if urgent else "soon", self.at)))
+
+    def grow(self, to: int) -> None:
+        while self.at < to:
+            self.at += 10
+            if self.at >= self.upkeep.look_at:
+                self.upkeep.look_after(self.at, self.checkpoint)
+
+    def checkpoint(self) -> None:
+        self.done.append(("checkpoint", self.at))
+        self.upkeep.checkpointed(WalAddress(self.at))
+
+    def taken(self) -> list[tuple[str, int]]:
+        done, self.done = self.done, []
+        return done
+
+
+def test_places_are_filled_in_a_quiet_moment_or_when_the_log_has_its_size() -> None:
+    tended = Tended()
+    tended.grow(1_790)
+    assert tended.taken() == [("soon", 1_050)]
+    tended.grow(1_830)
+    assert tended.taken() == [("now", 1_800)]
+    # It takes its time, and is asked again.
+    tended.grow(1_870)
+    assert tended.taken() == [("now", 1_850)]
+    tended.upkeep.placed()
+    tended.grow(1_920)
+    assert tended.taken() == [("checkpoint", 1_880)]
+    tended.grow(1_930)
+    assert tended.taken() == [("soon", 1_930)]
+    # There was a quiet moment: the checkpoint comes before the log has its size.
+    tended.upkeep.placed()
+    tended.grow(1_940)
+    assert tended.taken() == [("checkpoint", 1_940)]
+
+
+def test_a_checkpoint_leaves_those_alone_who_place() -> None:
+    tended = Tended()
+    entered, left = threading.Event(), threading.Event()
+
+    def place() -> None:
+        with tended.upkeep.placing:
+            entered.set()
+            assert left.wait(30)
+
+    thread = threading.Thread(target=place)
+    thread.start()
+    assert entered.wait(30)
+    tended.upkeep.placed()
+    tended.grow(1_800)
+    assert tended.done == []
+    left.set()
+    thread.join()
+    tended.grow(1_900)
+    assert [what for what, _ in tended.done] == ["checkpoint", "soon"]
+
+
+def test_nobody_has_to_place() -> None:
+    tended = Tended(alone=True)
+    tended.grow(2_600)
+    assert tended.done == [("checkpoint", 1_800), ("checkpoint", 2_600)]
+
+
+def test_many_open_segments_are_urgent() -> None:
+    tended = Tended()
+    for _ in range(limits.SEGMENTS_FILLING_MAX - 1):
+        tended.upkeep.rolled()
+    tended.grow(1_040)
+    assert tended.taken() == []
+    tended.upkeep.rolled()
+    tended.grow(1_041)
+    assert tended.taken() == [("now", 1_050)]
+    tended.upkeep.placed()
+    tended.grow(1_060)
+    assert tended.taken() == [("checkpoint", 1_060)]
+    tended.grow(1_100)
+    assert tended.taken() == []
+
+
+@pytest.mark.parametrize(("grown", "asked"), [(1_030, []), (1_200, [("now", 1_210)])])
+def test_a_full_disk_makes_a_log_urgent_that_takes_some_of_it(grown: int, asked: list[tuple[str, int]]) -> None:
+    tended = Tended()
+    tended.grow(grown)
+    tended.taken()
+    tended.upkeep.found_no_room(WalAddress(tended.at))
+    tended.grow(tended.at + 9)
+    assert tended.taken() == asked
+
+
+# --- on a thread ---------------------------------------------------------------------------------------------------
+
+
+def values(log: EmbeddedLog) -> list[bytes]:
+    return [record.value for item in log.follow("events") if isinstance(item, ReceivedBatch) for record in item]
+
+
+SETTINGS = StoreSettings(wal_file_size=1 << 20, checkpoint_size=400_000)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    log = open_log(tmp_path / "data", SETTINGS)
+    log.create_topic("events", segment_max_records=300)
+    yield log
+    log.close()
+
+
+def until(done: Callable[[], bool]) -> bool:
+    waited = threading.Event()
+    return any(done() or waited.wait(0.01) for _ in range(3_000)) and done()
+
+
+def publish(log: EmbeddedLog, count: int) -> list[bytes]:
+    wanted = [b"%d" % number * 100 for number in range(count)]
+    for value in wanted:
+        log.publish("events", value)
+    return wanted
+
+
+def test_a_thread_places_while_records_come(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(placer, "_REST_SIZE", 0)
+    settled: list[int] = []
+    real = PlaceJob.settle
+
+    def settle(self: PlaceJob) -> None:
+        settled.append(self.entries.size)
+        real(self)
+
+    monkeypatch.setattr(PlaceJob, "settle", settle)
+    wanted = publish(log, 3_000)
+    assert until(lambda: bool(settled))
+    assert values(log) == wanted
+    log.close()
+    with open_log(tmp_path / "data") as again:
+        assert values(again) == wanted
+
+
+def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: Path) -> None:
+    wanted = publish(log, 800)
+    snapshots = tmp_path / "data" / "meta"
+    assert until(lambda: any(snapshots.glob("*")))
+    assert until(lambda: log._store.upkeep.look_at > 0)
+    # All but the segment that is written on is sealed, and nothing waits.
+    (topic,) = log._store._logs.values()
+    assert (len(topic.sealed), [len(filling.waiting) for filling in topic.filling]) == (2, [0])
+    assert values(log) == wanted
+
+
+def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placer, "_QUIET_S", 60.0)
+    wanted = publish(log, 800)
+    log.close()
+    with open_log(tmp_path / "data") as again:
+        (topic,) = again._store._logs.values()
+        assert [len(filling.waiting) for filling in topic.filling] == [0]
+        assert values(again) == wanted
+
+
+def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(log, 200)
+
+    def checkpoint(self: Store) -> None:
+        raise DiskFullError("no space")
+
+    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    log.close()
+
+
+def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.publish("events", b"first")
+
+    def carry_out(self: PlaceJob) -> None:
+        raise SyncError("the disk is gone")
+
+    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
+    log.placer.place()
+    with pytest.raises(FatalError, match="the disk is gone"):
+        log.publish("events", b"second")
+    assert values(log) == [b"first"]
+
+
+def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.publish("events", b"first")
+    entered, left = threading.Event(), threading.Event()
+    real = PlaceJob.carry_out
+
+    def carry_out(self: PlaceJob) -> None:
+        entered.set()
+        assert left.wait(30)
+        real(self)
+
+    monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
+    placing = threading.Thread(target=log.placer.place)
+    placing.start()
+    assert entered.wait(30)
+    # Appends and reads go on; what changes segments waits.
+    log.publish("events", b"second")
+    assert values(log) == [b"first", b"second"]
+    deleter = threading.Thread(target=log.delete_topic, args=("events",))
+    deleter.start()
+    assert until(lambda: log.queue._is_led)
+    assert log.topics() == ["events"]
+    left.set()
+    placing.join()
+    deleter.join()
+    assert log.topics() == []
+    log.create_topic("events")
