@@ -96,16 +96,10 @@ SILENCE_NS = 13
 BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
-CHASE_AT = 17
-CHASED = 18
-CHASE_USED = 19
 AHEAD_ROWS = 24
-#: Refs that a drain looks at ahead of deciding on them, and memories of clients that will be taken from them: a word
-#: for each behind AHEAD_ROWS and VICTIMS, which is a ring (`ordering`).
+#: Refs that a drain looks at ahead of deciding on them: a word for each behind AHEAD_ROWS (`asking_ahead`).
 AHEAD_MAX = 32
-VICTIMS = AHEAD_ROWS + AHEAD_MAX
-VICTIMS_MAX = 64
-STATE_WORDS = VICTIMS + VICTIMS_MAX
+STATE_WORDS = AHEAD_ROWS + AHEAD_MAX
 
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62

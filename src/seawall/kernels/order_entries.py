@@ -1,8 +1,8 @@
 """From ready items to entries: reserve positions, write the global order index, and learn numbers once they are given.
 
     reserve_positions   a stretch of positions, by one atomic operation, inside the ring
-    write_entries       ready items become GOI entries, each with its note, its token last; then one range for the
-                        frontier
+    write_entries       ready items become GOI entries, duplicates with a note, each with its token last; then one
+                        range for the frontier
     settle_entries      batches below committed get seq and timestamp from the side array into their client's window,
                         or are marked as refused there if the frontier refused them
 
@@ -254,9 +254,6 @@ def write_entries(
         item = number * READY_WORDS
         position = start + number - first
         at = (position & mask) * SLOT_WORDS
-        note = (position & mask) * 2
-        notes[note] = 0
-        notes[note + 1] = 0
         code = as_int64(ready[item + READY_CODE])
         if code == KIND_BATCH:
             ref = as_int64(ready[item + READY_REF])
@@ -287,6 +284,7 @@ def write_entries(
         else:
             _write_odd(goi, at, term & 0xFFFF, slots, pbr_entries, ready, item, clients)
             if code == KIND_NOP | STATUS_DUPLICATE:
+                note = (position & mask) * 2
                 notes[note] = ready[item + READY_BASE_SEQ]
                 notes[note + 1] = ready[item + READY_TIMESTAMP]
         store_release(goi, at, position + 1)
@@ -350,9 +348,14 @@ def settle_entries(
                 result["status"] = STATUS_REJECTED
                 result["reason"] = reason
         head += 1
-    state[UNSETTLED_HEAD] = head
+    count = head - first
     lowest = NOTHING_UNSETTLED
     if head < state[UNSETTLED_TAIL]:
         lowest = as_int64(unsettled[(head & (goi_entries - 1)) * UNSETTLED_WORDS + UNSETTLED_POSITION])
+    else:
+        # From the beginning again, which is in the cache, and not on through a ring as long as that of entries.
+        head = 0
+        state[UNSETTLED_TAIL] = 0
+    state[UNSETTLED_HEAD] = head
     store_release(settled, worker * LINE_WORDS, lowest)
-    return head - first
+    return count

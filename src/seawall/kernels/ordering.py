@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from seawall.kernels.asking_ahead import ask_ahead, chase_victim
+from seawall.kernels.asking_ahead import ask_ahead
 from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
@@ -334,7 +334,6 @@ def drain_refs(
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
         if ahead != 0:
-            chase_victim(sides, memories, state)
             row = as_int64(state[AHEAD_ROWS + index - 1 - began])
         if (ahead == 0 and client_id != last_client) or (ahead != 0 and row < 0):
             entry = table_find(keys, used, np.uint64(client_id))
