@@ -50,7 +50,7 @@ from seawall.kernels.frontier import (
     next_timestamp,
 )
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64, load_u32, prefetch
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, Bytes, as_int64, load_u32, prefetch
 from seawall.kernels.rings import SLOT_WORDS, Words
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
@@ -217,7 +217,8 @@ def _stamp(
     row = -1
     for position in range(numbers[NEXT_POSITION], end):
         base = (position & mask) * SLOT_WORDS
-        if load_acquire(goi, base) != position + 1:
+        # Not as `!= position + 1`: the compiler would go on with what it has read, and wait for it each time.
+        if load_acquire(goi, base) - position != 1:
             return RUN_HOLE
         if position >= term_start and ((goi[base + 2] >> 16) ^ term) & 0xFFFF != 0:
             return RUN_STALE_TERM
@@ -395,8 +396,9 @@ def advance_completion(control: Words, results: Words, completion: Words, broker
         before = completion[broker * COMPLETION_WORDS]
         index = before
         while True:
-            at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
-            if results[at + RESULT_TOKEN] != index + 1 or results[at] >= durable:
+            at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
+            # Not as `!= index + 1`: the compiler would go on with what it has read, and wait for it each time.
+            if results[at + RESULT_TOKEN] - index != 1 or results[at] >= durable:
                 break
             index += 1
         if index > before:

@@ -49,7 +49,7 @@ from seawall.kernels.holding import (
     ClientWords,
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, void
-from seawall.kernels.memory import as_int64, prefetch
+from seawall.kernels.memory import INDEX_BITS, as_int64, prefetch
 from seawall.kernels.ordering import IN_READY
 from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
 
@@ -251,9 +251,9 @@ def write_entries(
     waiting = as_int64(state[UNSETTLED_TAIL])
     last = (first + count - 1) * READY_WORDS
     for number in range(first, first + count):
-        item = number * READY_WORDS
+        item = number * READY_WORDS & INDEX_BITS
         position = start + number - first
-        at = (position & mask) * SLOT_WORDS
+        at = (position & mask) * SLOT_WORDS & INDEX_BITS
         code = as_int64(ready[item + READY_CODE])
         if code == KIND_BATCH:
             ref = as_int64(ready[item + READY_REF])
@@ -270,10 +270,10 @@ def write_entries(
             row = as_int64(ready[item + READY_ROW])
             if row >= 0:
                 prefetch(results, as_int64(ready[min(item + AHEAD * READY_WORDS, last) + READY_AT]) * RESULT_SIZE)
-                result_at = as_int64(ready[item + READY_AT])
+                result_at = as_int64(ready[item + READY_AT]) & INDEX_BITS
                 if results[result_at]["position"] == IN_READY | np.uint64(number):
                     results[result_at]["position"] = position
-                place = (waiting & mask) * UNSETTLED_WORDS
+                place = (waiting & mask) * UNSETTLED_WORDS & INDEX_BITS
                 unsettled[place + UNSETTLED_POSITION] = position
                 unsettled[place + UNSETTLED_RESULT] = result_at
                 unsettled[place + UNSETTLED_ROW] = row
@@ -321,14 +321,14 @@ def settle_entries(
     head = as_int64(state[UNSETTLED_HEAD])
     first = head
     while head < state[UNSETTLED_TAIL]:
-        place = (head & (goi_entries - 1)) * UNSETTLED_WORDS
+        place = (head & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
         position = as_int64(unsettled[place + UNSETTLED_POSITION])
         if position >= committed:
             break
-        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS
+        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
         prefetch(results, unsettled[far + UNSETTLED_RESULT] * RESULT_SIZE)
-        entry = (position & (goi_entries - 1)) * SIDE_WORDS
-        result = results[unsettled[place + UNSETTLED_RESULT]]
+        entry = (position & (goi_entries - 1)) * SIDE_WORDS & INDEX_BITS
+        result = results[unsettled[place + UNSETTLED_RESULT] & INDEX_BITS]
         is_remembered = as_int64(result["position"]) == position
         if (side[entry] >> 32) & 0xFF == STATUS_OK:
             if is_remembered:
