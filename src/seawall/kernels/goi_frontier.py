@@ -216,7 +216,7 @@ def _stamp(
     known = -1  # the topic of the batch before: most come in runs
     row = -1
     for position in range(numbers[NEXT_POSITION], end):
-        base = (position & mask) * SLOT_WORDS
+        base = (position & mask) * SLOT_WORDS & INDEX_BITS
         # Not as `!= position + 1`: the compiler would go on with what it has read, and wait for it each time.
         if load_acquire(goi, base) - position != 1:
             return RUN_HOLE
@@ -245,7 +245,7 @@ def _stamp(
                 offset = blog_offset_of(goi[base + 2], goi[base + 3])
                 laps[broker] = lap_start(offset, laps[broker], blog_size)
                 raw_length = load_u32(blogs, broker * blog_size + offset - laps[broker] + RAW_LENGTH_AT)
-                far = ((position + AHEAD) & mask) * SLOT_WORDS
+                far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
                 other = min(goi[far + 2] & 0xFFFF, laps.size - 1)
                 place = blog_offset_of(goi[far + 2], goi[far + 3]) - laps[other]
                 prefetch(blogs, other * blog_size + place + RAW_LENGTH_AT)
@@ -258,7 +258,8 @@ def _stamp(
                     return RUN_NEEDS_CEILING
                 numbers[LAST_TIMESTAMP] = clock
                 timestamp = as_int64(topic["last_timestamp_ns"])
-        at = (position & mask) * SIDE_WORDS
+        at = (position & mask) * SIDE_WORDS & INDEX_BITS
+        prefetch(side, ((position + AHEAD) & mask) * (SIDE_WORDS * 8))
         side[at] = stamped
         side[at + 1] = base_seq
         side[at + 2] = base_offset
@@ -295,16 +296,16 @@ def write_results(
     mask = goi.size // SLOT_WORDS - 1
     written = 0
     for position in range(first, end):
-        place = position & mask
-        base = place * SLOT_WORDS
+        place = position & mask & INDEX_BITS
+        base = place * SLOT_WORDS & INDEX_BITS
         broker = goi[base + 2] & 0xFFFF
         if broker == NO_BROKER:
             continue
         index = slot_index_of(goi[base + 7] & _LOW, completion[broker * COMPLETION_WORDS])
-        at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
+        at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
         if only_missing != 0 and (index < 0 or results[at + RESULT_TOKEN] == index + 1):
             continue
-        far = ((position + AHEAD) & mask) * SLOT_WORDS
+        far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
         slot = (goi[far + 2] & 0xFFFF) * ring_entries + (goi[far + 7] & (ring_entries - 1))
         prefetch(results, slot * LINE_SIZE)
         stamped = side[place * SIDE_WORDS]

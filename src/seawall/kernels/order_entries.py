@@ -49,7 +49,7 @@ from seawall.kernels.holding import (
     ClientWords,
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, void
-from seawall.kernels.memory import INDEX_BITS, as_int64, prefetch
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, as_int64, prefetch
 from seawall.kernels.ordering import IN_READY
 from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
 
@@ -254,6 +254,7 @@ def write_entries(
         item = number * READY_WORDS & INDEX_BITS
         position = start + number - first
         at = (position & mask) * SLOT_WORDS & INDEX_BITS
+        prefetch(goi, ((position + AHEAD) & mask) * LINE_SIZE)
         code = as_int64(ready[item + READY_CODE])
         if code == KIND_BATCH:
             ref = as_int64(ready[item + READY_REF])
