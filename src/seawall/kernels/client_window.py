@@ -242,10 +242,9 @@ def _memory_of(sides: Words, slots: Words, row: int) -> int:
     return slot
 
 
-@kernel(void(_words, _words, _words, int64, int64), inline=True, counted=False)
-def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, highest: int) -> None:
+@kernel(void(_words, _words, _words, int64, int64, int64), inline=True, counted=False)
+def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, slot: int, highest: int) -> None:
     """Move the upper end of the window; seqs that come into it are not decided, whoever had their bits before."""
-    slot = own_memory(sides, slots, row)
     before = as_int64(clients[row, HIGHEST_SEEN])
     for seq in range(max(before + 1, highest - WINDOW + 1), highest + 1):
         _unmark(clients, row, seq)
@@ -270,7 +269,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     """Decide a seq that is new to a known client, as stored (1) or refused (0): where its result goes."""
     slot = _memory_of(sides, slots, row)
     if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
-        _raise_highest(clients, sides, slots, row, client_seq)
+        _raise_highest(clients, sides, slots, row, slot, client_seq)
     if stored != 0:
         _mark(clients, row, client_seq)
     else:
@@ -304,7 +303,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
         seq += 1
     if seq > first:
         if seq - 1 > highest:
-            _raise_highest(clients, sides, slots, row, seq - 1)
+            _raise_highest(clients, sides, slots, row, own_memory(sides, slots, row), seq - 1)
         _raise_next(clients, sides, row, seq)
     return seq - first
 
@@ -375,7 +374,7 @@ def skip_to(
     if next_expected <= as_int64(clients[row, NEXT_EXPECTED]):
         return CHECK_OUTSIDE
     if next_expected - 1 > as_int64(clients[row, HIGHEST_SEEN]):
-        _raise_highest(clients, sides, slots, row, next_expected - 1)
+        _raise_highest(clients, sides, slots, row, own_memory(sides, slots, row), next_expected - 1)
     _raise_next(clients, sides, row, next_expected)
     return CHECK_NEW
 

@@ -29,7 +29,7 @@ from numba.core import types
 from seawall.kernels.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
 from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK
 from seawall.kernels.jit import int64, int64_out, kernel, void
-from seawall.kernels.memory import as_int64
+from seawall.kernels.memory import INDEX_BITS, as_int64
 from seawall.kernels.rings import Words
 
 ClientWords = npt.NDArray[np.uint64]
@@ -110,7 +110,7 @@ _clients = types.Array(types.uint64, 2, "C")
 @kernel(void(int64_out, int64_out, int64, int64, int64, int64), inline=True, counted=False)
 def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: int) -> None:
     """Add an item; the caller has seen to it that there is room."""
-    item = as_int64(state[READY_TAIL]) * READY_WORDS
+    item = as_int64(state[READY_TAIL]) * READY_WORDS & INDEX_BITS
     ready[item + READY_REF] = ref
     ready[item + READY_CODE] = code
     ready[item + READY_ROW] = row
