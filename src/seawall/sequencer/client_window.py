@@ -33,7 +33,7 @@ from seawall.kernels import client_window as kernels
 from seawall.kernels.client_window import Rows, Words
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
-from seawall.sequencer.line_memory import line_zeros
+from seawall.sequencer.line_memory import line_zeros, line_zeros_together
 from seawall.wire.codes import AckStatus
 
 #: Batches to ask about, and what became of batches, in arrays; see the kernel module.
@@ -107,14 +107,14 @@ class ClientWindow:
             raise InvalidInputError(f"a window of {clients_max} clients, {remembered_max} remembered: at least 1 each")
         # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
         table = table_slots(clients_max)
-        self._keys = line_zeros(table, np.uint64)
-        self._values = line_zeros(table, np.int64)
-        self._used = line_zeros(table, np.uint8)
+        memories = min(remembered_max, clients_max)
+        self._keys, self._values, self._used, self._slots = line_zeros_together(
+            (table, np.uint64), (table, np.int64), (table, np.uint8), ((memories + 1, kernels.ROW_WORDS), np.uint64)
+        )
         self._counts = np.zeros(1, np.int64)
         self._clients = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
         self._sides = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
-        self._slots = line_zeros((min(remembered_max, clients_max) + 1, kernels.ROW_WORDS), np.uint64)
-        self._results = line_zeros((self._slots.shape[0] - 1) * kernels.WINDOW, WINDOW_RESULT)
+        self._results = line_zeros(memories * kernels.WINDOW, WINDOW_RESULT)
         self._answers = np.zeros(1, WINDOW_RESULT)
         self._high_water = 0
         self._free: list[int] = []
