@@ -322,6 +322,7 @@ def drain_refs(
         if index == asked:
             asked = min(end, index + AHEAD_MAX)
             began = index
+            last_client = -1
             ahead = ask_ahead(
                 queue, index, asked, slots, pbr_entries, keys, values, used, clients, sides, memories, results, state
             )
