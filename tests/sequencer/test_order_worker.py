@@ -12,9 +12,9 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.errors import ConflictError, InvalidInputError
 from seawall.fabric import records
 from seawall.kernels.collecting import worker_of
+from seawall.kernels.holding import AHEAD_MAX
 from seawall.kernels.rings import CONSUMED, PRODUCED
 from seawall.sequencer.collector import Collector
-from seawall.kernels.holding import AHEAD_MAX
 from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOpening
 from seawall.sequencer.shared import FLOOR, SequencerShared
 from seawall.wire.codes import AckStatus, ErrorCode

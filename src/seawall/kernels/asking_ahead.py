@@ -26,9 +26,9 @@ from seawall.kernels.client_window import (
     own_memory,
 )
 from seawall.kernels.collecting import PBR_CLIENT, PBR_SEQ, STUCK, slot_of_ref
-from seawall.kernels.holding import AHEAD_ROWS, ClientWords
+from seawall.kernels.holding import AHEAD_ROWS, AHEAD_SLOTS, ClientWords
 from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out
-from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64, prefetch
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, Bytes, as_int64, prefetch
 from seawall.kernels.rings import Words
 from seawall.kernels.tables import ABSENT, Keys, Values, home_slot, table_find
 
@@ -81,7 +81,9 @@ def ask_ahead(
     changes = 0
     last_client = -1
     for at in range(index, end):
-        client_id = as_int64(slots[slot_of_ref(queue[at & (queue.size - 1)] & ~STUCK, pbr_entries) + PBR_CLIENT])
+        base = slot_of_ref(as_int64(queue[at & (queue.size - 1) & INDEX_BITS]) & ~STUCK, pbr_entries)
+        state[AHEAD_SLOTS + at - index] = base
+        client_id = as_int64(slots[base + PBR_CLIENT])
         if client_id != last_client and client_id >= 0:
             home = home_slot(np.uint64(client_id), keys.size)
             prefetch(keys, home * 8)
@@ -90,27 +92,28 @@ def ask_ahead(
             last_client = client_id
     if changes < FEW_CLIENTS:
         return 0
-    for at in range(index, end):
-        client_id = as_int64(slots[slot_of_ref(queue[at & (queue.size - 1)] & ~STUCK, pbr_entries) + PBR_CLIENT])
+    count = end - index
+    for at in range(count):
+        client_id = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_CLIENT])
         row = -1
         entry = table_find(keys, used, np.uint64(client_id)) if client_id >= 0 else ABSENT
         if entry != ABSENT:
             row = as_int64(values[entry])
-            prefetch(clients, row * LINE_SIZE)
             prefetch(sides, row * LINE_SIZE)
-        state[AHEAD_ROWS + at - index] = row
-    for at in range(index, end):
-        row = as_int64(state[AHEAD_ROWS + at - index])
+            prefetch(clients, row * LINE_SIZE)
+        state[AHEAD_ROWS + at] = row
+    for at in range(count):
+        row = as_int64(state[AHEAD_ROWS + at])
         if row >= 0:
             prefetch(memories, (as_int64(sides[row, SIDE_MEMORY]) - 1) * LINE_SIZE)
     hand = as_int64(memories[memories.shape[0] - 1, SLOT_HAND])
-    for at in range(index, end):
-        row = as_int64(state[AHEAD_ROWS + at - index])
+    for at in range(count):
+        row = as_int64(state[AHEAD_ROWS + at])
         if row >= 0:
             memory = own_memory(sides, memories, row)
             if memory == ABSENT:
                 memory = _next_unspared(memories, hand)
                 hand = next_memory(memories, memory)
-            seq = as_int64(slots[slot_of_ref(queue[at & (queue.size - 1)] & ~STUCK, pbr_entries) + PBR_SEQ])
+            seq = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ])
             prefetch(results, (memory * WINDOW + (seq & (WINDOW - 1))) * RESULT_SIZE)
     return 1

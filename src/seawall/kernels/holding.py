@@ -97,9 +97,11 @@ BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
 AHEAD_ROWS = 24
-#: Refs that a drain looks at ahead of deciding on them: a word for each behind AHEAD_ROWS (`asking_ahead`).
+#: Refs that a drain looks at ahead of deciding on them: where each one's slot is and the row of its client, a word for
+#: each behind AHEAD_SLOTS and AHEAD_ROWS (`asking_ahead`).
 AHEAD_MAX = 32
-STATE_WORDS = AHEAD_ROWS + AHEAD_MAX
+AHEAD_SLOTS = AHEAD_ROWS + AHEAD_MAX
+STATE_WORDS = AHEAD_SLOTS + AHEAD_MAX
 
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62
