@@ -14,6 +14,9 @@ frontier makes of it is four words of the side array: topic, status and reason; 
 Arrays are handed from kernel to kernel once a chunk and not once an entry: numba counts references to each of them, and
 that would cost more than all the rest. So what is done for each entry is one loop over scalars.
 
+Tokens are compared by their difference to an index. Were they compared to index + 1, the compiler would go on with the
+token in the place of index + 1, since they are equal, and each entry would wait for the one before to be read.
+
 A run is made in chunks. Each is stamped, then `committed` is stored, and only then results are written to the rings of
 the brokers: nobody is told of an entry that readers could not see, and the entries are still in the core's cache.
 
@@ -213,11 +216,9 @@ def _stamp(
     """Decide entries from the next position on, to `end` at most; why it stopped."""
     mask = goi.size // SLOT_WORDS - 1
     blog_size = blogs.size // laps.size
-    known = -1  # the topic of the batch before: most come in runs
-    row = -1
+    known = row = -1  # the topic of the batch before: most come in runs
     for position in range(numbers[NEXT_POSITION], end):
         base = (position & mask) * SLOT_WORDS & INDEX_BITS
-        # Not as `!= position + 1`: the compiler would go on with what it has read, and wait for it each time.
         if load_acquire(goi, base) - position != 1:
             return RUN_HOLE
         if position >= term_start and ((goi[base + 2] >> 16) ^ term) & 0xFFFF != 0:
@@ -398,7 +399,6 @@ def advance_completion(control: Words, results: Words, completion: Words, broker
         index = before
         while True:
             at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
-            # Not as `!= index + 1`: the compiler would go on with what it has read, and wait for it each time.
             if results[at + RESULT_TOKEN] - index != 1 or results[at] >= durable:
                 break
             index += 1
