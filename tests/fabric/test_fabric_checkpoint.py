@@ -101,6 +101,18 @@ def test_generations_follow_each_other(arrays: FabricArrays) -> None:
         write_checkpoint(arrays, checkpoint(1))
 
 
+@pytest.mark.parametrize("at", [8, 64, 64 + 5 * 64 - 1])
+def test_what_is_not_valid_is_written_over_and_not_the_one_before_it(arrays: FabricArrays, at: int) -> None:
+    write_checkpoint(arrays, checkpoint(1))
+    write_checkpoint(arrays, checkpoint(2))
+    arrays.checkpoints[0][at] ^= np.uint8(1)
+    with pytest.raises(InvalidInputError, match="generation 3; the next one is 2"):
+        write_checkpoint(arrays, checkpoint(3))
+    write_checkpoint(arrays, checkpoint(2, clients=1))
+    assert same(newest_checkpoint(arrays), checkpoint(2, clients=1))
+    assert same(read_checkpoint(arrays, 1), checkpoint(1))
+
+
 def test_rows_are_bounded_by_the_slot(arrays: FabricArrays, sizes: FabricSizes) -> None:
     most = FabricLayout.of(sizes).checkpoint_rows_max
     write_checkpoint(arrays, checkpoint(1, clients=most, topics=0))

@@ -30,8 +30,6 @@ class Arrays:
         self.clients = np.zeros((4, 8), np.uint64)
         self.sides = np.zeros((4, 8), np.uint64)
         self.slots = np.zeros((memories + 1, 8), np.uint64)
-        self.slots[:, window.SLOT_NEWER] = np.roll(np.arange(memories + 1), -1)
-        self.slots[:, window.SLOT_OLDER] = np.roll(np.arange(memories + 1), 1)
         self.results = np.zeros(memories * window.WINDOW, window.WINDOW_RESULT)
 
     def add(self, client_id: int, epoch: int = 1, start: int = 1) -> None:

@@ -39,8 +39,9 @@ class KernelTable:
         return {int(self.keys[slot]): int(self.values[slot]) for slot in np.flatnonzero(self.used)}
 
     def check_runs(self) -> None:
-        """INV-TABLE-RUN for every entry."""
+        """INV-TABLE-RUN for every entry, INV-TABLE-FREE for every other slot."""
         slots = self.keys.size
+        assert not self.keys[self.used == 0].any()
         for slot in np.flatnonzero(self.used):
             home = tables.home_slot(self.keys[slot], slots)
             distance = (int(slot) - home) % slots

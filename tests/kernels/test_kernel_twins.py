@@ -21,7 +21,7 @@ ROOM = Path(seawall.kernels.__file__).parent
 ONE_MODEL = {
     "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch bounce_pinned bounce_client",
     "collecting": "slot_of_ref",
-    "asking_ahead": "ask_ahead chase_victim",
+    "asking_ahead": "ask_ahead",
     "ordering": "release_held drain_refs",
     "gaps": "expire_gaps",
     "order_entries": "wrap_floor reserve_positions has_range_room write_entries settle_entries reserve_repeatedly",

@@ -73,12 +73,13 @@ class Pod:
         *,
         start: int = 0,
         stuck_after_ns: int = 1_000,
+        queue_refs: int = 64,
     ) -> None:
         self.arrays = arrays or small_fabric()
         self.goi_entries = len(self.arrays.goi)
         self.pbr_entries = len(self.arrays.pbr[0])
         self.arrays.control["committed"] = start
-        self.shared = SequencerShared.make(self.goi_entries, start=start, queue_refs=64, range_items=64)
+        self.shared = SequencerShared.make(self.goi_entries, start=start, queue_refs=queue_refs, range_items=64)
         self.stored = StoredRows()
         self.collector = Collector(
             *(self.arrays, self.shared, 0, range(len(self.arrays.pbr))),

@@ -220,6 +220,26 @@ def test_a_forgotten_publisher_gives_its_memory_back() -> None:
     assert check(window, ONE, 1).code is WindowCode.UNKNOWN_CLIENT
 
 
+def test_a_publisher_decided_again_is_spared_once() -> None:
+    window = window_with(ONE, TWO, THREE, ClientId(4), remembered_max=2)
+    for client_id, seq in ((ONE, 1), (TWO, 1), (ONE, 2), (THREE, 1)):
+        decide(window, client_id, seq)
+    known = [check(window, client_id, 1).original is not None for client_id in (ONE, TWO, THREE)]
+    assert known == [True, False, True]
+    decide(window, ClientId(4), 1)
+    known = [check(window, client_id, 1).original is not None for client_id in (ONE, TWO, THREE, ClientId(4))]
+    assert known == [False, False, True, True]
+
+
+def test_who_has_lost_its_memory_forgets_nothing_of_the_one_that_took_it() -> None:
+    window = window_with(ONE, TWO, remembered_max=1)
+    decide(window, ONE, 1)
+    decide(window, TWO, 1, result(5))
+    window.skip_to(ONE, ClientSeq(257 + 1))
+    window.forget(ONE)
+    assert check(window, TWO, 1) == Verdict(WindowCode.DUPLICATE, result(5))
+
+
 def test_a_row_is_used_again_and_starts_clean() -> None:
     window = window_with(ONE, clients_max=1)
     decide(window, ONE, 1)
@@ -394,3 +414,12 @@ def test_what_is_not_there_is_not_found() -> None:
     for call in (window.state, window.forget, lambda client_id: window.export_rows([client_id])):
         with pytest.raises(NotFoundError, match="0000000000000001 is not in memory"):
             call(ONE)
+
+
+def test_rows_in_memory_are_those_of_all_publishers() -> None:
+    window = window_with(TWO, ONE, THREE)
+    decide(window, ONE, 1)
+    assert window.rows_in_memory().tobytes() == window.export_rows([TWO, ONE, THREE])
+    window.forget(ONE)
+    assert window.rows_in_memory().tobytes() == window.export_rows([TWO, THREE])
+    assert window_with().rows_in_memory().size == 0

@@ -12,6 +12,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.errors import ConflictError, InvalidInputError
 from seawall.fabric import records
 from seawall.kernels.collecting import worker_of
+from seawall.kernels.holding import AHEAD_MAX
 from seawall.kernels.rings import CONSUMED, PRODUCED
 from seawall.sequencer.collector import Collector
 from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOpening
@@ -237,6 +238,23 @@ def test_a_refusal_is_settled_once_its_result_is_written() -> None:
     assert (pod.worker.settle(), pod.worker.unsettled) == (0, 1)
     pod.arrays.results[0]["token"][0] = 1
     assert (pod.worker.settle(), pod.worker.unsettled) == (1, 0)
+
+
+def test_runs_of_one_client_around_those_of_many_are_all_its_own() -> None:
+    own = OrderSettings(drain_refs=128, hold_max=10, clients_max=8, remembered_max=2)
+    pod = Pod(settings=own, queue_refs=128)
+    others = [ME + 1, ME + 2, ME + 3]
+    for client in (ME, *others):
+        assert opened(pod, client)
+    for number in range(2 * AHEAD_MAX):
+        pod.publish(0, ME, 1 + number)
+    for number in range(AHEAD_MAX):
+        pod.publish(1, others[number % 3], 1 + number // 3)
+    # Half of the one, then the many, then the rest of the one: all in one drain.
+    assert pod.collector.step(0) == 2 * AHEAD_MAX
+    pod.step()
+    standing = [pod.worker.window.state(ClientId(client)).next_expected for client in (ME, *others)]
+    assert standing == [1 + 2 * AHEAD_MAX, 12, 12, 11]
 
 
 def test_a_ring_of_entries_that_is_full_stalls_and_goes_on() -> None:

@@ -99,8 +99,9 @@ class Worker:
         self.unsettled: list[tuple[Fate, Client, int]] = []
         self.holding: list[tuple[Client, Slot]] = []
         self.free_pages = list(range(pages))
-        #: Whose results are remembered, the client decided longest ago first.
+        #: Whose results are remembered, from the hand on, and which of them are spared once.
         self.memories: list[Client | None] = [None] * memories
+        self.spared: list[Client] = []
 
     def nop(self, slot: Slot, status: int, reason: int = 0) -> None:
         self.ready.append(Entry(NOP, slot, status, reason))
@@ -148,10 +149,14 @@ class Worker:
         self.ready.append(Entry(slot.flags & 5, slot, fate=fate))
 
     def remember(self, client: Client) -> None:
-        """The client's memory, or the oldest one, is the newest now."""
-        at = self.memories.index(client) if client in self.memories else 0
-        owner = self.memories.pop(at)
-        if owner not in (client, None):
+        """The client's memory is spared the next time; if it has none it gets the first that is not spared."""
+        if client in self.memories:
+            self.spared.append(client)
+            return
+        while (owner := self.memories.pop(0)) in self.spared:
+            self.spared = [each for each in self.spared if each is not owner]
+            self.memories.append(owner)
+        if owner:
             owner.known.clear()
         self.memories.append(client)
 
@@ -165,6 +170,7 @@ class Worker:
         client.known.clear()
         client.gap_ns = 0
         self.memories = [None if owner is client else owner for owner in self.memories]
+        self.spared = [each for each in self.spared if each is not client]
 
     def hold(self, client: Client, slot: Slot, now: int) -> None:
         while len(self.holding) >= self.hold_high or (client.page < 0 and not self.free_pages):

@@ -53,17 +53,17 @@ class Checkpoint:
 
 def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
     """Write the next checkpoint over the older one; its generation is one more than the newest has."""
-    newest = newest_checkpoint(arrays)
-    expected = newest.generation + 1 if newest else 1
+    expected = _newest_generation(arrays) + 1
     if checkpoint.generation != expected:
         raise InvalidInputError(f"a checkpoint of generation {checkpoint.generation}; the next one is {expected}")
-    rows = np.concatenate((_rows(checkpoint.clients), _rows(checkpoint.topics)))
+    clients, topics = _rows(checkpoint.clients), _rows(checkpoint.topics)
+    size = clients.size + topics.size
     slot = arrays.checkpoints[checkpoint.generation % CHECKPOINT_SLOTS]
     room = slot.size - CHECKPOINT_ROW_SIZE
-    if rows.size > room:
+    if size > room:
         raise LimitError(
-            f"a checkpoint of {rows.size} bytes, a slot holds {room}; enlarge fabric.checkpoint_size to "
-            f"{CHECKPOINT_SLOTS * (rows.size + CHECKPOINT_ROW_SIZE)}"
+            f"a checkpoint of {size} bytes, a slot holds {room}; enlarge fabric.checkpoint_size to "
+            f"{CHECKPOINT_SLOTS * (size + CHECKPOINT_ROW_SIZE)}"
         )
     header = np.zeros(1, CHECKPOINT_HEADER)
     fields = header[0]
@@ -71,11 +71,13 @@ def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
         fields[name] = getattr(checkpoint, name)
     fields["client_rows"] = checkpoint.clients.size // CHECKPOINT_ROW_SIZE
     fields["topic_rows"] = checkpoint.topics.size // CHECKPOINT_ROW_SIZE
-    fields["rows_crc"] = checksum(rows.data)
+    fields["rows_crc"] = checksum(topics.data, checksum(clients.data))
     fields["header_crc"] = checksum(header.view(np.uint8)[:_HEADER_CRC_AT].data)
     generation = slot[:8].view(np.uint64)
     store_release_u64(generation, 0, 0)
-    slot[CHECKPOINT_ROW_SIZE : CHECKPOINT_ROW_SIZE + rows.size] = rows
+    topics_at = CHECKPOINT_ROW_SIZE + clients.size
+    slot[CHECKPOINT_ROW_SIZE:topics_at] = clients
+    slot[topics_at : topics_at + topics.size] = topics
     slot[8:CHECKPOINT_ROW_SIZE] = header.view(np.uint8)[8:]
     store_release_u64(generation, 0, checkpoint.generation)
 
@@ -83,26 +85,18 @@ def write_checkpoint(arrays: FabricArrays, checkpoint: Checkpoint) -> None:
 def read_checkpoint(arrays: FabricArrays, slot: int) -> Checkpoint | None:
     """What a slot holds, copied; None if that is nothing valid."""
     memory = arrays.checkpoints[slot]
-    head = memory[:CHECKPOINT_ROW_SIZE].copy()
-    fields = head.view(CHECKPOINT_HEADER)[0]
-    generation = int(fields["generation"])
-    if generation == 0 or generation % CHECKPOINT_SLOTS != slot:
+    header = _valid_header(memory, slot)
+    if header is None:
         return None
-    if int(fields["header_crc"]) != checksum(head[:_HEADER_CRC_AT].data):
+    rows = _rows_of(memory, header).copy()
+    if int(header["rows_crc"]) != checksum(rows.data):
         return None
-    clients_end = CHECKPOINT_ROW_SIZE * (1 + int(fields["client_rows"]))
-    end = clients_end + CHECKPOINT_ROW_SIZE * int(fields["topic_rows"])
-    if end > memory.size:
-        return None
-    rows = memory[CHECKPOINT_ROW_SIZE:end].copy()
-    if int(fields["rows_crc"]) != checksum(rows.data):
-        return None
-    middle = clients_end - CHECKPOINT_ROW_SIZE
+    middle = CHECKPOINT_ROW_SIZE * int(header["client_rows"])
     return Checkpoint(
-        generation,
-        position=int(fields["position"]),
-        term=int(fields["term"]),
-        timestamp_ns=int(fields["timestamp_ns"]),
+        generation=int(header["generation"]),
+        position=int(header["position"]),
+        term=int(header["term"]),
+        timestamp_ns=int(header["timestamp_ns"]),
         clients=rows[:middle],
         topics=rows[middle:],
     )
@@ -112,6 +106,36 @@ def newest_checkpoint(arrays: FabricArrays) -> Checkpoint | None:
     """The one to recover from; None if no slot is valid."""
     found = [read_checkpoint(arrays, slot) for slot in range(CHECKPOINT_SLOTS)]
     return max((each for each in found if each), key=lambda each: each.generation, default=None)
+
+
+def _newest_generation(arrays: FabricArrays) -> int:
+    """That of the newest checkpoint, 0 if there is none. Its writer asks, so nothing changes meanwhile."""
+    headers = [(memory, _valid_header(memory, slot)) for slot, memory in enumerate(arrays.checkpoints)]
+    found = [(int(header["generation"]), memory, header) for memory, header in headers if header is not None]
+    for generation, memory, header in sorted(found, key=lambda each: -each[0]):
+        # Rows are many, and those of the newest are nearly always valid: the others are not looked at then.
+        if int(header["rows_crc"]) == checksum(_rows_of(memory, header).data):
+            return generation
+    return 0
+
+
+def _valid_header(memory: Bytes, slot: int) -> np.void | None:
+    """A copy of a slot's header, if it is valid and the rows it tells of fit."""
+    head = memory[:CHECKPOINT_ROW_SIZE].copy()
+    header: np.void = head.view(CHECKPOINT_HEADER)[0]
+    generation = int(header["generation"])
+    if generation == 0 or generation % CHECKPOINT_SLOTS != slot:
+        return None
+    if int(header["header_crc"]) != checksum(head[:_HEADER_CRC_AT].data):
+        return None
+    rows = int(header["client_rows"]) + int(header["topic_rows"])
+    return header if CHECKPOINT_ROW_SIZE * (1 + rows) <= memory.size else None
+
+
+def _rows_of(memory: Bytes, header: np.void) -> Bytes:
+    """Where the rows of a slot are."""
+    rows = int(header["client_rows"]) + int(header["topic_rows"])
+    return memory[CHECKPOINT_ROW_SIZE : CHECKPOINT_ROW_SIZE * (1 + rows)]
 
 
 def _rows(rows: Bytes) -> Bytes:

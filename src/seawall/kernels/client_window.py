@@ -7,9 +7,13 @@ A client is one row of `clients`, eight u64, which is also what snapshots store 
 
 and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
 page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
-*memory* of a client is one row of `slots` (owner's row + 1, next newer slot, next older slot, zero, bitmap of seqs with
-a known result) and 256 results; there are fewer memories than clients, and the one decided least recently gives its up.
-The last row of `slots` is the ring's sentinel: its "newer" is the oldest slot, "older" the newest; it counts decisions.
+*memory* of a client is one row of `slots` (owner's row + 1, whether it has a second chance, two zeros, bitmap of seqs
+with a known result) and 256 results. There are fewer memories than clients. Who needs one takes that which the hand
+points at; one whose client was decided again since the hand came by is spared, once. The last row of `slots` is no
+memory: it has the hand, and counts decisions.
+
+A client whose memory was taken is not told, for that would be one more line from afar: a memory belongs to a client
+only where each names the other (INV-MEMORY-MUTUAL).
 
 Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
     stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
@@ -56,8 +60,9 @@ SIDE_DECIDED_AT = 1
 SIDE_PAGE = 2
 SIDE_GAP_NS = 3
 SLOT_OWNER = 0
-SLOT_NEWER = 1
-SLOT_OLDER = 2
+SLOT_SPARED = 1
+#: Columns of the last row of `slots`.
+SLOT_HAND = 1
 SLOT_DECISIONS = 3
 
 #: What is asked of the window: one batch.
@@ -138,11 +143,18 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
     return CHECK_SKIPPED if client_seq < next_expected else CHECK_NEW
 
 
+@kernel(int64(_words, _words, int64), inline=True, counted=False)
+def own_memory(sides: Words, slots: Words, row: int) -> int:
+    """The slot of a client, or ABSENT if it has none or another client has taken it."""
+    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
+    return slot if slot >= 0 and as_int64(slots[slot, SLOT_OWNER]) == row + 1 else ABSENT
+
+
 @kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     """Where the result of a decided seq is, or ABSENT if it is forgotten."""
-    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
-    if slot < 0 or not _is_marked(slots, slot, client_seq):
+    slot = own_memory(sides, slots, row)
+    if slot == ABSENT or not _is_marked(slots, slot, client_seq):
         return ABSENT
     return slot * WINDOW + (client_seq & (WINDOW - 1))
 
@@ -204,43 +216,40 @@ def check_batch(
     return code
 
 
+@kernel(int64(_words, int64), inline=True, counted=False)
+def next_memory(slots: Words, slot: int) -> int:
+    """Where the hand goes from a slot."""
+    return slot + 1 if slot + 2 < slots.shape[0] else 0
+
+
 @kernel(int64(_words, _words, int64), inline=True, counted=False)
 def _memory_of(sides: Words, slots: Words, row: int) -> int:
-    """The slot of a client, made the newest; taken from the client decided least recently if it had none."""
-    sentinel = slots.shape[0] - 1
-    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
-    if slot < 0:
-        slot = as_int64(slots[sentinel, SLOT_NEWER])
-        owner = as_int64(slots[slot, SLOT_OWNER])
-        if owner > 0:
-            sides[owner - 1, SIDE_MEMORY] = 0
-        slots[slot, SLOT_OWNER] = row + 1
-        sides[row, SIDE_MEMORY] = slot + 1
-        for word in range(BITS, ROW_WORDS):
-            slots[slot, word] = 0
-    newer = as_int64(slots[slot, SLOT_NEWER])
-    if newer == sentinel:
+    """The slot of a client, which is spared the next time; taken from another one if it had none."""
+    slot = own_memory(sides, slots, row)
+    if slot != ABSENT:
+        slots[slot, SLOT_SPARED] = 1
         return slot
-    older = as_int64(slots[slot, SLOT_OLDER])
-    slots[newer, SLOT_OLDER] = older
-    slots[older, SLOT_NEWER] = newer
-    newest = as_int64(slots[sentinel, SLOT_OLDER])
-    slots[slot, SLOT_OLDER] = newest
-    slots[slot, SLOT_NEWER] = sentinel
-    slots[newest, SLOT_NEWER] = slot
-    slots[sentinel, SLOT_OLDER] = slot
+    last = slots.shape[0] - 1
+    slot = as_int64(slots[last, SLOT_HAND])
+    while slots[slot, SLOT_SPARED] != 0:
+        slots[slot, SLOT_SPARED] = 0
+        slot = next_memory(slots, slot)
+    slots[last, SLOT_HAND] = next_memory(slots, slot)
+    slots[slot, SLOT_OWNER] = row + 1
+    sides[row, SIDE_MEMORY] = slot + 1
+    for word in range(BITS, ROW_WORDS):
+        slots[slot, word] = 0
     return slot
 
 
-@kernel(void(_words, _words, _words, int64, int64), inline=True, counted=False)
-def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, highest: int) -> None:
+@kernel(void(_words, _words, _words, int64, int64, int64), inline=True, counted=False)
+def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, slot: int, highest: int) -> None:
     """Move the upper end of the window; seqs that come into it are not decided, whoever had their bits before."""
-    slot = as_int64(sides[row, SIDE_MEMORY]) - 1
     before = as_int64(clients[row, HIGHEST_SEEN])
     for seq in range(max(before + 1, highest - WINDOW + 1), highest + 1):
         _unmark(clients, row, seq)
         _unmark(sides, row, seq)
-        if slot >= 0:
+        if slot != ABSENT:
             _unmark(slots, slot, seq)
     clients[row, HIGHEST_SEEN] = highest
 
@@ -260,7 +269,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     """Decide a seq that is new to a known client, as stored (1) or refused (0): where its result goes."""
     slot = _memory_of(sides, slots, row)
     if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
-        _raise_highest(clients, sides, slots, row, client_seq)
+        _raise_highest(clients, sides, slots, row, slot, client_seq)
     if stored != 0:
         _mark(clients, row, client_seq)
     else:
@@ -294,7 +303,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
         seq += 1
     if seq > first:
         if seq - 1 > highest:
-            _raise_highest(clients, sides, slots, row, seq - 1)
+            _raise_highest(clients, sides, slots, row, own_memory(sides, slots, row), seq - 1)
         _raise_next(clients, sides, row, seq)
     return seq - first
 
@@ -365,7 +374,7 @@ def skip_to(
     if next_expected <= as_int64(clients[row, NEXT_EXPECTED]):
         return CHECK_OUTSIDE
     if next_expected - 1 > as_int64(clients[row, HIGHEST_SEEN]):
-        _raise_highest(clients, sides, slots, row, next_expected - 1)
+        _raise_highest(clients, sides, slots, row, own_memory(sides, slots, row), next_expected - 1)
     _raise_next(clients, sides, row, next_expected)
     return CHECK_NEW
 
@@ -394,20 +403,12 @@ def check_many(
     """`check_batch` for each of the first `count` batches, all against the window as it is now."""
     for index in range(count):
         batch = batches[index]
+        client_id = batch["client_id"]
+        epoch = as_int64(batch["session_epoch"])
+        client_seq = as_int64(batch["client_seq"])
+        crc = as_int64(batch["block_crc"])
         codes[index] = check_batch(
-            batch["client_id"],
-            as_int64(batch["session_epoch"]),
-            as_int64(batch["client_seq"]),
-            as_int64(batch["block_crc"]),
-            keys,
-            values,
-            used,
-            clients,
-            sides,
-            slots,
-            results,
-            answers,
-            index,
+            client_id, epoch, client_seq, crc, keys, values, used, clients, sides, slots, results, answers, index
         )
 
 
@@ -435,16 +436,8 @@ def decide_many(
     """`decide_batch` for each of the first `count` batches, in order; a repetition finds itself decided."""
     for index in range(count):
         batch = batches[index]
+        client_id = batch["client_id"]
+        client_seq = as_int64(batch["client_seq"])
         codes[index] = decide_batch(
-            batch["client_id"],
-            as_int64(batch["client_seq"]),
-            keys,
-            values,
-            used,
-            clients,
-            sides,
-            slots,
-            results,
-            outcomes,
-            index,
+            client_id, client_seq, keys, values, used, clients, sides, slots, results, outcomes, index
         )

@@ -26,7 +26,7 @@ import numpy as np
 
 from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, void
-from seawall.kernels.memory import as_int64
+from seawall.kernels.memory import INDEX_BITS, as_int64
 from seawall.kernels.rings import CONSUMED, COUNTER_WORDS, PRODUCED, SLOT_WORDS, Words
 
 #: Words of a broker's line in `collected`.
@@ -72,7 +72,7 @@ def worker_of(client_id: int, workers: int) -> int:
 @kernel(int64(int64, int64), inline=True, counted=False)
 def slot_of_ref(ref: int, pbr_entries: int) -> int:
     """The first word of a slot among all rings."""
-    return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS
+    return ((ref >> BROKER_SHIFT) * pbr_entries + (ref & INDEX_MASK & (pbr_entries - 1))) * SLOT_WORDS & INDEX_BITS
 
 
 @kernel(int64(int64_out, int64, int64, int64, int64), counted=False)
@@ -136,7 +136,8 @@ def collect_ring(
         base = place * SLOT_WORDS
         ref = (broker << BROKER_SHIFT) | index
         worker = own_worker
-        is_ready = load_acquire(slots, base + PBR_TOKEN) == index + 1
+        # Not as `== index + 1`: the compiler would go on with what it has read, and wait for it each time.
+        is_ready = load_acquire(slots, base + PBR_TOKEN) - index == 1
         if is_ready:
             client_id = as_int64(slots[base + PBR_CLIENT])
             is_nop = (slots[base + PBR_FLAGS] >> 32) & FLAG_NOP

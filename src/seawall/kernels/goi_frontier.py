@@ -14,6 +14,9 @@ frontier makes of it is four words of the side array: topic, status and reason; 
 Arrays are handed from kernel to kernel once a chunk and not once an entry: numba counts references to each of them, and
 that would cost more than all the rest. So what is done for each entry is one loop over scalars.
 
+Tokens are compared by their difference to an index. Were they compared to index + 1, the compiler would go on with the
+token in the place of index + 1, since they are equal, and each entry would wait for the one before to be read.
+
 A run is made in chunks. Each is stamped, then `committed` is stored, and only then results are written to the rings of
 the brokers: nobody is told of an entry that readers could not see, and the entries are still in the core's cache.
 
@@ -50,7 +53,7 @@ from seawall.kernels.frontier import (
     next_timestamp,
 )
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64, load_u32, prefetch
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, Bytes, as_int64, load_u32, prefetch
 from seawall.kernels.rings import SLOT_WORDS, Words
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
@@ -213,11 +216,10 @@ def _stamp(
     """Decide entries from the next position on, to `end` at most; why it stopped."""
     mask = goi.size // SLOT_WORDS - 1
     blog_size = blogs.size // laps.size
-    known = -1  # the topic of the batch before: most come in runs
-    row = -1
+    known = row = -1  # the topic of the batch before: most come in runs
     for position in range(numbers[NEXT_POSITION], end):
-        base = (position & mask) * SLOT_WORDS
-        if load_acquire(goi, base) != position + 1:
+        base = (position & mask) * SLOT_WORDS & INDEX_BITS
+        if load_acquire(goi, base) - position != 1:
             return RUN_HOLE
         if position >= term_start and ((goi[base + 2] >> 16) ^ term) & 0xFFFF != 0:
             return RUN_STALE_TERM
@@ -244,7 +246,7 @@ def _stamp(
                 offset = blog_offset_of(goi[base + 2], goi[base + 3])
                 laps[broker] = lap_start(offset, laps[broker], blog_size)
                 raw_length = load_u32(blogs, broker * blog_size + offset - laps[broker] + RAW_LENGTH_AT)
-                far = ((position + AHEAD) & mask) * SLOT_WORDS
+                far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
                 other = min(goi[far + 2] & 0xFFFF, laps.size - 1)
                 place = blog_offset_of(goi[far + 2], goi[far + 3]) - laps[other]
                 prefetch(blogs, other * blog_size + place + RAW_LENGTH_AT)
@@ -257,7 +259,8 @@ def _stamp(
                     return RUN_NEEDS_CEILING
                 numbers[LAST_TIMESTAMP] = clock
                 timestamp = as_int64(topic["last_timestamp_ns"])
-        at = (position & mask) * SIDE_WORDS
+        at = (position & mask) * SIDE_WORDS & INDEX_BITS
+        prefetch(side, ((position + AHEAD) & mask) * (SIDE_WORDS * 8))
         side[at] = stamped
         side[at + 1] = base_seq
         side[at + 2] = base_offset
@@ -294,16 +297,16 @@ def write_results(
     mask = goi.size // SLOT_WORDS - 1
     written = 0
     for position in range(first, end):
-        place = position & mask
-        base = place * SLOT_WORDS
+        place = position & mask & INDEX_BITS
+        base = place * SLOT_WORDS & INDEX_BITS
         broker = goi[base + 2] & 0xFFFF
         if broker == NO_BROKER:
             continue
         index = slot_index_of(goi[base + 7] & _LOW, completion[broker * COMPLETION_WORDS])
-        at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
+        at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
         if only_missing != 0 and (index < 0 or results[at + RESULT_TOKEN] == index + 1):
             continue
-        far = ((position + AHEAD) & mask) * SLOT_WORDS
+        far = ((position + AHEAD) & mask) * SLOT_WORDS & INDEX_BITS
         slot = (goi[far + 2] & 0xFFFF) * ring_entries + (goi[far + 7] & (ring_entries - 1))
         prefetch(results, slot * LINE_SIZE)
         stamped = side[place * SIDE_WORDS]
@@ -395,8 +398,8 @@ def advance_completion(control: Words, results: Words, completion: Words, broker
         before = completion[broker * COMPLETION_WORDS]
         index = before
         while True:
-            at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS
-            if results[at + RESULT_TOKEN] != index + 1 or results[at] >= durable:
+            at = (broker * ring_entries + (index & (ring_entries - 1))) * SLOT_WORDS & INDEX_BITS
+            if results[at + RESULT_TOKEN] - index != 1 or results[at] >= durable:
                 break
             index += 1
         if index > before:

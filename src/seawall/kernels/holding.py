@@ -29,7 +29,7 @@ from numba.core import types
 from seawall.kernels.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
 from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK
 from seawall.kernels.jit import int64, int64_out, kernel, void
-from seawall.kernels.memory import as_int64
+from seawall.kernels.memory import INDEX_BITS, as_int64
 from seawall.kernels.rings import Words
 
 ClientWords = npt.NDArray[np.uint64]
@@ -96,16 +96,12 @@ SILENCE_NS = 13
 BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
-CHASE_AT = 17
-CHASED = 18
-CHASE_USED = 19
 AHEAD_ROWS = 24
-#: Refs that a drain looks at ahead of deciding on them, and memories of clients that will be taken from them: a word
-#: for each behind AHEAD_ROWS and VICTIMS, which is a ring (`ordering`).
+#: Refs that a drain looks at ahead of deciding on them: where each one's slot is and the row of its client, a word for
+#: each behind AHEAD_SLOTS and AHEAD_ROWS (`asking_ahead`).
 AHEAD_MAX = 32
-VICTIMS = AHEAD_ROWS + AHEAD_MAX
-VICTIMS_MAX = 64
-STATE_WORDS = VICTIMS + VICTIMS_MAX
+AHEAD_SLOTS = AHEAD_ROWS + AHEAD_MAX
+STATE_WORDS = AHEAD_SLOTS + AHEAD_MAX
 
 #: In NEXT_DEADLINE: no gap is open.
 NEVER = 1 << 62
@@ -116,7 +112,7 @@ _clients = types.Array(types.uint64, 2, "C")
 @kernel(void(int64_out, int64_out, int64, int64, int64, int64), inline=True, counted=False)
 def push_ready(ready: Words, state: Words, ref: int, code: int, row: int, at: int) -> None:
     """Add an item; the caller has seen to it that there is room."""
-    item = as_int64(state[READY_TAIL]) * READY_WORDS
+    item = as_int64(state[READY_TAIL]) * READY_WORDS & INDEX_BITS
     ready[item + READY_REF] = ref
     ready[item + READY_CODE] = code
     ready[item + READY_ROW] = row

@@ -27,6 +27,10 @@ as_int64 = cast("Callable[[Any], int]", np.int64)
 #: Bytes that `stream_line` copies: a cache line.
 LINE_SIZE = 64
 
+#: Bits of an index. One that was anded with it is known to the compiler not to be negative, so that what is read at it,
+#: and behind it, needs no look at whether to count from the end of the array.
+INDEX_BITS = (1 << 48) - 1
+
 _BYTE = ir.IntType(8)
 
 

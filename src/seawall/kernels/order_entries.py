@@ -1,8 +1,8 @@
 """From ready items to entries: reserve positions, write the global order index, and learn numbers once they are given.
 
     reserve_positions   a stretch of positions, by one atomic operation, inside the ring
-    write_entries       ready items become GOI entries, each with its note, its token last; then one range for the
-                        frontier
+    write_entries       ready items become GOI entries, duplicates with a note, each with its token last; then one
+                        range for the frontier
     settle_entries      batches below committed get seq and timestamp from the side array into their client's window,
                         or are marked as refused there if the frontier refused them
 
@@ -49,7 +49,7 @@ from seawall.kernels.holding import (
     ClientWords,
 )
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, void
-from seawall.kernels.memory import as_int64, prefetch
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, as_int64, prefetch
 from seawall.kernels.ordering import IN_READY
 from seawall.kernels.rings import CONSUMED, PRODUCED, SLOT_WORDS, Words
 
@@ -251,12 +251,10 @@ def write_entries(
     waiting = as_int64(state[UNSETTLED_TAIL])
     last = (first + count - 1) * READY_WORDS
     for number in range(first, first + count):
-        item = number * READY_WORDS
+        item = number * READY_WORDS & INDEX_BITS
         position = start + number - first
-        at = (position & mask) * SLOT_WORDS
-        note = (position & mask) * 2
-        notes[note] = 0
-        notes[note + 1] = 0
+        at = (position & mask) * SLOT_WORDS & INDEX_BITS
+        prefetch(goi, ((position + AHEAD) & mask) * LINE_SIZE)
         code = as_int64(ready[item + READY_CODE])
         if code == KIND_BATCH:
             ref = as_int64(ready[item + READY_REF])
@@ -273,10 +271,10 @@ def write_entries(
             row = as_int64(ready[item + READY_ROW])
             if row >= 0:
                 prefetch(results, as_int64(ready[min(item + AHEAD * READY_WORDS, last) + READY_AT]) * RESULT_SIZE)
-                result_at = as_int64(ready[item + READY_AT])
+                result_at = as_int64(ready[item + READY_AT]) & INDEX_BITS
                 if results[result_at]["position"] == IN_READY | np.uint64(number):
                     results[result_at]["position"] = position
-                place = (waiting & mask) * UNSETTLED_WORDS
+                place = (waiting & mask) * UNSETTLED_WORDS & INDEX_BITS
                 unsettled[place + UNSETTLED_POSITION] = position
                 unsettled[place + UNSETTLED_RESULT] = result_at
                 unsettled[place + UNSETTLED_ROW] = row
@@ -287,6 +285,7 @@ def write_entries(
         else:
             _write_odd(goi, at, term & 0xFFFF, slots, pbr_entries, ready, item, clients)
             if code == KIND_NOP | STATUS_DUPLICATE:
+                note = (position & mask) * 2
                 notes[note] = ready[item + READY_BASE_SEQ]
                 notes[note + 1] = ready[item + READY_TIMESTAMP]
         store_release(goi, at, position + 1)
@@ -323,14 +322,14 @@ def settle_entries(
     head = as_int64(state[UNSETTLED_HEAD])
     first = head
     while head < state[UNSETTLED_TAIL]:
-        place = (head & (goi_entries - 1)) * UNSETTLED_WORDS
+        place = (head & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
         position = as_int64(unsettled[place + UNSETTLED_POSITION])
         if position >= committed:
             break
-        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS
+        far = ((head + AHEAD) & (goi_entries - 1)) * UNSETTLED_WORDS & INDEX_BITS
         prefetch(results, unsettled[far + UNSETTLED_RESULT] * RESULT_SIZE)
-        entry = (position & (goi_entries - 1)) * SIDE_WORDS
-        result = results[unsettled[place + UNSETTLED_RESULT]]
+        entry = (position & (goi_entries - 1)) * SIDE_WORDS & INDEX_BITS
+        result = results[unsettled[place + UNSETTLED_RESULT] & INDEX_BITS]
         is_remembered = as_int64(result["position"]) == position
         if (side[entry] >> 32) & 0xFF == STATUS_OK:
             if is_remembered:
@@ -350,9 +349,14 @@ def settle_entries(
                 result["status"] = STATUS_REJECTED
                 result["reason"] = reason
         head += 1
-    state[UNSETTLED_HEAD] = head
+    count = head - first
     lowest = NOTHING_UNSETTLED
     if head < state[UNSETTLED_TAIL]:
         lowest = as_int64(unsettled[(head & (goi_entries - 1)) * UNSETTLED_WORDS + UNSETTLED_POSITION])
+    else:
+        # From the beginning again, which is in the cache, and not on through a ring as long as that of entries.
+        head = 0
+        state[UNSETTLED_TAIL] = 0
+    state[UNSETTLED_HEAD] = head
     store_release(settled, worker * LINE_WORDS, lowest)
-    return head - first
+    return count

@@ -28,7 +28,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from seawall.kernels.asking_ahead import ask_ahead, chase_victim
+from seawall.kernels.asking_ahead import ask_ahead
 from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
@@ -74,7 +74,7 @@ from seawall.kernels.holding import (
     unhold,
 )
 from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import Bytes, as_int64
+from seawall.kernels.memory import INDEX_BITS, Bytes, as_int64
 from seawall.kernels.rings import CONSUMED, PRODUCED, Words
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
@@ -124,7 +124,7 @@ def _ready_batch(
     state: Words,
 ) -> None:
     """Decide a new batch: it is stored, with numbers that are to come."""
-    at = decide_row(seq, 1, clients, sides, memories, row)
+    at = decide_row(seq, 1, clients, sides, memories, row) & INDEX_BITS
     result = results[at]
     result["position"] = IN_READY | np.uint64(state[READY_TAIL])
     result["base_seq"] = 0
@@ -322,10 +322,11 @@ def drain_refs(
         if index == asked:
             asked = min(end, index + AHEAD_MAX)
             began = index
+            last_client = -1
             ahead = ask_ahead(
                 queue, index, asked, slots, pbr_entries, keys, values, used, clients, sides, memories, results, state
             )
-        ref = as_int64(queue[index & (queue.size - 1)])
+        ref = as_int64(queue[index & (queue.size - 1) & INDEX_BITS])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
         index += 1
@@ -334,7 +335,6 @@ def drain_refs(
             push_ready(ready, state, ref, KIND_NOP | STATUS_RETRY if is_nop else KIND_BATCH, -1, -1)
             continue
         if ahead != 0:
-            chase_victim(sides, memories, state)
             row = as_int64(state[AHEAD_ROWS + index - 1 - began])
         if (ahead == 0 and client_id != last_client) or (ahead != 0 and row < 0):
             entry = table_find(keys, used, np.uint64(client_id))

@@ -7,7 +7,8 @@ the invariants; this class owns the arrays, opens sessions, and moves rows to an
 
 A row is 64 bytes wherever it is kept. Rows of publishers that were silent for long may be exported and forgotten; when
 such a publisher comes back its row is imported again before its batch is looked at. Results (seq, position, timestamp)
-are remembered for the publishers decided last and are in no row: after a restart a duplicate is told no numbers.
+are remembered for publishers that were decided lately, and are in no row: after a restart a duplicate is told no
+numbers.
 
 What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
 `decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
@@ -32,6 +33,7 @@ from seawall.kernels import client_window as kernels
 from seawall.kernels.client_window import Rows, Words
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
+from seawall.sequencer.line_memory import line_zeros, line_zeros_together
 from seawall.wire.codes import AckStatus
 
 #: Batches to ask about, and what became of batches, in arrays; see the kernel module.
@@ -91,7 +93,7 @@ class ClientState:
 
 
 class ClientWindow:
-    """Windows of up to `clients_max` publishers, results of the `remembered_max` decided last."""
+    """Windows of up to `clients_max` publishers, results of `remembered_max` that were decided lately."""
 
     __slots__ = (
         *("_answers", "_clients", "_counts", "_free", "_high_water", "_keys", "_results", "_sides"),
@@ -105,14 +107,14 @@ class ClientWindow:
             raise InvalidInputError(f"a window of {clients_max} clients, {remembered_max} remembered: at least 1 each")
         # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
         table = table_slots(clients_max)
-        self._keys = np.zeros(table, np.uint64)
-        self._values = np.zeros(table, np.int64)
-        self._used = np.zeros(table, np.uint8)
+        memories = min(remembered_max, clients_max)
+        self._keys, self._values, self._used, self._slots = line_zeros_together(
+            (table, np.uint64), (table, np.int64), (table, np.uint8), ((memories + 1, kernels.ROW_WORDS), np.uint64)
+        )
         self._counts = np.zeros(1, np.int64)
-        self._clients = np.zeros((clients_max, kernels.ROW_WORDS), np.uint64)
-        self._sides = np.zeros((clients_max, kernels.ROW_WORDS), np.uint64)
-        self._slots = _ring_of_slots(min(remembered_max, clients_max))
-        self._results = np.zeros((self._slots.shape[0] - 1) * kernels.WINDOW, WINDOW_RESULT)
+        self._clients = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
+        self._sides = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
+        self._results = line_zeros(memories * kernels.WINDOW, WINDOW_RESULT)
         self._answers = np.zeros(1, WINDOW_RESULT)
         self._high_water = 0
         self._free: list[int] = []
@@ -200,10 +202,11 @@ class ClientWindow:
     def forget(self, client_id: ClientId) -> None:
         """Drop a publisher from memory; whoever wants it back has exported its row before."""
         row = self._known_row(client_id)
-        slot = int(self._sides[row, kernels.SIDE_MEMORY]) - 1
-        if slot >= 0:
-            # The memory keeps its place in the ring and is taken when its turn comes.
+        slot = kernels.own_memory(self._sides, self._slots, row)
+        if slot != ABSENT:
+            # The memory keeps its place and is taken when the hand comes by.
             self._slots[slot, kernels.SLOT_OWNER] = 0
+            self._slots[slot, kernels.SLOT_SPARED] = 0
         table_remove(self._keys, self._values, self._used, self._counts, np.uint64(client_id))
         self._clients[row] = 0
         self._sides[row] = 0
@@ -224,6 +227,13 @@ class ClientWindow:
         else:
             rows = np.array([self._known_row(client_id) for client_id in client_ids], np.int64)
         return self._clients[rows].astype(_STORED_ROW, copy=False).tobytes()
+
+    def rows_in_memory(self) -> Bytes:
+        """Rows of all publishers in no particular order, 64 bytes each; good until anything changes."""
+        used = self._clients[: self._high_water]
+        if self._free:
+            used = used[self._rows_in_use()]
+        return used.astype(_STORED_ROW, copy=False).reshape(-1).view(np.uint8)
 
     def import_rows(self, data: bytes | memoryview) -> int:
         """Take rows that `export_rows` gave; how many. All of them or, after an error, none."""
@@ -274,15 +284,6 @@ class ClientWindow:
 def table_slots(entries: int) -> int:
     """Slots of a hash table that takes so many entries: a power of two, at most three quarters of it used."""
     return 1 << max(2, (entries * 4 // 3).bit_length())
-
-
-def _ring_of_slots(count: int) -> Words:
-    """Memories that belong to nobody, oldest first; the last row is the sentinel."""
-    slots = np.zeros((count + 1, kernels.ROW_WORDS), np.uint64)
-    numbers = np.arange(count + 1)
-    slots[:, kernels.SLOT_NEWER] = np.roll(numbers, -1)
-    slots[:, kernels.SLOT_OLDER] = np.roll(numbers, 1)
-    return slots
 
 
 def _check_client_seq(client_seq: ClientSeq) -> None:

@@ -288,8 +288,8 @@ class PodSequencer:
 
     def checkpoint(self) -> Position:
         """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile."""
-        rows = b"".join(worker.window.export_rows() for worker in self.workers)
-        return self.frontier.write_checkpoint(np.frombuffer(rows, np.uint8))
+        rows = [worker.window.rows_in_memory() for worker in self.workers]
+        return self.frontier.write_checkpoint(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
     # --- inside --------------------------------------------------------------------------------------------------
 

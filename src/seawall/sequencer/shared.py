@@ -3,7 +3,8 @@
     collector c ── queues[c][w] ──▶ worker w ── ranges[w] ──▶ frontier
     counters[RESERVED]   next position to hand out; workers add to it atomically
     counters[FLOOR]      positions below it may be written over in the GOI; the frontier raises it
-    notes                one for each place of the GOI (position mod `goi_entries`): numbers of a duplicate's original
+    notes                one for each place of the GOI (position mod `goi_entries`): numbers of a duplicate's original,
+                         left over from an earlier lap where the entry is no duplicate
     collected            one line for each broker (`kernels.collecting`); its first word counts the slots taken
     settled              one line for each worker: below its first word nothing waits to learn its numbers
 
@@ -12,7 +13,7 @@ exclusive, never reduced), so items need no token: an item is there once the pro
 An item of a queue is one word, the ref of a slot; an item of a range ring is two, first position and end.
 
 INV-SHARED-ONE-WRITER: every word has one writing role, RESERVED excepted, which is changed by atomic operations only.
-Notes of a position are written by the worker that reserved it, before its GOI token, and read after that token.
+The note of a duplicate is written by the worker that reserved its position, before the GOI token, and read after that.
 
 What a crash does: all of it is gone, and nothing here is needed to recover. It must not know what refs mean.
 """
@@ -28,6 +29,7 @@ from seawall import limits
 from seawall.errors import InvalidInputError
 from seawall.fabric.records import Records, Words
 from seawall.kernels.rings import CONSUMED, COUNTER_WORDS, PRODUCED
+from seawall.sequencer.line_memory import line_zeros
 
 #: Places in `counters`, a cache line apart.
 RESERVED: Final = 0
@@ -101,11 +103,11 @@ class SequencerShared:
             raise InvalidInputError(
                 f"{collectors} collectors, {workers} workers, from position {start}: at least 1 of each, from 0 on"
             )
-        counters = _line_aligned(SHARED_COUNTER_WORDS)
+        counters = line_zeros(SHARED_COUNTER_WORDS, np.int64)
         counters[RESERVED] = counters[FLOOR] = start
-        words = tuple(_line_aligned(workers * queue_refs * REF_WORDS) for _ in range(collectors))
-        counts = tuple(_line_aligned(workers * COUNTER_WORDS) for _ in range(collectors))
-        settled = _line_aligned(workers * LINE_WORDS)
+        words = tuple(line_zeros(workers * queue_refs * REF_WORDS, np.int64) for _ in range(collectors))
+        counts = tuple(line_zeros(workers * COUNTER_WORDS, np.int64) for _ in range(collectors))
+        settled = line_zeros(workers * LINE_WORDS, np.int64)
         settled[::LINE_WORDS] = NOTHING_UNSETTLED
         return cls(
             goi_entries=goi_entries,
@@ -113,10 +115,13 @@ class SequencerShared:
             notes=np.zeros(goi_entries, NOTE),
             queues=tuple(_rings(mine, own, workers, REF_WORDS) for mine, own in zip(words, counts, strict=True)),
             ranges=_rings(
-                *(_line_aligned(workers * range_items * RANGE_WORDS), _line_aligned(workers * COUNTER_WORDS)),
+                *(
+                    line_zeros(workers * range_items * RANGE_WORDS, np.int64),
+                    line_zeros(workers * COUNTER_WORDS, np.int64),
+                ),
                 *(workers, RANGE_WORDS),
             ),
-            collected=_line_aligned(limits.FABRIC_BROKERS_MAX * LINE_WORDS),
+            collected=line_zeros(limits.FABRIC_BROKERS_MAX * LINE_WORDS, np.int64),
             settled=settled,
             queue_words=words,
             queue_counters=counts,
@@ -131,10 +136,3 @@ class SequencerShared:
 def _rings(words: Words, counters: Words, count: int, item_words: int) -> tuple[SpscRing, ...]:
     parts = zip(np.split(words, count), np.split(counters, count), strict=True)
     return tuple(SpscRing(mine, own, item_words) for mine, own in parts)
-
-
-def _line_aligned(words: int) -> Words:
-    """Zeros that begin on a cache line, so that what is a line apart is on two lines."""
-    memory = np.zeros(words + LINE_WORDS, np.int64)
-    first = -(memory.ctypes.data // 8) % LINE_WORDS
-    return memory[first : first + words]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -23,9 +24,9 @@ from seawall.kernels.client_window import (
     SIDE_DECIDED_AT,
     SIDE_MEMORY,
     SLOT_DECISIONS,
-    SLOT_NEWER,
-    SLOT_OLDER,
+    SLOT_HAND,
     SLOT_OWNER,
+    SLOT_SPARED,
     STATUS_STORED,
     WINDOW,
     Rows,
@@ -73,7 +74,7 @@ class _Client:
     @classmethod
     def read(cls, row: int, clients: Words, sides: Words, slots: Words | None) -> _Client:
         highest = int(clients[row, HIGHEST_SEEN])
-        slot = int(sides[row, SIDE_MEMORY]) - 1 if sides[row, SIDE_MEMORY] else None
+        slot = None if slots is None or own_memory(sides, slots, row) == ABSENT else int(sides[row, SIDE_MEMORY]) - 1
         return cls(
             row=row,
             epoch=int(clients[row, SESSION_EPOCH]),
@@ -123,10 +124,21 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
     return client.judge(client_seq)
 
 
+def own_memory(sides: Words, slots: Words, row: int) -> int:
+    """The slot that a client names, if that one names the client."""
+    named = int(sides[row, SIDE_MEMORY]) - 1
+    return named if named in np.flatnonzero(slots[:-1, SLOT_OWNER] == row + 1) else ABSENT
+
+
+def next_memory(slots: Words, slot: int) -> int:
+    """The one behind a slot, all round."""
+    return (slot + 1) % (len(slots) - 1)
+
+
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     """The place among the 256 of the client's memory, if the memory knows the seq."""
-    slot = int(sides[row, SIDE_MEMORY]) - 1
-    if slot < 0 or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
+    slot = own_memory(sides, slots, row)
+    if slot == ABSENT or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
         return ABSENT
     return slot * WINDOW + client_seq % WINDOW
 
@@ -164,26 +176,21 @@ def check_batch(
 
 
 def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
-    """The client's memory, or the oldest one of all; afterwards it is the newest."""
-    sentinel = len(slots) - 1
-    order = []
-    slot = int(slots[sentinel, SLOT_NEWER])
-    while slot != sentinel:
-        order.append(slot)
-        slot = int(slots[slot, SLOT_NEWER])
-    if client.slot is None:
-        client.slot = order[0]
-        for side in sides:
-            if int(side[SIDE_MEMORY]) == client.slot + 1:
-                side[SIDE_MEMORY] = 0
-        sides[client.row, SIDE_MEMORY] = client.slot + 1
-        slots[client.slot, SLOT_OWNER] = client.row + 1
-    order.remove(client.slot)
-    ring = [*order, client.slot, sentinel]
-    for older, newer in zip(ring, [*ring[1:], ring[0]], strict=True):
-        slots[older, SLOT_NEWER] = newer
-        slots[newer, SLOT_OLDER] = older
-    return client.slot
+    """The client's memory, which is spared then, or the first from the hand on that is not."""
+    if client.slot is not None:
+        slots[client.slot, SLOT_SPARED] = 1
+        return client.slot
+    count, hand = len(slots) - 1, int(slots[-1, SLOT_HAND])
+    order = [(hand + step) % count for step in range(count)]
+    spared = list(takewhile(lambda slot: slots[slot, SLOT_SPARED] != 0, order))
+    for slot in spared:
+        slots[slot, SLOT_SPARED] = 0
+    slot = order[len(spared) % count]
+    slots[-1, SLOT_HAND] = (slot + 1) % count
+    sides[client.row, SIDE_MEMORY] = slot + 1
+    slots[slot, SLOT_OWNER] = client.row + 1
+    client.slot = slot
+    return slot
 
 
 def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
