@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.remote_log import RemoteLog
     from seawall.config import Config
     from seawall.engine.aio import AsyncLog
@@ -55,6 +56,18 @@ def connect(
     from seawall.client.targets import parse_target
 
     return RemoteLog(
+        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+    )
+
+
+def connect_async(
+    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+) -> AsyncRemoteLog:
+    """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
+    from seawall.client.aio_remote_log import AsyncRemoteLog
+    from seawall.client.targets import parse_target
+
+    return AsyncRemoteLog(
         parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
     )
 

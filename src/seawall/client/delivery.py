@@ -187,6 +187,13 @@ class Delivery:
         return self._batches
 
 
+def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
+    """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
+    batch = Batch(delivery.topic, TopicId(0), 0)
+    batch.is_done = True
+    return Delivery(waiting, (batch,), 0, delivery.record_count)
+
+
 def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
     if asyncio._get_running_loop() is loop:
         _settle(future)

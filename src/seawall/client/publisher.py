@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
-from seawall.client.delivery import Batch, Delivery
+from seawall.client.delivery import Delivery, decided_delivery
 from seawall.client.outgoing import Outgoing
 from seawall.client.sender import Sender
 from seawall.client.targets import Target
@@ -28,6 +28,7 @@ from seawall.core.identifiers import check_client_id
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
 from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
+from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, Codec
 from seawall.wire.publishable import Publishable, encode
 
@@ -84,6 +85,15 @@ class PublisherOptions:
             codec=_CODECS[self.compression],
         )
 
+    def encode(self, records: Publishable, client_seq: int | None) -> tuple[list[EncodedBlock], int]:
+        """Records as blocks, and their bytes; under a number only where such a publisher has its own."""
+        if client_seq is not None and (self.client_id is None or client_seq < 1):
+            raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
+        blocks = encode(records)
+        if not blocks:
+            raise InvalidInputError("nothing to publish: give at least one record")
+        return blocks, sum(len(block.block) for block in blocks)
+
 
 class RemotePublisher:
     """Publishes to one topic. Threads may share it."""
@@ -118,15 +128,10 @@ class RemotePublisher:
         options = self._options
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
-        if client_seq is not None and (options.client_id is None or client_seq < 1):
-            raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
-        blocks = encode(records)
-        if not blocks:
-            raise InvalidInputError("nothing to publish: give at least one record")
-        size = sum(len(block.block) for block in blocks)
+        blocks, size = options.encode(records, client_seq)
         self._sender.wait_for_room(size, options.max_in_flight, may_wait=options.when_full == "wait")
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
-        return delivery if options.ack else as_decided(self._sender, self.topic, self._topic_id, delivery)
+        return delivery if options.ack else decided_delivery(self._sender, delivery)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
@@ -154,10 +159,3 @@ class RemotePublisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def as_decided(sender: Sender, topic: str, topic_id: TopicId, delivery: Delivery) -> Delivery:
-    """A delivery for a publisher who does not care (ack level 0): decided, whatever becomes of its records."""
-    batch = Batch(topic, topic_id, 0)
-    batch.is_done = True
-    return Delivery(sender, (batch,), 0, delivery.record_count)

@@ -106,6 +106,34 @@ class TopicReader:
         return Gap(Seq(gap.first), Seq(gap.last), gap.reason)
 
 
+class Budget:
+    """How much one read may still take, and what it has."""
+
+    def __init__(self, max_bytes: int, limit: int | None) -> None:
+        self._bytes = max_bytes
+        self._records = limit
+        self._has_asked = False
+        self.items: list[Item] = []
+
+    def fetch(self, reader: TopicReader) -> Fetch:
+        """The next request."""
+        self._has_asked = True
+        return reader.fetch(max_bytes=self._bytes, max_records=NO_LIMIT if self._records is None else self._records)
+
+    def take(self, items: list[Item]) -> None:
+        """Count an answer."""
+        self.items += items
+        batches = [item for item in items if isinstance(item, ReceivedBatch)]
+        self._bytes -= sum(len(batch.block) for batch in batches)
+        if self._records is not None:
+            self._records -= sum(map(len, batches))
+
+    def is_spent(self, reader: TopicReader) -> bool:
+        """Whether the read is over: at the end, or with nothing left."""
+        is_used_up = self._bytes <= 0 or (self._records is not None and self._records <= 0)
+        return self._has_asked and (reader.is_at_end or is_used_up)
+
+
 def received_batch(topic: str, header: BatchHeader, block: memoryview, first_seq: Seq) -> ReceivedBatch | None:
     """A verified batch as a reader gets it that begins at a seq; None if nothing of it is shown."""
     last = header.base_seq + header.record_count - 1

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from seawall.client.commands import (
     NOT_REMOTE,
@@ -42,7 +42,7 @@ from seawall.client.publisher import (
     RemotePublisher,
     WhenFull,
 )
-from seawall.client.reading import TopicReader
+from seawall.client.reading import Budget, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemoteSubscriber
@@ -55,16 +55,13 @@ from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
-from seawall.wire.publishable import Publishable, encode
+from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, ReceivedBatch, seq_after, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _Result = TypeVar("_Result")
-
-#: Bytes of one answer while a whole topic is read: what Spark takes fastest lies between 4 and 8 MiB.
-_ARROW_READ_SIZE: Final = READ_SIZE
 
 
 class RemoteLog:
@@ -129,9 +126,7 @@ class RemoteLog:
         """Append one record or many, in order; durable in the topic's class when this returns."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks = encode(records)
-        if not blocks:
-            raise InvalidInputError("nothing to publish: give at least one record")
+        blocks, _ = PublisherOptions().encode(records, None)
 
         def send(found: TopicReply) -> Delivery:
             return self._lone_sender().offer(topic, found.topic_id, blocks).result()
@@ -208,7 +203,10 @@ class RemoteLog:
 
         def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
-            return self._read_some(reader, max_bytes, limit)
+            budget = Budget(max_bytes, limit)
+            while not budget.is_spent(reader):
+                budget.take(reader.take(self._requests.ask(budget.fetch(reader))))
+            return budget.items
 
         return self._with_topic(topic, ask)
 
@@ -231,7 +229,7 @@ class RemoteLog:
 
         def batches() -> Iterator[ReceivedBatch]:
             while reader.next_seq < end:
-                frame = self._requests.ask(reader.fetch(max_bytes=_ARROW_READ_SIZE))
+                frame = self._requests.ask(reader.fetch(max_bytes=READ_SIZE))
                 yield from (item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
                 if reader.is_at_end:
                     return
@@ -302,19 +300,6 @@ class RemoteLog:
                 self._sender = Sender(self.target, PublisherOptions().outgoing())
                 self._sender.open()
             return self._sender
-
-    def _read_some(self, reader: TopicReader, max_bytes: int, limit: int | None) -> list[Item]:
-        found: list[Item] = []
-        size, left = max_bytes, limit
-        while True:
-            fetch = reader.fetch(max_bytes=size) if left is None else reader.fetch(max_bytes=size, max_records=left)
-            items = reader.take(self._requests.ask(fetch))
-            found += items
-            batches = [item for item in items if isinstance(item, ReceivedBatch)]
-            size -= sum(len(batch.block) for batch in batches)
-            left = None if left is None else left - sum(map(len, batches))
-            if reader.is_at_end or size <= 0 or (left is not None and left <= 0):
-                return found
 
     def _load_topics(self) -> None:
         reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)
