@@ -130,7 +130,8 @@ class ScriptedServer:
 
     def close(self) -> None:
         # Closing a socket does not end an accept that is under way; shutting it down does.
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut_all()
         self._accepting.join()

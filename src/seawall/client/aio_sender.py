@@ -165,11 +165,11 @@ class AsyncSender:
         if header.kind == Kind.ACK:
             outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
             worst = outgoing.acked(connection, header.id, ack_rows(frame.payload))
-            if worst is AckStatus.OK:
+            if outgoing.decided:
                 self._pressure.succeeded()
-            elif worst is AckStatus.RETRY:
+            if worst is AckStatus.RETRY:
                 outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
-            else:
+            elif worst is AckStatus.UNKNOWN:
                 raise ConnectionError("the server does not know what became of a batch")
         elif header.kind == Kind.CONTROL and header.command == Command.ERROR:
             self._refused(frame, parse_error(frame.payload))

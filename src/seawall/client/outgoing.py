@@ -239,6 +239,7 @@ class Outgoing:
         UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
         """
         worst = AckStatus.OK
+        sent_back: set[int] = set()
         for client_seq, base_seq, position, timestamp_ns, _topic, _run, _count, status, _level, reason in rows.tolist():
             batch = self._numbered.get(client_seq)
             if batch is None:
@@ -259,13 +260,14 @@ class Outgoing:
             elif status == AckStatus.RETRY:
                 batch.connection = None
                 heappush(self._later, client_seq)
+                sent_back.add(client_seq)
             else:
                 worst = AckStatus.UNKNOWN
         if not self._ack:
             for batch in [each for each in self._numbered.values() if each.connection is connection]:
                 if batch.client_seq <= through:
                     self._decide(batch, None)
-        if worst is AckStatus.OK and self._later and self._later[0] <= self.lowest_undecided:
+        if worst is AckStatus.OK and self.lowest_undecided in sent_back:
             return AckStatus.RETRY
         return worst
 

@@ -206,12 +206,12 @@ class Sender:
         """One look at everything; called with the lock, which it lets go while it waits."""
         now_ns = self._clock.monotonic_ns()
         if len(self._connections) < self._wanted and now_ns >= self._connect_after_ns:
+            # Whoever waits may have waited for this.
             self._connect(now_ns, left_ns)
-            now_ns = self._clock.monotonic_ns()
-        if self.failure is not None:
+            self._push(self._clock.monotonic_ns())
             return
         self._push(now_ns)
-        pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, _LOOK_NS)
+        pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, self._keep_alive())
         streams = [connection.stream for connection in self._connections]
         self._change.release()
         try:
@@ -225,7 +225,6 @@ class Sender:
                     self._heard(connection, frame)
             except (ConnectionError, ProtocolError) as error:
                 self._drop(connection, error)
-        self._keep_alive()
         self._push(self._clock.monotonic_ns())
 
     def _next_look_ns(self, now_ns: int) -> int:
@@ -276,11 +275,11 @@ class Sender:
             outgoing = self._outgoing
             outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
             worst = outgoing.acked(connection, header.id, ack_rows(frame.payload))
-            if worst is AckStatus.OK:
+            if outgoing.decided:
                 self._pressure.succeeded()
-            elif worst is AckStatus.RETRY:
+            if worst is AckStatus.RETRY:
                 outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
-            else:
+            elif worst is AckStatus.UNKNOWN:
                 raise ConnectionError("the server does not know what became of a batch")
         elif header.command == Command.ERROR and header.kind == Kind.CONTROL:
             self._refused(frame, parse_error(frame.payload))
