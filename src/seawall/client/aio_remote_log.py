@@ -226,6 +226,11 @@ class AsyncRemoteLog:
 
         await self._with_topic(topic, ask)
 
+    async def committed(self, owner: str, topic: str) -> int | None:
+        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        seq = await self.start_seq(topic, "committed", owner)
+        return seq if seq > 1 else None
+
     async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """The seq that a start means now."""
         by, number = place_of(start, owner)

@@ -107,6 +107,8 @@ async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIter
             raise frame
         for item in pushed.take(frame):
             yield item
+        if pushed.is_over:
+            return
         credit = pushed.credit()
         if credit is not None:
             connection.send(credit)

@@ -21,6 +21,7 @@ from seawall.wire.lwp2_reading import BoundsReply, parse_data_prefix, parse_gap
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
+PositionStart: TypeAlias = Literal["earliest", "latest"] | int
 ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: Bytes of one read that names no bound.
@@ -30,6 +31,7 @@ READ_SIZE: Final = 8 * MIB
 NOT_REMOTE: Final = "the protocol has no such command yet: open the data directory where it lies"
 
 _RETENTION: Final = ("ttl_ms", "cap_bytes")
+_NUMBERED: Final = "consumer:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,16 @@ def topic_named(topics: dict[str, TopicReply], name: str) -> TopicReply:
 
 
 def consumer_of(owner: str) -> int:
-    """The number under which a server keeps the cursor of an owner: its own if it is one, else a digest of its name."""
+    """The number under which a server keeps the cursor of an owner: N of `consumer:N`, else a digest of its name.
+
+    `consumer:N` is what the log calls a consumer with a number, so such an owner is the same for the embedded log.
+    """
     size = len(owner.encode())
     if not 1 <= size <= CURSOR_OWNER_SIZE_MAX:
         raise LimitError(f"an owner of {size} bytes: 1 to {CURSOR_OWNER_SIZE_MAX} are allowed")
-    if owner.isascii() and owner.isdecimal() and 0 < int(owner) < 1 << 64 and owner == str(int(owner)):
-        return int(owner)
+    number = owner.removeprefix(_NUMBERED)
+    if number != owner and number.isascii() and number.isdecimal() and 0 < int(number) < 1 << 64:
+        return int(number)
     return int.from_bytes(blake2b(owner.encode(), digest_size=8).digest(), "little") or 1
 
 
@@ -155,6 +161,17 @@ def start_of(frame: Frame) -> Seq:
     if frame.header.command != Command.FETCH_DATA:
         raise refusal_of(frame) or UnsupportedError(f"the server answered by command {frame.header.command:#x}")
     return parse_data_prefix(frame.payload).first_seq
+
+
+def place_of_position(start: PositionStart) -> tuple[ReadBy, int]:
+    """Where a reader by position begins, as the server is asked for it."""
+    if start == "latest":
+        return ReadBy.LATEST, 0
+    if start == "earliest":
+        return ReadBy.POSITION, 0
+    if isinstance(start, int) and start >= 0:
+        return ReadBy.POSITION, start
+    raise InvalidInputError(f"start {start!r}: give earliest, latest or a position")
 
 
 def check_mode(mode: ReadMode) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 from seawall.client.connection import refusal_of
 from seawall.client.reading import TopicReader
 from seawall.limits import MIB
-from seawall.wire.codes import Command, ReadFlags
+from seawall.wire.codes import Command
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe
@@ -33,6 +33,8 @@ class Pushed:
         self._granted_bytes, self._granted_records = CREDIT_BYTES, CREDIT_RECORDS
         #: Whether the server has said that there is no more now.
         self.is_caught_up = False
+        #: Whether it has to be begun anew, because the server must look at what it sends.
+        self.is_over = False
 
     def begin(self) -> bytes:
         """The frame that begins it."""
@@ -44,7 +46,7 @@ class Pushed:
             credit_bytes=CREDIT_BYTES,
             credit_records=CREDIT_RECORDS,
             max_frame=FRAME_SIZE,
-            flags=ReadFlags.STORED_CODEC,
+            flags=self._reader.flags,
         )
         return encode_control(request, request_id=self._id)
 
@@ -64,7 +66,9 @@ class Pushed:
         if header.command == Command.DATA:
             self._bytes += header.payload_length
             self._records += header.record_count
-        return self._reader.take(frame)
+        items = self._reader.take(frame)
+        self.is_over = self._reader.is_careful
+        return items
 
     def credit(self) -> bytes | None:
         """The frame that gives back what was taken, once that is worth one."""

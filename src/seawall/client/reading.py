@@ -8,6 +8,9 @@ Stored batches are verified here, header and block: what a disk, a server or a n
 `CorruptionError`. Records below the start are not shown; what a delete has emptied is passed over, and its seqs count.
 
 After a SKIP reading goes on by position for one answer: it takes no seq, so by seq it would be told again.
+
+A server sends stored batches without looking at them. Where one is damaged, what lies before it is shown, and the next
+request asks the server to look: it tells the damage as a gap. What is damaged all the same is raised.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class TopicReader:
         self.topic_id = topic_id
         self._by = by
         self._start = start
-        self._flags = ReadFlags.STORED_CODEC | (ReadFlags.NOT_YET_DURABLE if ordered else ReadFlags.NONE)
+        self._mode = ReadFlags.NOT_YET_DURABLE if ordered else ReadFlags.NONE
+        #: Whether the server has to look at what it sends.
+        self.is_careful = False
         #: What is read next; 0 while only the server knows.
         self.next_seq = Seq(start if by is ReadBy.SEQ else 0)
         #: Whether the last answer said that there is no more now.
@@ -49,6 +54,11 @@ class TopicReader:
     def place(self) -> tuple[ReadBy, int]:
         """Where the next answer begins."""
         return self._by, self._start
+
+    @property
+    def flags(self) -> ReadFlags:
+        """What the reader takes besides plain durable blocks."""
+        return self._mode if self.is_careful else self._mode | ReadFlags.STORED_CODEC
 
     def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
         """The next request."""
@@ -60,7 +70,7 @@ class TopicReader:
             max_records=max_records,
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,
-            flags=self._flags,
+            flags=self.flags,
         )
 
     def take(self, frame: Frame) -> list[Item]:
@@ -78,10 +88,20 @@ class TopicReader:
         prefix = parse_data_prefix(frame.payload)
         first = self._start if self._by is ReadBy.SEQ else prefix.first_seq
         items: list[Item] = []
-        for header, block in iter_chunks(frame.payload, frame.header.record_count):
-            batch = received_batch(self.topic, header, block, Seq(first))
-            if batch is not None:
-                items.append(batch)
+        next_seq = first
+        try:
+            for header, block in iter_chunks(frame.payload, frame.header.record_count):
+                batch = received_batch(self.topic, header, block, Seq(first))
+                next_seq = header.base_seq + header.record_count
+                if batch is not None:
+                    items.append(batch)
+        except CorruptionError:
+            if self.is_careful:
+                raise
+            self.is_careful, self.is_at_end = True, False
+            self._go_on_at(next_seq)
+            return items
+        self.is_careful = False
         self._move(prefix, bool(prefix.chunk_count))
         return items
 
@@ -95,7 +115,7 @@ class TopicReader:
         self.next_seq = Seq(seq)
 
     def _take_gap(self, gap: WireGap) -> Item:
-        self.is_at_end = False
+        self.is_at_end = self.is_careful = False
         if gap.unit == GapUnit.CLIENT_SEQ:
             self._by, self._start = ReadBy.POSITION, gap.position + 1
             count = gap.last - gap.first + 1

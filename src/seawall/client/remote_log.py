@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
+    PositionStart,
     ReadMode,
     RemoteTopic,
     Start,
@@ -30,10 +31,12 @@ from seawall.client.commands import (
     create_request,
     info_of,
     place_of,
+    place_of_position,
     start_of,
     topic_named,
 )
 from seawall.client.delivery import Delivery
+from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
     BATCH_SIZE,
     IN_FLIGHT_SIZE,
@@ -42,21 +45,22 @@ from seawall.client.publisher import (
     RemotePublisher,
     WhenFull,
 )
-from seawall.client.reading import Budget, TopicReader
+from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.sender import Sender
-from seawall.client.subscriber import RemoteSubscriber
+from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
+from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, ReceivedBatch, seq_after, to_arrow
+from seawall.wire.received import Item, PositionItem, ReceivedBatch, seq_after, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -267,6 +271,47 @@ class RemoteLog:
             return start_of(self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
 
         return self._with_topic(topic, ask)
+
+    def committed(self, owner: str, topic: str) -> int | None:
+        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        seq = self.start_seq(topic, "committed", owner)
+        return seq if seq > 1 else None
+
+    def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
+        goes on at `next_position` of the last item.
+        """
+        if from_position < 0:
+            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        reader = PositionReader(ReadBy.POSITION, from_position)
+        return self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
+
+    def position_subscriber(self, start: PositionStart = "earliest") -> RemotePositionSubscriber:
+        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        reader = PositionReader(*place_of_position(start))
+        if start == "latest":
+            self._take_positions(reader, 1, 1, 0)
+        return RemotePositionSubscriber(self._take_positions, reader)
+
+    def _take_positions(self, reader: PositionReader, size: int, records: int, wait_ms: int) -> list[PositionItem]:
+        while True:
+            fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
+            frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            items = reader.take(frame, self._names(frame))
+            if items or reader.is_at_end:
+                return items
+
+    def _names(self, frame: Frame) -> dict[int, str]:
+        """The names of topics; looked up anew where an answer has one that is not known."""
+        names = {topic.topic_id: name for name, topic in self._topics.items()}
+        if not topics_in(frame) <= set(names):
+            self._load_topics()
+            names.update({topic.topic_id: name for name, topic in self._topics.items()})
+        return names
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""

@@ -2,7 +2,7 @@
 
     begins         OPEN: fences older sessions of the client, if it has one
     goes on        JOIN, on every further connection and after a loss: it fences nobody
-    was forgotten  OPEN again, naming its epoch and the lowest number that is not decided
+    was forgotten  OPEN again, naming the lowest number that is not decided
 
 What the server has not decided is sent again by `outgoing`, also where the server has: it answers with the numbers of
 the original. A server that lost what it had acknowledged (ack level 1, or a class below fsync, and a crash) refuses to
@@ -15,7 +15,7 @@ from typing import Final
 
 from seawall.client.outgoing import Outgoing
 from seawall.client.targets import Target
-from seawall.core.types import ClientId
+from seawall.core.types import ClientId, SessionEpoch
 from seawall.errors import FencedError, OutcomeUnknownError
 from seawall.limits import PAYLOAD_SIZE_MIN, SESSION_WINDOW_BATCHES
 from seawall.wire.codes import Codec, Features, HelloFlags, SessionStatus
@@ -34,6 +34,7 @@ class Session:
         self._outgoing = outgoing
         self._client_id = ClientId(client_id)
         self._flags = HelloFlags.OPEN
+        self._is_forgotten = False
 
     def hello(self) -> Hello:
         """What to say on the next connection."""
@@ -44,7 +45,7 @@ class Session:
             max_payload=PAYLOAD_SIZE_MIN,
             features=int(CODEC_FEATURES.get(outgoing.codec, 0)),
             client_id=outgoing.client_id or self._client_id,
-            session_epoch=outgoing.session_epoch,
+            session_epoch=SessionEpoch(0) if self._is_forgotten else outgoing.session_epoch,
             start_seq=start,
             window_batches=SESSION_WINDOW_BATCHES,
             token=self._target.token,
@@ -60,9 +61,9 @@ class Session:
             outgoing.window_bytes = welcome.window_bytes
             if outgoing.codec is not Codec.NONE and not welcome.features & CODEC_FEATURES[outgoing.codec]:
                 outgoing.codec = Codec.NONE
-            self._flags = HelloFlags.JOIN
+            self._flags, self._is_forgotten = HelloFlags.JOIN, False
             return True
-        if welcome.status is SessionStatus.REFUSED_SUPERSEDED:
+        if welcome.status is SessionStatus.REFUSED_SUPERSEDED and welcome.session_epoch > outgoing.session_epoch:
             raise FencedError(
                 f"client {outgoing.client_id or self._client_id} has a newer session: this publisher must stop"
             )
@@ -73,5 +74,5 @@ class Session:
             )
             self._flags = HelloFlags.OPEN | HelloFlags.ABANDON
             return False
-        self._flags = HelloFlags.OPEN
+        self._flags, self._is_forgotten = HelloFlags.OPEN, True
         return False

@@ -10,21 +10,22 @@ pushes what comes, within credit that is given back as it is taken; after a lost
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection import Connection
+from seawall.client.position_reading import PositionReader
 from seawall.client.pushed import Pushed
-from seawall.client.reading import TopicReader
+from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.retry import Backoff, seconds
-from seawall.core.types import Seq, TopicEpoch
+from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
 from seawall.io.waiting import await_streams
 from seawall.limits import FETCH_WAIT_MS_MAX
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item
+from seawall.wire.received import Item, PositionItem
 
 _MS: Final = 1_000_000
 
@@ -93,9 +94,31 @@ class RemoteSubscriber:
         while True:
             for frame in connection.receive():
                 yield from pushed.take(frame)
+                if pushed.is_over:
+                    return
             credit = pushed.credit()
             if credit is not None:
                 connection.send(credit)
             due_ns = connection.keep_alive(clock.monotonic_ns())
             await_streams([connection.stream], None, seconds(due_ns - clock.monotonic_ns()))
             connection.flush()
+
+
+class RemotePositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+
+    def __init__(
+        self, take: Callable[[PositionReader, int, int, int], list[PositionItem]], reader: PositionReader
+    ) -> None:
+        self._take = take
+        self._reader = reader
+
+    @property
+    def next_position(self) -> Position:
+        """What is read next."""
+        return self._reader.next_position
+
+    def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
+        return self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
