@@ -169,8 +169,8 @@ def place_of_position(start: PositionStart) -> tuple[ReadBy, int]:
         return ReadBy.LATEST, 0
     if start == "earliest":
         return ReadBy.POSITION, 0
-    if isinstance(start, int) and start >= 0:
-        return ReadBy.POSITION, start
+    if str(start).isdecimal():
+        return ReadBy.POSITION, int(start)
     raise InvalidInputError(f"start {start!r}: give earliest, latest or a position")
 
 

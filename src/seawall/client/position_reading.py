@@ -44,7 +44,7 @@ class PositionReader:
             flags=ReadFlags.NONE,
         )
 
-    def take(self, frame: Frame, names: Mapping[int, str]) -> list[PositionItem]:
+    def take(self, frame: Frame, names: Mapping[TopicId, str]) -> list[PositionItem]:
         """What an answer holds, with topics by their names; the place moves behind it."""
         command = frame.header.command
         if command == Command.GAP:
@@ -71,10 +71,10 @@ class PositionReader:
         self._by, self._start = ReadBy.POSITION, position
 
 
-def topics_in(frame: Frame) -> set[int]:
+def topics_in(frame: Frame) -> set[TopicId]:
     """The ids of the topics that an answer has something of."""
     if frame.header.command == Command.GAP:
-        return {parse_gap(frame.payload).topic_id} - {0}
+        return {parse_gap(frame.payload).topic_id} - {TopicId(0)}
     if frame.header.command != Command.FETCH_DATA:
         return set()
     return {header.topic_id for header, _ in iter_chunks(frame.payload, frame.header.record_count)}

@@ -50,7 +50,7 @@ from seawall.client.requests import Requests
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
-from seawall.core.types import Seq
+from seawall.core.types import Seq, TopicId
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
@@ -305,7 +305,7 @@ class RemoteLog:
             if items or reader.is_at_end:
                 return items
 
-    def _names(self, frame: Frame) -> dict[int, str]:
+    def _names(self, frame: Frame) -> dict[TopicId, str]:
         """The names of topics; looked up anew where an answer has one that is not known."""
         names = {topic.topic_id: name for name, topic in self._topics.items()}
         if not topics_in(frame) <= set(names):
