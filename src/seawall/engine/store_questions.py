@@ -45,6 +45,10 @@ class StoreQuestions:
         topic = self.catalog.named(name)
         return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
 
+    def topic_log(self, topic_id: TopicId) -> TopicLog | None:
+        """The segments of a topic, if it has any: for questions that lookups in its indexes answer."""
+        return self._logs.get(topic_id)
+
     def index_size(self, name: str) -> int:
         """Bytes of memory that the indexes of a topic take."""
         log = self._logs.get(self.catalog.named(name).topic_id)
