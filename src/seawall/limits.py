@@ -312,6 +312,39 @@ GAP_SILENCE_MS = 30_000
 #: Publishers whose windows one worker has in memory; the others wait in storage.
 WORKER_CLIENTS_MAX = 100_000
 
+# --- server ------------------------------------------------------------------------------------------------------
+
+#: Memory that the connections of a loop receive into, one at a time: a receive that amortises its call, and frames that
+#: are not larger than a quarter of it need no memory of their own.
+SERVER_RECEIVE_SIZE = 1 * MIB
+
+#: Frames that one look at received bytes finds; it looks again while there are more.
+SERVER_FRAME_ROWS = 4_096
+
+#: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
+CONNECTIONS_MAX = 10_000
+
+#: How long one frame may take: this, and its size at this rate. Slower peers keep memory that others need.
+FRAME_TIME_S = 30.0
+FRAME_BYTES_PER_SECOND = 64 * KIB
+
+#: Answers that wait for one peer before nothing more is read from it, and how long it may take none of them.
+OUTBOX_SIZE = 8 * MIB
+SEND_STALL_S = 60.0
+
+#: How long, and for how much, a connection is read behind its last frame: a reset would swallow that frame.
+LINGER_S = 1.0
+LINGER_SIZE = 1 * MIB
+
+#: Silence after which a connection ends: published version 1 clients may be silent for long, version 2 has pings.
+V1_IDLE_S = 300.0
+KEEPALIVE_MS = 10_000
+IDLE_MS = 30_000
+
+#: Subscriptions of one connection, and requests it may have under way beside them.
+SUBSCRIPTIONS_MAX = 256
+REQUESTS_MAX = 1_024
+
 # --- measuring -------------------------------------------------------------------------------------------------
 
 #: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.
