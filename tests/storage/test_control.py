@@ -376,7 +376,14 @@ COMPOUND = Compound((Ceiling(3, 2000, 1000), CursorCommit("a", 3, 3, 12, 8)))
         (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":NaN},"created_ms":0}'),
         (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":"\\ud800"},"created_ms":0}'),
         (2, b'{"topic_id":true,"name":"events","epoch":3,"config":{},"created_ms":0}'),
-        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":' + b'{"a":' * 5000 + b"1" + b"}" * 5000 + b',"created_ms":0}'),
+        (
+            2,
+            b'{"topic_id":3,"name":"events","epoch":3,"config":'
+            + b'{"a":' * 5000
+            + b"1"
+            + b"}" * 5000
+            + b',"created_ms":0}',
+        ),
         (4, b'{"topic_id":3,"before":[],"after":{}}'),
         (5, Ceiling(3, 2000, 1000).encode() + b"\0"),
         (5, b"\x03\0\0\0\1\0\0\0" + bytes(16)),

@@ -1,9 +1,9 @@
 """Payloads of version 1 frames, gathered into one block: a run of small ingest frames is stored as one batch.
 
-A payload that is exactly a run of records, `[type u8][length u32][value]` each and a type FF of length 0 only, keeps its
-bytes and its boundaries wherever its records are stored; so payloads of one topic, one behind the other, are one block.
-Everything else ends the run: another topic, other flags, an empty payload, and one that is no run of records, which has
-to stay a unit of its own.
+A payload that is exactly a run of records, `[type u8][length u32][value]` each and a type FF of length 0 only, keeps
+its bytes and its boundaries wherever its records are stored; so payloads of one topic, one behind the other, are one
+block. Everything else ends the run: another topic, other flags, an empty payload, and one that is no run of records,
+which has to stay a unit of its own.
 
 INV-PAYLOAD-BOUNDS: no byte outside a frame is read and none outside `block` is written, whatever the bytes say.
 """

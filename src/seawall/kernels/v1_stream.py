@@ -6,8 +6,8 @@ for an extended record, whose header version 1 sees as that of a record of type 
     stored    [FF][type u16][length u32][value]
     shown     [7E][length + 2 u32][type u16][value]
 
-Units that are not live are left out, and so is what lies before the wanted offset; one that the offset lies inside of is
-shown from that byte. The first unit comes whole however little is asked for, as far as the memory for it goes; every
+Units that are not live are left out, and so is what lies before the wanted offset; one that the offset lies inside of
+is shown from that byte. The first unit comes whole however little is asked for, as far as the memory for it goes; every
 other one only if it ends within what is asked for. Compressed batches stop a run: the caller shows their plain block.
 
 INV-SHOW-BOUNDS: no byte outside a block is read and none outside `out` is written, whatever the bytes say. That each
@@ -28,8 +28,8 @@ from seawall.kernels.segments import INDEX_ENTRY, Entries
 
 Integers = npt.NDArray[np.int64]
 
-#: What became of a run: all of it was looked at; the next unit has no room; the next batch is compressed; a block is not
-#: as many records as its batch says.
+#: What became of a run: all of it was looked at; the next unit has no room; the next batch is compressed; a block is
+#: not as many records as its batch says.
 SHOW_DONE = 0
 SHOW_FULL = 1
 SHOW_COMPRESSED = 2

@@ -91,8 +91,13 @@ class TopicCreate(_Document):
 
     def document(self) -> JsonObject:
         """The block as JSON."""
-        named = {"topic_id": self.topic_id, "name": self.name, "epoch": self.epoch}
-        return {**named, "config": dict(self.config), "created_ms": self.created_ms}
+        return {
+            "topic_id": self.topic_id,
+            "name": self.name,
+            "epoch": self.epoch,
+            "config": dict(self.config),
+            "created_ms": self.created_ms,
+        }
 
     @classmethod
     def from_document(cls, document: JsonObject) -> Self:
