@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TypeVar
 
 from seawall.config import FabricConfig
-from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TopicId
+from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
@@ -107,9 +107,10 @@ class OrderedStore(Store):
         """Change settings of a topic."""
         return self._ordered(partial(super().configure_topic, name, changes), self.catalog.named(name).topic_id)
 
-    def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
         """Keep how far an owner has read; durable when this returns."""
-        self._ordered(partial(super().commit_cursor, owner, name, next_seq), self.catalog.named(name).topic_id)
+        commit = partial(super().commit_cursor, owner, name, next_seq, offset)
+        self._ordered(commit, self.catalog.named(name).topic_id)
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both: of those that were ordered before."""

@@ -98,7 +98,9 @@ class Lwp2Session:
     def _take(self, kind: int, command: int, request_id: int, payload: bytes) -> None:
         """One frame that is no batch of a session."""
         if not self._is_welcome and (self._is_greeting or (kind, command) != (Kind.CONTROL, Command.HELLO)):
-            self._close(ErrorCode.WRONG_STATE, "the first frame is HELLO, and WELCOME comes before the next", request_id)
+            self._close(
+                ErrorCode.WRONG_STATE, "the first frame is HELLO, and WELCOME comes before the next", request_id
+            )
         elif kind == Kind.KEEPALIVE:
             if command == KeepaliveCommand.PING:
                 self._connection.write(encode_pong(request_id))
