@@ -346,6 +346,21 @@ V1_IDLE_S = 300.0
 KEEPALIVE_MS = 10_000
 IDLE_MS = 30_000
 
+KEEPALIVE_MS_MIN = 100
+
+#: How long a connection that ends may take to answer what is under way.
+DRAIN_S = 5.0
+
+#: Bytes of batches in one frame to a reader, but for a single larger batch: as many as its count of chunks can count,
+#: were all of them of the smallest size.
+FETCH_SIZE_MAX = 4 * MIB
+
+#: Bytes from which a stretch of a file is sent without passing through this process.
+SEND_FILE_SIZE_MIN = 32 * KIB
+
+#: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
+PUSH_UNSENT_SIZE = 1 * MIB
+
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024

@@ -46,6 +46,10 @@ class StoreQuestions:
         topic = self.catalog.named(name)
         return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
 
+    def topic_log(self, topic_id: TopicId) -> TopicLog | None:
+        """The segments of a topic, if it has any: for questions that lookups in its indexes answer."""
+        return self._logs.get(topic_id)
+
     # --- the byte stream of version 1 ----------------------------------------------------------------------------
 
     def plan_stream(self, name: str, read: StreamRead) -> bool:

@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._own_end = 0
         self._state = np.zeros(frames.STATE_SIZE, np.int64)
         self._needed = 0
-        self._outbox: deque[bytes | _FilePiece] = deque()
+        self._outbox: deque[bytes | memoryview | _FilePiece] = deque()
         self._outbox_size = 0
         self._sender: FileSender | None = None
         self._written = 0
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing more can be written."""
         return self._is_finishing or self._transport.is_closing()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send bytes behind everything that was written before."""
         if self.is_closing or not data:
             return
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what waits behind a file, and files once nothing is before them."""
         while self._outbox and not self._transport.is_closing():
             first = self._outbox[0]
-            if isinstance(first, bytes):
+            if not isinstance(first, _FilePiece):
                 self._outbox.popleft()
                 self._outbox_size -= len(first)
                 self._transport.write(first)
@@ -430,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.remove_writer(self._sender.fileno())
             self._sender.close()
         for piece in self._outbox:
-            if not isinstance(piece, bytes):
+            if isinstance(piece, _FilePiece):
                 piece.release()
         self._outbox.clear()
         self._listener.forget(self)
