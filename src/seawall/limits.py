@@ -70,6 +70,11 @@ SESSION_WINDOW_SIZE = 32 * MIB
 V1_KEEPALIVE_BURST = 64
 V1_KEEPALIVE_PER_SECOND = 10
 
+#: Ingest of one version 1 connection that is not acked; what comes behind it is not read. Published clients send a
+#: thousand frames and more before they look for an ack.
+V1_UNACKED_FRAMES_MAX = 16_384
+V1_UNACKED_SIZE_MAX = 64 * MIB
+
 #: One receive of a decoder: large enough to amortise the call, small enough to have one for each connection.
 RECEIVE_SIZE = 64 * KIB
 

@@ -43,8 +43,7 @@ def opened(path: Path, brokers: int = 0, **config: int) -> Iterator[EmbeddedLog]
 
 
 def store_of(log: EmbeddedLog) -> Store:
-    with log.queue.looking() as store:
-        assert store is not None
+    with log.queue.exclusive() as store:
         return store
 
 

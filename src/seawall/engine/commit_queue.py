@@ -204,16 +204,6 @@ class CommitQueue:
         finally:
             self.hand_on()
 
-    @contextmanager
-    def looking(self, timeout_s: float = -1) -> Iterator[Store | None]:
-        """The store, for questions; None if others have it for longer than `timeout_s`, where that is not negative."""
-        has_it = self.state.acquire(timeout=timeout_s)
-        try:
-            yield self._store if has_it else None
-        finally:
-            if has_it:
-                self.state.release()
-
     def place_ahead(self) -> None:
         """Bring what waits in the log to its places while others go on, so that a checkpoint has less to do."""
         store = self._store

@@ -80,7 +80,6 @@ class EmbeddedLog:
         self._refusal: str | None = None
         #: A topic, for who needs no look at what it holds.
         self.topic_named = store.topic_named
-        self.topic_with_id = store.topic_with_id
         self.queue = CommitQueue(store)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)

@@ -1,8 +1,8 @@
 """Byte offsets over seqs: a topic as the one stream of bytes that version 1 reads, from 0 for ever.
 
-The stream is the plain blocks of all batches, one behind the other. Each batch has the offset of its first byte since
-it was numbered; nothing is ever counted again from what survives. Batches that are gone and records that were deleted
-are holes: reading steps to the next byte that is kept, and `next_offset` says so.
+The stream is the plain blocks of all batches, one behind the other. Each batch has had the offset of its first byte
+since it was numbered; nothing is ever counted again from what survives. Batches that are gone and records that were
+deleted are holes: reading steps to the next byte that is kept, and `next_offset` says so.
 
     floor ≤ offset < end     bytes, from the middle of a record too
     offset = end             nothing yet

@@ -117,7 +117,6 @@ class Store(Changeable, StoreQuestions):
         self._catalog = catalog
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
-        self.topic_with_id = catalog.find
         self.sessions = sessions
 
     @property
