@@ -19,7 +19,7 @@ from seawall.errors import (
 from seawall.wire.ack_rows import ACK_ROW, Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
-from seawall.wire.codes import POSITION_UNKNOWN, AckStatus, Codec, ErrorCode
+from seawall.wire.codes import AckStatus, Codec, ErrorCode
 from seawall.wire.records import encode_raw
 
 LINK, OTHER_LINK = object(), object()
@@ -79,7 +79,7 @@ def test_a_lone_record_is_sent_at_once() -> None:
     outgoing = machine()
     batch = add(outgoing)
     assert send_all(outgoing) == [1]
-    assert outgoing.acked(LINK, 1, ok(1)) is AckStatus.OK
+    assert outgoing.acked(ok(1)) is AckStatus.OK
     assert (batch.is_done, batch.error, batch.base_seq, batch.position) == (True, None, 10, 101)
     assert outgoing.take_decided() == [batch]
     assert outgoing.take_decided() == []
@@ -94,7 +94,7 @@ def test_records_are_gathered_while_others_are_on_their_way() -> None:
     assert send_all(outgoing) == []
     assert len(set(gathered)) == 1
     assert gathered[0].record_count == 5
-    outgoing.acked(LINK, 1, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [2]
 
 
@@ -126,7 +126,7 @@ def test_another_topic_begins_another_batch() -> None:
     first, second = add(outgoing), add(outgoing, topic_id=TopicId(4))
     assert first is not second
     assert send_all(outgoing) == [1]
-    outgoing.acked(LINK, 1, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [2]
 
 
@@ -143,10 +143,10 @@ def test_no_number_is_sent_beyond_the_window() -> None:
     outgoing = machine(window=4)
     fill(outgoing, 6)
     assert send_all(outgoing) == [1, 2, 3, 4]
-    outgoing.acked(LINK, 4, ok(2, 3, 4))
+    outgoing.acked(ok(2, 3, 4))
     # INV-OUTGOING-WINDOW: 5 would lie a window above 1, which is not decided.
     assert send_all(outgoing) == []
-    outgoing.acked(LINK, 4, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [5, 6]
 
 
@@ -155,7 +155,7 @@ def test_no_more_bytes_are_sent_than_the_window_has() -> None:
     outgoing.window_bytes = 25
     fill(outgoing, 3)
     assert send_all(outgoing) == [1, 2]
-    outgoing.acked(LINK, 1, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [3]
 
 
@@ -164,7 +164,7 @@ def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
     outgoing.window_bytes = 5
     fill(outgoing, 2)
     assert send_all(outgoing) == [1]
-    outgoing.acked(LINK, 1, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [2]
 
 
@@ -177,7 +177,7 @@ def test_what_was_sent_on_a_lost_connection_is_sent_again_under_its_number() -> 
     outgoing.lost(LINK)
     assert send_all(outgoing, link=OTHER_LINK) == [1, 3]
     assert [outgoing.frame_of(batch, 0)[1] for batch in (first, third)] == blocks
-    outgoing.acked(OTHER_LINK, 3, rows((1, AckStatus.DUPLICATE, 0), (2, AckStatus.DUPLICATE, 0), (3, AckStatus.OK, 0)))
+    outgoing.acked(rows((1, AckStatus.DUPLICATE, 0), (2, AckStatus.DUPLICATE, 0), (3, AckStatus.OK, 0)))
     # What we sent twice repeats nothing that the caller knows of.
     assert not first.is_duplicate
     assert outgoing.is_empty
@@ -187,7 +187,7 @@ def test_a_repetition_of_the_caller_is_told() -> None:
     outgoing = machine()
     (batch,) = outgoing.add_numbered("events", TOPIC, [block()], 5, 0)
     assert send_all(outgoing) == [5]
-    outgoing.acked(LINK, 5, rows((5, AckStatus.DUPLICATE, 0)))
+    outgoing.acked(rows((5, AckStatus.DUPLICATE, 0)))
     assert batch.is_duplicate
     assert outgoing.next_number == 6
 
@@ -196,12 +196,12 @@ def test_a_batch_that_is_sent_back_waits_for_those_before_it() -> None:
     outgoing = machine()
     fill(outgoing, 3)
     send_all(outgoing)
-    assert outgoing.acked(LINK, 0, rows((3, AckStatus.RETRY, 0))) is AckStatus.OK
+    assert outgoing.acked(rows((3, AckStatus.RETRY, 0))) is AckStatus.OK
     assert send_all(outgoing) == []
-    outgoing.acked(LINK, 2, ok(1, 2))
+    outgoing.acked(ok(1, 2))
     assert send_all(outgoing) == [3]
     # Sent back though nothing is before it: the server needs a pause.
-    assert outgoing.acked(LINK, 3, rows((3, AckStatus.RETRY, 0))) is AckStatus.RETRY
+    assert outgoing.acked(rows((3, AckStatus.RETRY, 0))) is AckStatus.RETRY
     outgoing.refused(0, 50)
     assert send_all(outgoing, now_ns=49) == []
     assert outgoing.due_ns() == 50
@@ -221,7 +221,7 @@ def test_an_unknown_fate_wants_another_connection() -> None:
     outgoing = machine()
     fill(outgoing, 2)
     send_all(outgoing)
-    assert outgoing.acked(LINK, 2, rows((1, AckStatus.OK, 0), (2, AckStatus.UNKNOWN, 0))) is AckStatus.UNKNOWN
+    assert outgoing.acked(rows((1, AckStatus.OK, 0), (2, AckStatus.UNKNOWN, 0))) is AckStatus.UNKNOWN
     outgoing.lost(LINK)
     assert send_all(outgoing) == [2]
 
@@ -241,7 +241,7 @@ def test_a_refusal_is_an_error_and_may_leave_its_number_free(
     outgoing = machine()
     (batch,) = fill(outgoing, 1)
     send_all(outgoing)
-    outgoing.acked(LINK, 1, rows((1, AckStatus.REJECTED, int(reason))))
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(reason))))
     assert isinstance(batch.error, error)
     assert outgoing.take_error() is batch.error
     assert outgoing.take_error() is None
@@ -253,14 +253,14 @@ def test_a_free_number_counts_for_the_window() -> None:
     outgoing = machine(window=3)
     fill(outgoing, 4)
     assert send_all(outgoing) == [1, 2, 3]
-    outgoing.acked(LINK, 1, rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_NOT_FOUND))))
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_NOT_FOUND))))
     assert outgoing.next_number == 1
     assert send_all(outgoing) == [1]
     assert outgoing.lowest_undecided == 1
     fill(outgoing, 1)
-    outgoing.acked(LINK, 3, ok(2, 3))
+    outgoing.acked(ok(2, 3))
     assert send_all(outgoing) == []
-    outgoing.acked(LINK, 3, ok(1))
+    outgoing.acked(ok(1))
     assert send_all(outgoing) == [4]
 
 
@@ -268,19 +268,9 @@ def test_a_late_refusal_of_what_counted_as_done_is_reported() -> None:
     outgoing = machine(ack=1)
     fill(outgoing, 1)
     send_all(outgoing)
-    outgoing.acked(LINK, 1, ok(1))
-    outgoing.acked(LINK, 1, rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_DELETED))))
+    outgoing.acked(ok(1))
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_DELETED))))
     assert isinstance(outgoing.take_error(), NotFoundError)
-
-
-def test_who_does_not_care_is_told_by_the_number_that_all_are_decided_to() -> None:
-    outgoing = machine(ack=0)
-    batches = fill(outgoing, 3)
-    send_all(outgoing)
-    outgoing.acked(LINK, 2, rows())
-    assert [batch.is_done for batch in batches] == [True, True, False]
-    assert batches[0].base_seq == 0
-    assert batches[0].position == POSITION_UNKNOWN
 
 
 def test_giving_up_tells_what_may_have_happened_from_what_did_not() -> None:

@@ -441,11 +441,19 @@ def test_callbacks_are_called_once_and_may_publish(server: ScriptedServer, log: 
 
 
 def test_ack_level_0_counts_as_done_at_once(server: ScriptedServer, log: RemoteLog) -> None:
-    server.script.on_ack = lambda _peer, _entries: []
+    levels: list[int] = []
+
+    def note(_peer: Peer, header: BatchHeader) -> bool:
+        levels.append(header.ack_level)
+        return True
+
+    server.script.on_batch = note
     with log.publisher("events", ack=0, batch_size=1) as publisher:
         delivery = publisher.publish([b"one", b"two"])
         assert delivery.done
         assert (delivery.record_count, list(delivery.seqs), delivery.position) == (2, [], 0)
+        assert delivery.result() is delivery
+    assert levels == [1]
     assert stored(log) == [b"one", b"two"]
 
 

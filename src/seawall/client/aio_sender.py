@@ -160,11 +160,11 @@ class AsyncSender:
                 self._timer.cancel()
             self._timer = self._loop.call_later(seconds(due_ns - now_ns), self._push)
 
-    def _heard(self, connection: AsyncConnection, frame: Frame) -> None:
+    def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
         header, outgoing = frame.header, self._outgoing
         if header.kind == Kind.ACK:
             outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
-            worst = outgoing.acked(connection, header.id, ack_rows(frame.payload))
+            worst = outgoing.acked(ack_rows(frame.payload))
             if outgoing.decided:
                 self._pressure.succeeded()
             if worst is AckStatus.RETRY:

@@ -233,8 +233,8 @@ class Outgoing:
 
     # --- verdicts --------------------------------------------------------------------------------------------------
 
-    def acked(self, connection: object, through: int, rows: Rows) -> AckStatus:
-        """What an ACK says of batches that were sent on a connection; the worst that the sender has to act on.
+    def acked(self, rows: Rows) -> AckStatus:
+        """What an ACK says of batches; the worst that the sender has to act on.
 
         UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
         """
@@ -263,10 +263,6 @@ class Outgoing:
                 sent_back.add(client_seq)
             else:
                 worst = AckStatus.UNKNOWN
-        if not self._ack:
-            for batch in [each for each in self._numbered.values() if each.connection is connection]:
-                if batch.client_seq <= through:
-                    self._decide(batch, None)
         if worst is AckStatus.OK and self.lowest_undecided in sent_back:
             return AckStatus.RETRY
         return worst

@@ -10,7 +10,8 @@ connection is stored once. Records of several calls share a batch while others a
 A thread sends and receives where nobody waits.
 
 `ack` says when a delivery counts as done: 0 at once, 1 when its records have their place in the order, 2 (default) when
-they are durable in the topic's class. Failures are reported whatever the level.
+they are durable in the topic's class. Failures are reported whatever the level, so the server is asked for level 1 at
+least: what nobody answers could not be sent again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class PublisherOptions:
     def outgoing(self) -> Outgoing:
         """The machine of such a publisher."""
         return Outgoing(
-            ack=self.ack,
+            ack=max(self.ack, int(AckLevel.ORDERED)),
             batch_size=self.batch_size,
             linger_ns=int(self.linger_s * 1e9),
             codec=_CODECS[self.compression],

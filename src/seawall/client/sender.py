@@ -222,7 +222,7 @@ class Sender:
             try:
                 connection.flush()
                 for frame in connection.receive():
-                    self._heard(connection, frame)
+                    self._heard(frame)
             except (ConnectionError, ProtocolError) as error:
                 self._drop(connection, error)
         self._push(self._clock.monotonic_ns())
@@ -269,12 +269,12 @@ class Sender:
             if connection.is_clogged:
                 self._waker.wake()
 
-    def _heard(self, connection: Connection, frame: Frame) -> None:
+    def _heard(self, frame: Frame) -> None:
         header = frame.header
         if header.kind == Kind.ACK:
             outgoing = self._outgoing
             outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
-            worst = outgoing.acked(connection, header.id, ack_rows(frame.payload))
+            worst = outgoing.acked(ack_rows(frame.payload))
             if outgoing.decided:
                 self._pressure.succeeded()
             if worst is AckStatus.RETRY:
