@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seawall.client.aio_remote_log import AsyncRemoteLog
+    from seawall.client.remote_log import RemoteLog
     from seawall.config import Config
     from seawall.engine.aio import AsyncLog
     from seawall.engine.embedded import EmbeddedLog
@@ -41,6 +43,33 @@ def open_async(path: str | Path, *, brokers: int = 0, **settings: object) -> Asy
     from seawall.engine.aio import AsyncLog
 
     return AsyncLog(path, config=_config(settings), brokers=brokers)
+
+
+def connect(
+    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+) -> RemoteLog:
+    """A log that lies behind a server: `seawall.connect("seawall://host:1992")` has the words of `seawall.open`.
+
+    `timeout_s` is how long an answer may take and a lost server is looked for; `name` is what the server calls us.
+    """
+    from seawall.client.remote_log import RemoteLog
+    from seawall.client.targets import parse_target
+
+    return RemoteLog(
+        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+    )
+
+
+def connect_async(
+    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+) -> AsyncRemoteLog:
+    """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
+    from seawall.client.aio_remote_log import AsyncRemoteLog
+    from seawall.client.targets import parse_target
+
+    return AsyncRemoteLog(
+        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+    )
 
 
 def _config(settings: dict[str, object]) -> Config:

@@ -37,8 +37,9 @@ from seawall.errors import ConfigError
 Value: TypeAlias = bool | int | float | str
 
 ENVIRONMENT_PREFIX = "SEAWALL_"
-#: Names the file itself, so it is no setting.
+#: Names the file itself, so it is no setting; nor is what a client shows to a server.
 FILE_VARIABLE = "SEAWALL_CONFIG"
+TOKEN_VARIABLE = "SEAWALL_TOKEN"
 
 # --- rules: which values a setting takes -----------------------------------------------------------------------
 
@@ -402,11 +403,11 @@ def _from_file(path: str) -> Iterator[_Given]:
 def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
     keys = {declared.variable: key for key, declared in SETTINGS.items()}
     for variable, raw in environ.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable == FILE_VARIABLE:
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (FILE_VARIABLE, TOKEN_VARIABLE):
             continue
         given = _Given(keys.get(variable, ""), raw, f"environment {variable}")
         if not given.key:
-            raise _unknown(f"setting {variable}", variable, [*keys, FILE_VARIABLE], given)
+            raise _unknown(f"setting {variable}", variable, [*keys, FILE_VARIABLE, TOKEN_VARIABLE], given)
         yield given
 
 

@@ -70,6 +70,11 @@ SESSION_WINDOW_SIZE = 32 * MIB
 V1_KEEPALIVE_BURST = 64
 V1_KEEPALIVE_PER_SECOND = 10
 
+#: Ingest of one version 1 connection that is not acked; what comes behind it is not read. Published clients send a
+#: thousand frames and more before they look for an ack.
+V1_UNACKED_FRAMES_MAX = 16_384
+V1_UNACKED_SIZE_MAX = 64 * MIB
+
 #: One receive of a decoder: large enough to amortise the call, small enough to have one for each connection.
 RECEIVE_SIZE = 64 * KIB
 
@@ -316,6 +321,54 @@ GAP_SILENCE_MS = 30_000
 
 #: Publishers whose windows one worker has in memory; the others wait in storage.
 WORKER_CLIENTS_MAX = 100_000
+
+# --- server ------------------------------------------------------------------------------------------------------
+
+#: Memory that the connections of a loop receive into, one at a time: a receive that amortises its call, and frames that
+#: are not larger than a quarter of it need no memory of their own.
+SERVER_RECEIVE_SIZE = 1 * MIB
+
+#: Frames that one look at received bytes finds; it looks again while there are more.
+SERVER_FRAME_ROWS = 4_096
+
+#: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
+CONNECTIONS_MAX = 10_000
+
+#: How long one frame may take: this, and its size at this rate. Slower peers keep memory that others need.
+FRAME_TIME_S = 30.0
+FRAME_BYTES_PER_SECOND = 64 * KIB
+
+#: Answers that wait for one peer before nothing more is read from it, and how long it may take none of them.
+OUTBOX_SIZE = 8 * MIB
+SEND_STALL_S = 60.0
+
+#: How long, and for how much, a connection is read behind its last frame: a reset would swallow that frame.
+LINGER_S = 1.0
+LINGER_SIZE = 1 * MIB
+
+#: Silence after which a connection ends: published version 1 clients may be silent for long, version 2 has pings.
+V1_IDLE_S = 300.0
+KEEPALIVE_MS = 10_000
+IDLE_MS = 30_000
+
+KEEPALIVE_MS_MIN = 100
+
+#: How long a connection that ends may take to answer what is under way.
+DRAIN_S = 5.0
+
+#: Bytes of batches in one frame to a reader, but for a single larger batch: as many as its count of chunks can count,
+#: were all of them of the smallest size.
+FETCH_SIZE_MAX = 4 * MIB
+
+#: Bytes from which a stretch of a file is sent without passing through this process.
+SEND_FILE_SIZE_MIN = 32 * KIB
+
+#: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
+PUSH_UNSENT_SIZE = 1 * MIB
+
+#: Subscriptions of one connection, and requests it may have under way beside them.
+SUBSCRIPTIONS_MAX = 256
+REQUESTS_MAX = 1_024
 
 # --- measuring -------------------------------------------------------------------------------------------------
 

@@ -74,8 +74,8 @@ REFERENCE = Reference(append_header(), segment_first_seq=4, file_position=4096)
 EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (REFERENCE, append_header().header_bytes() + struct.pack("<QQ", 4, 4096)),
     (
-        TopicCreate(3, "events", 3, {"ttl_ms": 5, "dead_letter": None}),
-        b'{"topic_id":3,"name":"events","epoch":3,"config":{"ttl_ms":5,"dead_letter":null}}',
+        TopicCreate(3, "events", 3, {"ttl_ms": 5, "dead_letter": None}, 1_700_000_000_123),
+        b'{"topic_id":3,"name":"events","epoch":3,"config":{"ttl_ms":5,"dead_letter":null},"created_ms":1700000000123}',
     ),
     (
         TopicDelete(3, "events", 3, {"ttl_ms": 5}),
@@ -368,15 +368,22 @@ COMPOUND = Compound((Ceiling(3, 2000, 1000), CursorCommit("a", 3, 3, 12, 8)))
         (99, b""),
         (1, REFERENCE.encode()[:-1]),
         (1, REFERENCE.encode()[:20] + b"\xff" + REFERENCE.encode()[21:]),
-        (2, b'{"topic_id":3, "name":"events","epoch":3,"config":{}}'),
-        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{},"more":1}'),
-        (2, b'{"name":"events","topic_id":3,"epoch":3,"config":{}}'),
-        (2, b'{"topic_id":3,"topic_id":3,"name":"events","epoch":3,"config":{}}'),
-        (2, b'{"topic_id":3,"name":"../events","epoch":3,"config":{}}'),
-        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":NaN}}'),
-        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":"\\ud800"}}'),
-        (2, b'{"topic_id":true,"name":"events","epoch":3,"config":{}}'),
-        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":' + b'{"a":' * 5000 + b"1" + b"}" * 5001),
+        (2, b'{"topic_id":3, "name":"events","epoch":3,"config":{},"created_ms":0}'),
+        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{},"created_ms":0,"more":1}'),
+        (2, b'{"name":"events","topic_id":3,"epoch":3,"config":{},"created_ms":0}'),
+        (2, b'{"topic_id":3,"topic_id":3,"name":"events","epoch":3,"config":{},"created_ms":0}'),
+        (2, b'{"topic_id":3,"name":"../events","epoch":3,"config":{},"created_ms":0}'),
+        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":NaN},"created_ms":0}'),
+        (2, b'{"topic_id":3,"name":"events","epoch":3,"config":{"x":"\\ud800"},"created_ms":0}'),
+        (2, b'{"topic_id":true,"name":"events","epoch":3,"config":{},"created_ms":0}'),
+        (
+            2,
+            b'{"topic_id":3,"name":"events","epoch":3,"config":'
+            + b'{"a":' * 5000
+            + b"1"
+            + b"}" * 5000
+            + b',"created_ms":0}',
+        ),
         (4, b'{"topic_id":3,"before":[],"after":{}}'),
         (5, Ceiling(3, 2000, 1000).encode() + b"\0"),
         (5, b"\x03\0\0\0\1\0\0\0" + bytes(16)),

@@ -15,19 +15,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall.broker.watermarks import Pressure, Watermarks
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.records import Records
-from seawall.kernels import broker_acks, broker_ring
+from seawall.kernels import arriving, broker_acks, broker_ring
 from seawall.kernels.atomics import load_acquire_u64
 from seawall.limits import BROKER_ANSWERS_MAX
 from seawall.wire.codes import AckLevel
+
+Verdicts: TypeAlias = npt.NDArray[np.int64]
 
 assert broker_ring.TOKEN_WORD == records.PBR_TOKEN == records.RESULT_TOKEN
 assert (broker_ring.TAIL_CLAIMED, broker_ring.TAIL_BLOG_CLAIMED) == (records.TAIL_CLAIMED, records.TAIL_BLOG_CLAIMED)
@@ -57,6 +60,17 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrived:
+    """What became of judged batches: `count` of them, `size` bytes, have slots from `first` on; `rows` are handled."""
+
+    stop: Stop
+    count: int
+    size: int
+    first: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDefaults:
     """What batches get that leave order and ack level to their topic."""
 
@@ -68,7 +82,17 @@ class BrokerRing:
     """The pending batch ring of one broker, from the broker's side."""
 
     __slots__ = (
-        *("_answers", "_blog", "_completion", "_control", "_control_words", "_entries", "_pending", "_progress"),
+        *(
+            "_answers",
+            "_arrived",
+            "_blog",
+            "_completion",
+            "_control",
+            "_control_words",
+            "_entries",
+            "_pending",
+            "_progress",
+        ),
         *("_results", "_result_words", "_slots", "_state", "_tails", "_watermarks", "broker", "stuck"),
     )
 
@@ -91,6 +115,7 @@ class BrokerRing:
         self._state = np.zeros(broker_ring.STATE_SIZE, np.int64)
         self._state[broker_ring.BROKER] = broker
         self._progress = np.zeros(broker_ring.PROGRESS_SIZE, np.int64)
+        self._arrived = np.zeros(arriving.PROGRESS_SIZE, np.int64)
         self._answers = np.zeros(BROKER_ANSWERS_MAX, broker_acks.ANSWER_ROW)
         self._watermarks = watermarks or Watermarks()
         #: Slots of the broker before this one that became NOPs.
@@ -131,6 +156,21 @@ class BrokerRing:
         )
         count, first, consumed = self._progress.tolist()
         return Published(Stop(code), count, first, consumed)
+
+    def publish_judged(
+        self, buffer: Bytes, rows: Records, verdicts: Verdicts, owner: int, orders: Bytes, levels: Bytes
+    ) -> Arrived:
+        """Publish those batches of some frames that were judged TAKEN (`kernels.arriving`), as many as have room.
+
+        One that never fits is refused in `verdicts`; rows that were not handled are the caller's.
+        """
+        code = arriving.publish_judged(
+            *(buffer, rows, verdicts, owner, orders, levels, self.term),
+            *(self._state, self._tails, self._completion, self._pending),
+            *(self._entries, self._slots, self._blog, self._arrived),
+        )
+        count, size, first, handled = self._arrived.tolist()
+        return Arrived(Stop(code), count, size, first, handled)
 
     def reserve(self, size: int, deadline_ns: int) -> int | None:
         """Claim a slot for a batch of `size` bytes that is still to come: its index, or None without room."""

@@ -1,4 +1,4 @@
-"""`seawall pub`: publish lines, JSON lines or a whole file to a topic of a data directory.
+"""`seawall pub`: publish lines, JSON lines or a whole file to a topic of a data directory, or of a server.
 
 Input is read piece by piece (`input.py`) and published in batches. Each batch is durable in the topic's class before
 the next is read; if one fails, standard error says how much of the input is in the log. On a terminal a bar on standard
@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import click
 
-from seawall.cli.data_directory import data_option, json_option, open_data, print_json
+from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
+from seawall.cli.log_place import open_place, place_options
 from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
-    from seawall.engine.embedded import EmbeddedLog
+    from seawall.cli.log_place import OpenLog
     from seawall.engine.records import Publishable
 
 _FORMATS: Final = ("lines", "json", "raw")
@@ -47,7 +48,7 @@ _BATCH_RECORDS: Final = 10_000
     help="Lines in one publish at most.",
 )
 @click.option("--create", is_flag=True, help="Create the topic, and the data directory, where they are missing.")
-@data_option
+@place_options
 @json_option
 def pub(
     topic: str,
@@ -73,7 +74,8 @@ def pub(
         raise click.UsageError("--key-field needs --format json.")
     with ExitStack() as stack:
         source, size = _open_input(file, stack)
-        log = stack.enter_context(open_data(data, create=create))
+        log = open_place(data, create=create)
+        stack.callback(log.close)
         if create and topic not in log.topics():
             log.create_topic(topic)
         log.describe(topic)
@@ -93,7 +95,7 @@ class _Done:
 
 
 def _publish_all(
-    log: EmbeddedLog, topic: str, batches: Iterator[tuple[Publishable, int]], advance: Callable[[int], None]
+    log: OpenLog, topic: str, batches: Iterator[tuple[Publishable, int]], advance: Callable[[int], None]
 ) -> _Done:
     done = _Done()
     begun = time.monotonic()

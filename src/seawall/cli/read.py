@@ -1,7 +1,7 @@
 """`seawall read`: print the records of a topic, from one place to another, and end.
 
-It looks at the directory (`engine/view.py`): no lock is needed and nothing is changed. The forms of a record are those
-of `selection.py`; `seawall sub` goes on where this ends.
+It looks at the directory (`engine/view.py`), or asks a server: no lock is needed and nothing is changed. The forms of a
+record are those of `selection.py`; `seawall sub` goes on where this ends.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seawall.cli.data_directory import data_option, look_at_data
+from seawall.cli.log_place import look_at, place_options
 from seawall.cli.selection import END, Place, Selection, print_chosen, selection_options
 
 if TYPE_CHECKING:
+    from seawall.cli.log_place import ReadableLog
     from seawall.engine.embedded import Start
-    from seawall.engine.view import ReadOnlyLog
 
 
 @click.command()
 @click.argument("topic")
 @selection_options("earliest", "latest")
-@data_option
+@place_options
 def read(topic: str, start: Start, until: Place | None, limit: int | None, form: str, data: Path) -> None:
     """Print the records of TOPIC up to its present end.
 
@@ -33,12 +33,12 @@ def read(topic: str, start: Start, until: Place | None, limit: int | None, form:
     Example:
       seawall read events --from 2030-01-31T12:00:00Z --limit 10 --format json
     """
-    with look_at_data(data) as view:
-        selection = select(view, topic, view.start_seq(topic, start), END if until is None else until, limit)
+    with look_at(data) as view:
+        selection = select(view, topic, view.start_seq(topic, start, None), END if until is None else until, limit)
         print_selected(view, topic, selection, form)
 
 
-def select(view: ReadOnlyLog, topic: str, start_seq: int, until: Place | None, limit: int | None) -> Selection:
+def select(view: ReadableLog, topic: str, start_seq: int, until: Place | None, limit: int | None) -> Selection:
     """A selection from a seq on; without a bound it has no end."""
     from datetime import datetime
 
@@ -47,7 +47,7 @@ def select(view: ReadOnlyLog, topic: str, start_seq: int, until: Place | None, l
     return Selection(start_seq, last_seq=last_seq if isinstance(last_seq, int) else None, before=before, limit=limit)
 
 
-def print_selected(view: ReadOnlyLog, topic: str, selection: Selection, form: str) -> bool:
+def print_selected(view: ReadableLog, topic: str, selection: Selection, form: str) -> bool:
     """Print the next piece after another until there is none in the picture; whether there was one."""
     printed = False
     while not selection.is_done and (items := view.read(topic, selection.next_seq)):

@@ -4,6 +4,8 @@ Reading looks at the directory (`engine/view.py`): it needs no lock, so a writer
 printed as soon as they are in its files. Between two looks at a log that has not grown a follower waits `IDLE_SECONDS`,
 and longer where looking takes long, so that following costs a bounded part of a processor.
 
+With `--url` the server is asked, and answers when something comes; commits and writers do not keep each other out.
+
 A commit is a change, and a data directory has one process at a time that changes it. So `--commit` holds the lock from
 beginning to end: it is refused while a writer runs, naming that one, and nobody could write what `--follow` waits for.
 Each piece is committed after it was printed: whoever is interrupted in between prints it again, and loses nothing.
@@ -26,16 +28,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from seawall.cli.data_directory import data_option, look_at_data, open_data
+from seawall.cli.log_place import is_remote, look_at, open_place, place_options
 from seawall.cli.read import print_selected, select
 from seawall.cli.selection import END, Place, Selection, selection_options
 
 if TYPE_CHECKING:
+    from seawall.cli.log_place import ReadableLog
     from seawall.engine.embedded import Start
-    from seawall.engine.view import ReadOnlyLog
 
 #: How long a follower waits before it looks again: soon for a person, seldom for a processor.
 IDLE_SECONDS: Final = 0.05
+
+#: How long one question to a server waits for something new.
+_SERVER_SECONDS: Final = 1.0
 
 #: So many times as long as a look takes a follower waits before the next.
 _REST_PER_LOOK: Final = 4
@@ -47,7 +52,7 @@ _REST_PER_LOOK: Final = 4
 @click.option("--follow", is_flag=True, help="Go on at the end and wait for more.")
 @click.option("--owner", metavar="NAME", help="Whose commit `--from committed` and `--commit` mean.")
 @click.option("--commit", is_flag=True, help="Keep durably how far the owner has come; no writer may be running.")
-@data_option
+@place_options
 def sub(
     topic: str,
     start: Start,
@@ -71,8 +76,11 @@ def sub(
     """
     _check(start, until, follow, owner, commit)
     with ExitStack() as stack:
-        log = stack.enter_context(open_data(data)) if commit else None
-        view = stack.enter_context(look_at_data(data))
+        log = open_place(data) if commit else None
+        if log is not None:
+            stack.callback(log.close)
+        view = look_at(data)
+        stack.callback(view.close)
         bound = END if until is None and not follow else until
         selection = select(view, topic, view.start_seq(topic, start, owner), bound, limit)
         while True:
@@ -89,14 +97,21 @@ def _check(start: Start, until: Place | None, follow: bool, owner: str | None, c
         raise click.UsageError("--commit needs --owner NAME.")
     if start == "committed" and owner is None:
         raise click.UsageError("--from committed needs --owner NAME.")
-    if commit and follow:
+    if commit and follow and not is_remote():
         raise click.UsageError("--commit keeps writers out, so there is nothing to --follow; leave one of them away.")
     if follow and until == END:
         raise click.UsageError("--follow goes on behind the end; leave --until end away.")
 
 
-def _await_more(view: ReadOnlyLog, topic: str, selection: Selection) -> None:
+def _await_more(view: ReadableLog, topic: str, selection: Selection) -> None:
     """Wait until the topic has a seq that is wanted."""
+    from seawall.client.remote_log import RemoteLog
+
+    if isinstance(view, RemoteLog):
+        # The server answers as soon as there is something; in between the output is looked at.
+        while not view.wait_for(topic, selection.next_seq, _SERVER_SECONDS):
+            _rest(0)
+        return
     pause = IDLE_SECONDS
     while view.describe(topic).next_seq <= selection.next_seq:
         _rest(pause)

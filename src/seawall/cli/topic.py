@@ -1,4 +1,4 @@
-"""`seawall topic`: make, list, describe, change and delete the topics of a data directory.
+"""`seawall topic`: make, list, describe, change and delete the topics of a data directory, or of a server.
 
 Results go to standard output, as a table or, with `--json`, as JSON with every setting. Deleting asks first, unless
 `--yes` is given. Listing and describing look at the directory, and work beside a writer; the others need its lock.
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from seawall.cli.data_directory import data_option, json_option, look_at_data, open_data, print_json, read_settings
+from seawall.cli.data_directory import json_option, print_json, read_settings
+from seawall.cli.log_place import look_at, open_place, place_options
 
 if TYPE_CHECKING:
+    from seawall.client.commands import RemoteTopic
     from seawall.engine.embedded import TopicInfo
     from seawall.wire.fields import JsonValue
 
@@ -33,7 +35,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Give a setting a value; may be repeated.")
 @click.option("--order", type=click.Choice(["0", "1", "2", "5"]), help="How its records are ordered: --set order=N.")
-@data_option
+@place_options
 @json_option
 def create(name: str, settings: tuple[str, ...], order: str | None, data: Path, as_json: bool) -> None:
     """Create the topic NAME, and the data directory where it is missing.
@@ -43,13 +45,13 @@ def create(name: str, settings: tuple[str, ...], order: str | None, data: Path, 
       seawall topic create events --set ttl_ms=86400000 --set durability=disk
     """
     wanted = read_settings(settings) | ({} if order is None else {"order": int(order)})
-    with open_data(data, create=True) as log:
+    with open_place(data, create=True) as log:
         info = log.create_topic(name, **wanted)
     _show(info, as_json, f"created {name} (topic {info.topic_id})")
 
 
 @topic.command(name="list")
-@data_option
+@place_options
 @json_option
 def list_topics(data: Path, as_json: bool) -> None:
     """List all topics.
@@ -58,7 +60,7 @@ def list_topics(data: Path, as_json: bool) -> None:
     Example:
       seawall topic list --json
     """
-    with look_at_data(data) as view:
+    with look_at(data) as view:
         infos = [view.describe(name) for name in view.topics()]
     if as_json:
         print_json([_as_json(info) for info in infos])
@@ -71,7 +73,7 @@ def list_topics(data: Path, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name")
-@data_option
+@place_options
 @json_option
 def describe(name: str, data: Path, as_json: bool) -> None:
     """Show what the topic NAME holds, and its settings.
@@ -80,7 +82,7 @@ def describe(name: str, data: Path, as_json: bool) -> None:
     Example:
       seawall topic describe events
     """
-    with look_at_data(data) as view:
+    with look_at(data) as view:
         info = view.describe(name)
     _show(info, as_json, _as_text(info))
 
@@ -88,7 +90,7 @@ def describe(name: str, data: Path, as_json: bool) -> None:
 @topic.command(name="set")
 @click.argument("name")
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
-@data_option
+@place_options
 @json_option
 def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> None:
     """Change settings of the topic NAME; values are JSON, or words.
@@ -98,7 +100,7 @@ def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> N
       seawall topic set events cap_records=1000000 discard=old
     """
     wanted = read_settings(settings)
-    with open_data(data) as log:
+    with open_place(data) as log:
         info = log.configure_topic(name, **wanted)
     _show(info, as_json, f"changed {name}")
 
@@ -106,7 +108,7 @@ def change(name: str, settings: tuple[str, ...], data: Path, as_json: bool) -> N
 @topic.command()
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@data_option
+@place_options
 @json_option
 def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     """Delete the topic NAME and all its records.
@@ -115,7 +117,7 @@ def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     Example:
       seawall topic delete events --yes
     """
-    with open_data(data) as log:
+    with open_place(data) as log:
         info = log.describe(name)
         if not yes:
             click.confirm(f"Delete {name} and its {info.record_count} records for ever?", abort=True, err=True)
@@ -123,14 +125,14 @@ def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     _show(info, as_json, f"deleted {name}")
 
 
-def _show(info: TopicInfo, as_json: bool, text: str) -> None:
+def _show(info: TopicInfo | RemoteTopic, as_json: bool, text: str) -> None:
     if as_json:
         print_json(_as_json(info))
     else:
         click.echo(text)
 
 
-def _numbers(info: TopicInfo) -> dict[str, JsonValue]:
+def _numbers(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
     return {
         "name": info.name,
         "topic_id": info.topic_id,
@@ -141,14 +143,21 @@ def _numbers(info: TopicInfo) -> dict[str, JsonValue]:
     }
 
 
-def _as_json(info: TopicInfo) -> dict[str, JsonValue]:
-    return {**_numbers(info), "config": info.config.to_json()}
+def _as_json(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
+    return {**_numbers(info), "config": _settings(info)}
 
 
-def _as_text(info: TopicInfo) -> str:
-    rows = {**_numbers(info), **info.config.to_json()}
+def _as_text(info: TopicInfo | RemoteTopic) -> str:
+    rows = {**_numbers(info), **_settings(info)}
     width = max(map(len, rows))
     return "\n".join(f"{key:{width}}  {_word(value)}" for key, value in rows.items())
+
+
+def _settings(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
+    """All settings of a topic in a directory; of one behind a server, those that it tells of."""
+    from seawall.client.commands import RemoteTopic
+
+    return dict(info.settings) if isinstance(info, RemoteTopic) else info.config.to_json()
 
 
 def _word(value: JsonValue) -> str:

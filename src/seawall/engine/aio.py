@@ -49,11 +49,13 @@ class AsyncLog:
         config: Config | None = None,
         *,
         brokers: int = 0,
+        networks: int = 0,
     ) -> None:
         self._path = path
         self._settings = settings
         self._config = config or Config()
         self._brokers = brokers
+        self._networks = networks
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
         self._join: Callable[[str, bytes], Delivery | None] | None = None
@@ -74,7 +76,7 @@ class AsyncLog:
         return self
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
-        log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers)
+        log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers, networks=self._networks)
         try:
             return log, open_configured_ring(self._config, str(self._path))
         except BaseException:

@@ -49,6 +49,11 @@ class Changeable:
                 f"{self._path}: an earlier change failed ({self._failure}); close it and open it again"
             ) from self._failure
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether nothing is changed any more."""
+        return self._failure is not None
+
     def refuse_changes(self, error: BaseException) -> None:
         """Something went wrong on the side (INV-STORE-FAILED)."""
         self._failure = self._failure or error

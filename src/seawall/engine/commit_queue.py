@@ -60,6 +60,12 @@ class CommitQueue:
         self.help: Callable[[], None] | None = None
         #: Held while the store's memory is read or changed.
         self.state = Lock()
+        #: Whether something is to be committed that nobody has queued, and who does that.
+        self.has_arrivals: Callable[[], bool] | None = None
+        self.arrivals_driver: Callable[[], None] | None = None
+        #: Called, by whoever commits, when a group has its numbers, and when writing has failed.
+        self.on_begun: Callable[[], None] | None = None
+        self.on_failed: Callable[[BaseException], None] | None = None
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
@@ -234,6 +240,14 @@ class CommitQueue:
             self._is_led = True
         return self._take()
 
+    def take_arrivals(self) -> Group | None:
+        """The lead, for what nobody has queued; None if there is nothing of that, or others come first."""
+        with self._mutex:
+            if self._is_led or self._queue or self.has_arrivals is None or not self.has_arrivals():
+                return None
+            self._is_led = True
+        return Group(())
+
     def take_more(self) -> Group | None:
         """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
         return self._take() if self._queue and isinstance(self._queue[0], Bundle) else None
@@ -262,6 +276,8 @@ class CommitQueue:
 
     def _begun(self, group: Group, commit: Commit) -> None:
         group.commit = commit
+        if self.on_begun is not None:
+            self.on_begun()
         for bundle, appends in group.parts:
             if bundle.ack == _ORDERED:
                 self._settle(bundle, appends, error_of(appends))
@@ -312,6 +328,8 @@ class CommitQueue:
                 first = self._queue[0]
                 first.wake_one()
                 driver = first.driver
+            elif self.has_arrivals is not None and self.has_arrivals():
+                driver = self.arrivals_driver
         if driver is not None:
             driver()
 
@@ -398,6 +416,8 @@ class CommitQueue:
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
+        if self.on_failed is not None:
+            self.on_failed(error)
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
         for bundle, _ in group.parts:

@@ -228,6 +228,14 @@ class Committer:
             )
         ]
 
+    def takes(self, topic: TopicState, need: Need, now_ns: TimestampNs) -> bool:
+        """Whether a topic takes so much more, as far as it has a say in that."""
+        try:
+            self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+        except (CallerError, RetryableError):
+            return False
+        return True
+
     def _admit_all(self, appends: Sequence[Append], now_ns: TimestampNs) -> list[list[Append]]:
         """Appends by topic, of the topics that take them."""
         by_topic: dict[TopicId, list[Append]] = {}

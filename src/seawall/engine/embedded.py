@@ -96,27 +96,27 @@ class EmbeddedLog:
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         config = TopicConfig.from_json(settings)
-        with self._changing() as store:
+        with self.changing() as store:
             return _info(store.create_topic(name, config))
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
-        with self._looking() as store:
+        with self.looking() as store:
             return store.catalog.names()
 
     def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
-        with self._looking() as store:
+        with self.looking() as store:
             return _info(store.catalog.named(name))
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
-        with self._changing() as store:
+        with self.changing() as store:
             return _info(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
-        with self._changing() as store:
+        with self.changing() as store:
             store.delete_topic(name)
 
     # --- writing -------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class EmbeddedLog:
         """
         session = None
         if client_id is not None:
-            with self._changing() as store:
+            with self.changing() as store:
                 epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
             session = Session(ClientId(client_id), epoch, next_seq)
         return Publisher(self, topic, int(AckLevel(ack)), max_in_flight, when_full, session)
@@ -192,22 +192,22 @@ class EmbeddedLog:
         match = None if tag is None else TagMatch(MatchKind.EQ, tag)
         if tag_prefix is not None:
             match = TagMatch(MatchKind.PREFIX, tag_prefix)
-        with self._changing() as store:
+        with self.changing() as store:
             return store.delete_records(topic, before_seq=before_seq, match=match)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
-        with self._changing() as store:
+        with self.changing() as store:
             store.commit_cursor(owner, topic, Seq(next_seq))
 
     def sync(self) -> None:
         """Make everything published so far durable, whatever its class."""
-        with self._changing() as store:
+        with self.changing() as store:
             store.sync()
 
     def checkpoint(self) -> None:
         """Bring all batches to their places and shorten the log; happens by itself too."""
-        with self._changing() as store:
+        with self.changing() as store:
             store.checkpoint()
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class EmbeddedLog:
             raise InvalidInputError(f"positions begin at 0, not at {from_position}")
         position = Position(from_position)
         while True:
-            with self._looking() as store:
+            with self.looking() as store:
                 plan = store.plan_positions(position, size_max=max_bytes, records_max=limit)
             items = plan.carry_out()
             if items or plan.is_last:
@@ -277,7 +277,7 @@ class EmbeddedLog:
 
     def index_size(self, topic: str) -> int:
         """Bytes of memory that the indexes of a topic take."""
-        with self._looking() as store:
+        with self.looking() as store:
             return store.index_size(topic)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
@@ -295,7 +295,7 @@ class EmbeddedLog:
     def start_position(self, start: PositionStart) -> Position:
         """The position that a start means now."""
         if start == "latest":
-            with self._looking() as store:
+            with self.looking() as store:
                 return store.catalog.next_position
         if start == "earliest":
             return Position(0)
@@ -346,13 +346,13 @@ class EmbeddedLog:
 
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""
-        with self._looking() as store:
+        with self.looking() as store:
             cursor = store.catalog.cursor(owner, store.catalog.named(topic).topic_id)
             return None if cursor is None else cursor.next_seq
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
-        with self._changing() as store:
+        with self.changing() as store:
             return store.verify()
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class EmbeddedLog:
         self.close()
 
     @contextmanager
-    def _changing(self) -> Iterator[Store]:
+    def changing(self) -> Iterator[Store]:
         """The store for a change that is no append, when its turn has come."""
         self._check_usable()
         with self.queue.exclusive() as store:
@@ -391,7 +391,7 @@ class EmbeddedLog:
             yield store
 
     @contextmanager
-    def _looking(self) -> Iterator[Store]:
+    def looking(self) -> Iterator[Store]:
         """The store for a question. What has to be quick does the same by itself."""
         self._check_usable()
         with self.queue.state:

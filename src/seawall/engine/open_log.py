@@ -26,10 +26,12 @@ def open_log(
     config: Config | None = None,
     create: bool = True,
     brokers: int = 0,
+    networks: int = 0,
 ) -> EmbeddedLog:
     """Open a data directory as a log; it is made if it is not there, unless `create` is false.
 
-    With `brokers` its batches are ordered by so many brokers and a sequencer in this process.
+    With `brokers` its batches are ordered by so many brokers and a sequencer in this process; `networks` are rings
+    beside theirs, for connections to publish to.
     """
     directory, config = str(path), config or Config()
     files = OsFiles()
@@ -43,5 +45,6 @@ def open_log(
         return EmbeddedLog(open_store(machine, directory, own))
     from seawall.engine.ordered_store import open_ordered_store
 
-    fabric = replace(config.fabric, brokers=brokers)
-    return EmbeddedLog(open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own))
+    fabric = replace(config.fabric, brokers=brokers + networks)
+    store = open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own, networks=networks)
+    return EmbeddedLog(store)

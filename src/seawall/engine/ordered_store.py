@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TypeVar
 
 from seawall.config import FabricConfig
-from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TopicId
+from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
@@ -45,15 +45,22 @@ class OrderedStore(Store):
     pod: Pod
 
     def start(
-        self, memory: SharedMemory, boot_id: bytes, config: FabricConfig, settings: SequencerSettings | None = None
+        self,
+        memory: SharedMemory,
+        boot_id: bytes,
+        config: FabricConfig,
+        settings: SequencerSettings | None = None,
+        networks: int = 0,
     ) -> None:
-        """Make the fabric, and begin to order; before anything is changed."""
+        """Make the fabric, and begin to order; before anything is changed. The last rings are the network's."""
         self._begin_change()
         directory = self._directory
         path = fabric_path(self._machine.files, config, directory.path, directory.directory_id)
         identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
         self._fabric = _new_fabric(memory, path, sizes, identity, self._machine.clock.wall_ns())
         arrays = self._fabric.arrays
+        #: A topic by its id, for who needs no look at what it holds.
+        self.topic_of = self._catalog.find
         self.pod = Pod(
             arrays,
             self._writer.frontier,
@@ -62,8 +69,9 @@ class OrderedStore(Store):
             self.sessions,
             self._machine.clock,
             self._term,
-            topic_of=self._catalog.find,
+            topic_of=self.topic_of,
             settings=settings,
+            networks=networks,
         )
 
     def close(self) -> None:
@@ -81,6 +89,10 @@ class OrderedStore(Store):
             plan.tail = self.pod.ahead_of(self.catalog.named(name).topic_id, from_seq, size_max)
         return plan
 
+    def ordered_end(self, topic_id: TopicId) -> Seq:
+        """The seq that the next record of a topic gets, whatever of those before is stored yet."""
+        return self._writer.frontier.topic(topic_id).next_seq
+
     # --- changes at a position -----------------------------------------------------------------------------------
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
@@ -95,21 +107,32 @@ class OrderedStore(Store):
         """Change settings of a topic."""
         return self._ordered(partial(super().configure_topic, name, changes), self.catalog.named(name).topic_id)
 
-    def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
         """Keep how far an owner has read; durable when this returns."""
-        self._ordered(partial(super().commit_cursor, owner, name, next_seq), self.catalog.named(name).topic_id)
+        commit = partial(super().commit_cursor, owner, name, next_seq, offset)
+        self._ordered(commit, self.catalog.named(name).topic_id)
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both: of those that were ordered before."""
         delete = partial(super().delete_records, name, before_seq=before_seq, match=match)
         return self._ordered(delete, self.catalog.named(name).topic_id)
 
-    def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, at its position: what comes behind it of an older one is refused."""
+    def open_session(
+        self, client_id: ClientId, start_seq: ClientSeq, *, gap_ns: int = 0, abandons: bool = False
+    ) -> tuple[SessionEpoch, ClientSeq]:
+        """Begin a session of a publisher, at its position: what comes behind it of an older one is refused.
+
+        With a `gap_ns` what is missing between its batches is given up after so long, of order 5. If it `abandons`,
+        everything undecided below `start_seq` is given up at once, by SKIPs behind that position.
+        """
         self._require_usable()
         epoch, next_seq, _ = self.sessions.open(client_id, start_seq)
-        order = partial(self.pod.order_session, client_id, epoch, next_seq)
-        return self.pod.change(order, partial(super().open_session, client_id, start_seq))
+        order = partial(self.pod.order_session, client_id, epoch, next_seq, gap_ns)
+        opened = self.pod.change(order, partial(super().open_session, client_id, start_seq))
+        if abandons and opened[1] < start_seq:
+            self.pod.abandon(client_id, start_seq)
+            return opened[0], start_seq
+        return opened
 
     def _ordered(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
         self._require_usable()
@@ -146,11 +169,12 @@ def open_ordered_store(
     config: FabricConfig,
     settings: StoreSettings,
     sequencing: SequencerSettings | None = None,
+    networks: int = 0,
 ) -> OrderedStore:
-    """Open a data directory, and a pod in front of it."""
+    """Open a data directory, and a pod in front of it, of whose rings some are for the network."""
     store = open_store_as(OrderedStore, machine, path, settings)
     try:
-        store.start(memory, boot_id, config, sequencing)
+        store.start(memory, boot_id, config, sequencing, networks)
     except BaseException:
         Store.close(store)
         raise

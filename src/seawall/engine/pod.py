@@ -10,7 +10,11 @@ no append takes a position in the same order: everything before it is followed, 
 Batches of a session go through the broker of their client, others through that of their topic: so the batches of one
 publisher keep the order in which they were given, whatever the order of the topic.
 
-INV-POD-FOLLOWED: outside of a commit everything that is ordered is in the store.
+Beside the brokers there may be rings of the network (`arrivals`), into which connections publish: every commit orders
+what is there, and there are commits for that alone. Their answers are taken by whoever published. What such a commit
+does not hold waits for the next, and so does what a full disk keeps out although room was made for it (`is_stuck`).
+
+INV-POD-FOLLOWED: outside of a commit everything that is ordered is in the store, or `is_behind` says that it is not.
 INV-POD-ANSWERED: every append of a group is decided when its commit is finished. Of order 5 only the next batch of a
 client is published, so nothing is held: one that is ahead of its turn, because those before it were refused or never
 given, is refused, and its number is free.
@@ -29,9 +33,11 @@ import numpy as np
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit, logged_size
+from seawall.engine.arrivals import Arrivals
 from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.ordered_batches import ordered_batches
+from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError, WrongStateError
 from seawall.fabric import records
@@ -47,7 +53,7 @@ from seawall.topics.config import Order
 from seawall.topics.keys import key_of
 from seawall.topics.state import TopicState
 from seawall.wire.batches import batch_header
-from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
+from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags
 from seawall.wire.frames import checksum
 
 if TYPE_CHECKING:
@@ -79,8 +85,11 @@ class Pod:
         *,
         topic_of: Callable[[TopicId], TopicState | None],
         settings: SequencerSettings | None = None,
+        networks: int = 0,
     ) -> None:
+        """The last `networks` rings of the fabric are for connections to publish to."""
         self._fabric = fabric
+        self._frontier = frontier
         self._follower = follower
         self._committer = committer
         self._sessions = sessions
@@ -100,7 +109,10 @@ class Pod:
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
-        self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr))]
+        self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr) - networks)]
+        self.arrivals = Arrivals(fabric, networks, self.sequencer.cursor)
+        #: Whether what is ordered found no room: it is tried again by the next commit.
+        self.is_stuck = False
 
     # --- appends -------------------------------------------------------------------------------------------------
 
@@ -108,7 +120,9 @@ class Pod:
         """Have appends ordered, and stage them; each has its numbers or its error. One commit at a time."""
         commit = Commit()
         self._turns.clear()
-        for append in self._with_room(self._committer.screen(appends, commit, self._clock.wall_ns())):
+        now = self._clock.wall_ns()
+        appends_with_room, refusing = self._with_room(self._committer.screen(appends, commit, now), now)
+        for append in appends_with_room:
             self._publish(append)
         self._repeats = [
             (first, append)
@@ -116,9 +130,9 @@ class Pod:
             if append.flags & BatchFlags.KEYED and append.error is None and append.numbered is None
             if (first := commit.keyed[append.topic_id, key_of(append.client_id, append.client_seq)]) is not append
         ]
-        self._order()
+        self._order_refusing(refusing)
         self._take_answers()
-        commit = self._stage() or commit
+        commit = self._stage_some() or commit
         self._follower.let_go()
         commit.limited += self._limited
         self._limited = []
@@ -138,19 +152,33 @@ class Pod:
             )
         self._repeats = []
 
-    def _with_room(self, appends: list[Append]) -> list[Append]:
-        """Appends, if the store has room for them all; a full disk is found before anything is ordered."""
+    def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
+        """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
         needs = [(self._topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
+        logged = sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends)
+        arrived, arrived_logged = self.arrivals.needs(self._topic_of)
+        taken = [(topic, need) for topic, need in arrived if self._committer.takes(topic, need, TimestampNs(now))]
         try:
-            self._follower.reserve(needs, sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends))
+            if appends or arrived:
+                self._follower.reserve(needs + taken, logged + arrived_logged)
         except (CallerError, RetryableError) as error:
             for append in appends:
                 append.error = error
-            return []
-        return appends
+            return [], [topic for topic, _ in arrived]
+        return appends, [topic for topic, need in arrived if (topic, need) not in taken]
+
+    def _order_refusing(self, topics: Sequence[TopicState]) -> None:
+        """Order what there is, and refuse what is for some topics: they have no room for it."""
+        for topic in topics:
+            self._frontier.set_full(topic.topic_id, True)
+        try:
+            self._order()
+        finally:
+            for topic in topics:
+                self._frontier.set_full(topic.topic_id, False)
 
     def _topic(self, topic_id: TopicId) -> TopicState:
         topic = self._topic_of(topic_id)
@@ -195,7 +223,7 @@ class Pod:
         broker.publish_reserved(index, self._asked_total, TopicDefaults(int(order), level))
         self._asked_total += 1
         if order is Order.NONE:
-            append.numbered = _arrived(append)
+            append.numbered = arrived(append)
 
     def _is_in_turn(self, append: Append) -> bool:
         """Whether nothing is missing before a batch of order 5; else it has its error."""
@@ -253,7 +281,8 @@ class Pod:
         if status == AckStatus.DUPLICATE:
             position = original
             if not base_seq:
-                status, reason, position, base_seq, timestamp_ns = self._remembered(append, position)
+                batch = (append.client_id, append.session_epoch, append.client_seq, checksum(append.block))
+                status, reason, position, base_seq, timestamp_ns = remembered(self._sessions, *batch, position)
         numbered = Numbered(
             AckStatus(status),
             reason,
@@ -267,17 +296,6 @@ class Pod:
             BATCH_HEADER_SIZE + len(append.block),
         )
         is_admitted(append, numbered)
-
-    def _remembered(self, append: Append, position: int) -> tuple[int, int, int, int, int]:
-        """What the store knows of a batch that was stored before, where its worker had no more than its row."""
-        epoch = SessionEpoch(append.session_epoch)
-        verdict = self._sessions.window.check(append.client_id, epoch, append.client_seq, checksum(append.block))
-        if verdict.code is WindowCode.MISMATCH:
-            return AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0
-        found = verdict.original
-        if found is None:
-            return AckStatus.DUPLICATE, 0, position, 0, 0
-        return AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns
 
     # --- the order -----------------------------------------------------------------------------------------------
 
@@ -293,16 +311,30 @@ class Pod:
             except (SeawallError, OSError) as error:
                 failed.append(error)
 
-        while order() is None:
-            if not self._order():
-                raise FatalError("the order stands still: close the log and open it again")
-            self._follow_all()
-        self._change = carry_out
-        self._order()
-        self._follow_all()
+        def is_ordered() -> bool:
+            if order() is None:
+                return False
+            # Not before: an order that stands still must not leave a change behind.
+            self._change = carry_out
+            return True
+
+        self._insist(is_ordered)
         if failed:
             raise failed[0]
         return made[0]
+
+    def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> None:
+        """Give up everything undecided of a client below a seq, durably."""
+        self._insist(lambda: self.sequencer.abandon(client_id, end_seq))
+
+    def _insist(self, order: Callable[[], bool]) -> None:
+        """Have something ordered, however full the order is, and bring everything up to it to the store."""
+        while not order():
+            if not self._order():
+                raise FatalError("the order stands still: close the log and open it again")
+            self._follow_all()
+        self._order()
+        self._follow_all()
 
     def _order(self) -> int:
         """Step the sequencer until it has nothing to do; how much it did."""
@@ -322,13 +354,34 @@ class Pod:
         self._follow_all()
         self._take_answers()
 
-    def _stage(self) -> FollowCommit | None:
-        """Stage all that is ordered: what one commit does not hold is brought to the store here."""
+    def _stage_some(self) -> FollowCommit | None:
+        """Stage what is ordered. Where appends wait, what one commit does not hold is brought to the store here."""
+        if not self._asked:
+            self.is_stuck = False
+            try:
+                return self._begin_follow()
+            except (CallerError, RetryableError):
+                # Found only now because it was held back when room was made, or because that has gone since.
+                self.is_stuck = True
+                return None
         while True:
             commit = self._begin_follow()
             if commit is None or commit.look.first + commit.look.count == self.sequencer.frontier.committed:
                 return commit
             self._carry_out(commit)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another commit has something to do that nobody has appended."""
+        if self.is_stuck:
+            return False
+        is_left = self._follower.next_position < self.sequencer.frontier.committed
+        return is_left or self.arrivals.has_any() or any(worker.waiting for worker in self.sequencer.workers)
+
+    @property
+    def held(self) -> int:
+        """Batches that wait for an earlier one of their client: time may decide what becomes of them."""
+        return sum(worker.held for worker in self.sequencer.workers)
 
     def _follow_all(self) -> int:
         """Bring all that is ordered to the store; how many entries."""
@@ -366,7 +419,7 @@ class Pod:
             fabric.side,
             range(self._follower.next_position, self.sequencer.frontier.committed),
             fabric.blog_all_bytes,
-            len(fabric.blog_all_bytes) // len(self.brokers),
+            len(fabric.blog_all_bytes) // len(fabric.pbr),
             self._follower.term,
             topic_id=topic_id,
             from_seq=from_seq,
@@ -401,14 +454,9 @@ class Pod:
         """Make higher ceilings durable."""
         self._follower.ensure_ceilings()
 
-    def order_session(self, client_id: ClientId, epoch: SessionEpoch, start_seq: ClientSeq) -> Position | None:
-        """Order the opening of a session; None if that has to wait."""
-        opening = self.sequencer.open_session(client_id, epoch, start_seq)
+    def order_session(
+        self, client_id: ClientId, epoch: SessionEpoch, start_seq: ClientSeq, gap_ns: int
+    ) -> Position | None:
+        """Order the opening of a session that allows gaps so long; None if that has to wait."""
+        opening = self.sequencer.open_session(client_id, epoch, start_seq, after_gap_ns=gap_ns)
         return None if opening is None else opening.position
-
-
-def _arrived(append: Append) -> Numbered:
-    """What is known of a batch of order 0 when it is in its ring."""
-    size = BATCH_HEADER_SIZE + len(append.block)
-    numbers = (Position(0), append.topic_id, Seq(0), Offset(0), TimestampNs(0))
-    return Numbered(AckStatus.OK, 0, *numbers, append.record_count, append.raw_length or len(append.block), size)

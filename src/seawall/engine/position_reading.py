@@ -16,6 +16,7 @@ A plan pins files until it is carried out or released, as any.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -55,6 +56,17 @@ class PositionPlan:
         #: Where the next read goes on, and whether there is nothing behind it yet.
         self.end_position = end_position
         self.is_last = is_last
+
+    def stored(self) -> list[StoredBatch | ReceivedSkip]:
+        """Batches as they are stored, and SKIPs, by position; gaps are left to the seqs of the batches."""
+        found: list[StoredBatch | ReceivedSkip] = [*self._skips]
+        try:
+            for _, plan in self._parts:
+                found += [item for item in plan.carry_out() if isinstance(item, StoredBatch)]
+        finally:
+            self.release()
+        found.sort(key=attrgetter("position"))
+        return found
 
     def carry_out(self) -> list[PositionItem]:
         """Batches, SKIPs and gaps, in their order; none where everything up to `end_position` was deleted."""

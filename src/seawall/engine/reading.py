@@ -87,6 +87,14 @@ class ReadPlan:
         """First and last seq of each live range, ascending: two columns."""
         return np.array(self._live, np.int64).reshape(-1, 2)
 
+    @property
+    def is_unbroken(self) -> bool:
+        """Whether every record from `from_seq` to `end_seq` is live and in one of the runs, and nothing else is."""
+        if self._gaps or self.skips or self.tail or self._live != ((self.from_seq, self.end_seq - 1),):
+            return False
+        counted = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)
+        return bool(self.runs) and int(self.runs[0].entries["base_seq"][0]) + counted == self.end_seq
+
     def carry_out(self) -> list[ReadItem]:
         """The batches and, in order with them, the gaps a reader has to know of."""
         try:
@@ -97,6 +105,11 @@ class ReadPlan:
             return [*self._with_skips(items), *self.tail]
         finally:
             self.release()
+
+    def take_runs(self) -> list[Run]:
+        """What is to be read, for whoever brings it to its reader by itself and gives back what is pinned."""
+        planned, self._planned = self._planned, None
+        return [] if planned is None else planned.runs
 
     def release(self) -> None:
         """Give back what is pinned; twice is fine."""

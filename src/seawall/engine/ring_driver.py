@@ -70,6 +70,7 @@ class RingDriver:
         self._crowd = 0
         self._loop.add_reader(ring.completed.wait_fd, self._signalled)
         queue.help = self.help
+        queue.arrivals_driver = self.wake
 
     def join(self, topic: str, value: bytes) -> Delivery | None:
         """Make one record of plain bytes part of a batch that is gathered already; None if there is none that takes it.
@@ -141,7 +142,7 @@ class RingDriver:
         while self._flights or not self._is_tidy.is_set():
             self.help()
             self._is_tidy.wait()
-        self._queue.help = None
+        self._queue.help = self._queue.arrivals_driver = None
         self._loop.remove_reader(self._ring.completed.wait_fd)
         self._ring.close()
 
@@ -153,7 +154,7 @@ class RingDriver:
         if self._flights or self._is_closed:
             return
         self.hand_in()
-        group = self._queue.take_lead()
+        group = self._queue.take_lead() or self._queue.take_arrivals()
         if group is None:
             return
         self._gauge(told_soon + group.record_count)

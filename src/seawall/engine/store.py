@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Final
 
 from seawall import limits
-from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.changing import Changeable
 from seawall.engine.committer import Committer
@@ -131,7 +131,7 @@ class Store(Changeable, StoreQuestions):
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
         self._require_usable()
-        created = self.catalog.create(name, config)
+        created = self.catalog.create(name, config, self._machine.clock.wall_ns() // 1_000_000)
         with self._preparing():
             self._directory.make_topic(created.topic_id)
         ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
@@ -153,9 +153,9 @@ class Store(Changeable, StoreQuestions):
             self._commit(changed)
         return self.catalog.named(name)
 
-    def commit_cursor(self, owner: str, name: str, next_seq: Seq) -> None:
-        """Keep how far an owner has read; durable when this returns."""
-        self._commit(self.catalog.commit(owner, name, next_seq))
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
+        """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
+        self._commit(self.catalog.commit(owner, name, next_seq, offset))
         self.tidy_up()
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:

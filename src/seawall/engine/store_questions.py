@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.position_reading import PositionPlan, plan_positions
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
+from seawall.engine.served_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.topic_log import TopicLog
 from seawall.topics.catalog import TopicCatalog
 
@@ -46,6 +47,32 @@ class StoreQuestions(ABC):
         """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
         topic = self.catalog.named(name)
         return seq_at(topic, self._logs.get(topic.topic_id), timestamp_ns)
+
+    def topic_log(self, topic_id: TopicId) -> TopicLog | None:
+        """The segments of a topic, if it has any: for questions that lookups in its indexes answer."""
+        return self._logs.get(topic_id)
+
+    # --- the byte stream of version 1 ----------------------------------------------------------------------------
+
+    def plan_stream(self, name: str, read: StreamRead) -> bool:
+        """Plan the next piece of a read of the stream, to be carried out without the store; false if that was all."""
+        topic = self.catalog.named(name)
+        return read.plan(topic, self._logs.get(topic.topic_id))
+
+    def offset_bounds(self, name: str) -> OffsetBounds:
+        """The first byte that is kept of a topic, and the one behind the last."""
+        topic = self.catalog.named(name)
+        return offset_bounds(topic, self._logs.get(topic.topic_id))
+
+    def seq_at_offset(self, name: str, offset: Offset) -> Seq:
+        """The first record that starts at an offset or behind it; the next one to come if there is none."""
+        topic = self.catalog.named(name)
+        return seq_at_offset(topic, self._logs.get(topic.topic_id), offset)
+
+    def offset_at_seq(self, name: str, seq: Seq) -> Offset:
+        """Where a record starts, or the first one kept behind it; the end if there is none."""
+        topic = self.catalog.named(name)
+        return offset_at_seq(topic, self._logs.get(topic.topic_id), seq)
 
     def index_size(self, name: str) -> int:
         """Bytes of memory that the indexes of a topic take."""

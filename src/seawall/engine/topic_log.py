@@ -17,7 +17,7 @@ One owner at a time, for planning too. This module must not know what makes a ba
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall import limits
-from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.placing import LocateFile, PlaceJob, SealJob, plan_place
 from seawall.engine.planning import (
     LiveRuns,
@@ -262,6 +262,46 @@ class TopicLog:
 
         return bisect_left(range(len(self.sealed)), position, key=last_position)
 
+    def offset_of(self, seq: Seq) -> Offset | None:
+        """The first byte, in the stream of version 1, of the batch that holds `seq`, or of the first behind it."""
+        for index in self._indexes(bisect_left(self.sealed, seq, key=_LAST_SEQ)):
+            entry = index.find_seq(seq)
+            if entry < len(index):
+                return _first_offset(index, entry)
+        return None
+
+    def at_offset(self, offset: Offset) -> tuple[Seq, Seq] | None:
+        """The first seq of the last batch that begins at an offset or before it, and the seq behind that batch.
+
+        Those of the first batch if all begin behind it; None if there is none.
+        """
+        found = None
+        for index in self._indexes(self._near_offset(offset)):
+            if not len(index):
+                continue
+            if found is not None and _first_offset(index, 0) > offset:
+                break
+            entry = index.find_offset(offset)
+            base_seq, *_, count, _ = index.slice(entry, entry + 1).item()
+            found = Seq(base_seq), Seq(base_seq + count)
+        return found
+
+    def _near_offset(self, offset: Offset) -> int:
+        """The last sealed segment with a batch that begins at an offset or before it; the first one if none has."""
+
+        def first_offset(number: int) -> Offset:
+            # One of which nothing is left tells what the one before it does.
+            while not len(index := self._index_of(self.sealed[number])):
+                if not number:
+                    return Offset(-1)
+                number -= 1
+            return _first_offset(index, 0)
+
+        near = bisect_right(range(len(self.sealed)), offset, key=first_offset) - 1
+        while near > 0 and not len(self._index_of(self.sealed[near])):
+            near -= 1
+        return max(0, near)
+
     @property
     def index_size(self) -> int:
         """Bytes of memory that all indexes take; those that no read has needed yet are loaded for it."""
@@ -323,6 +363,10 @@ class TopicLog:
             del self._open[oldest]
             oldest.rest()
         return segment.index
+
+
+def _first_offset(index: BatchIndex, entry: int) -> Offset:
+    return Offset(int(index.slice(entry, entry + 1)["base_offset"][0]))
 
 
 def _reaches(index: BatchIndex, seq: Seq) -> bool:

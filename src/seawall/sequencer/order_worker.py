@@ -63,6 +63,8 @@ assert holding.BROKERS == limits.FABRIC_BROKERS_MAX
 
 _FENCED: Final = holding.STATUS_REJECTED | ordering.REASON_FENCED << holding.REASON_SHIFT
 _EVICTED_AT_ONCE: Final = 64
+#: Client seqs in one SKIP: its count has 32 bits.
+_SKIPPED_AT_ONCE: Final = 1 << 31
 
 
 class ClientRows(Protocol):
@@ -273,6 +275,22 @@ class OrderWorker:
         holding.push_ready(self._ready, self._state, topic_id, code, client_id, client_seq)
         self._write_at(start)
         return Position(start)
+
+    def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
+        """Give up everything undecided of a client below a seq, by SKIPs of no topic; false if some has to wait.
+
+        Nothing of it may be held: its session was opened right before.
+        """
+        row = int(self._values[table_find(self._keys, self._used, np.uint64(client_id))])
+        while (first := int(self._clients[row, window_kernels.NEXT_EXPECTED])) < end_seq:
+            start = self._reserve(1, 1) if self._is_idle() else None
+            if start is None:
+                return False
+            end = min(end_seq, first + _SKIPPED_AT_ONCE)
+            count = window_kernels.skip_run(end, self._clients, self._sides, self._memories, row)
+            holding.push_ready(self._ready, self._state, count, holding.KIND_SKIP, row, first)
+            self._write_at(start)
+        return True
 
     def evictable(self, count: int) -> list[ClientId]:
         """Clients that have been idle longest and of which nothing is held, ready, unsettled or being opened."""

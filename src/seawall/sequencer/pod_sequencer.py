@@ -263,6 +263,10 @@ class PodSequencer:
         """Order a change that the owner makes at its position; None if that has to wait."""
         return None if self.is_quiescing else self.workers[0].order_control(topic_id=topic_id or 0)
 
+    def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
+        """Give up everything undecided of a client below a seq; false if some of it has to wait."""
+        return not self.is_quiescing and self._worker_of(client_id).abandon(client_id, end_seq)
+
     # --- brokers -------------------------------------------------------------------------------------------------
 
     def broker_ended(self, broker: int, now_ns: int) -> None:

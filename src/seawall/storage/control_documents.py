@@ -77,25 +77,34 @@ class _Document(ABC):
 
 @dataclass(frozen=True, slots=True)
 class TopicCreate(_Document):
-    """A topic begins. Ids and epochs are never given twice."""
+    """A topic begins, at a time in milliseconds since 1970. Ids and epochs are never given twice."""
 
     COMMAND: ClassVar = ControlCommand.TOPIC_CREATE
     topic_id: TopicId
     name: str
     epoch: TopicEpoch
     config: JsonObject
+    created_ms: int = 0
 
     def __post_init__(self) -> None:
         _require_named(self.topic_id, self.name, self.epoch)
 
     def document(self) -> JsonObject:
         """The block as JSON."""
-        return {"topic_id": self.topic_id, "name": self.name, "epoch": self.epoch, "config": dict(self.config)}
+        return {
+            "topic_id": self.topic_id,
+            "name": self.name,
+            "epoch": self.epoch,
+            "config": dict(self.config),
+            "created_ms": self.created_ms,
+        }
 
     @classmethod
     def from_document(cls, document: JsonObject) -> Self:
         """The control that a document describes."""
-        return cls(*_named(document), json_object(document, "config", "TOPIC_CREATE"))
+        what = "TOPIC_CREATE"
+        created_ms = json_unsigned(document, "created_ms", what, 63)
+        return cls(*_named(document), json_object(document, "config", what), created_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,15 +107,16 @@ class TopicCatalog:
 
     # --- planning ----------------------------------------------------------------------------------------------
 
-    def create(self, name: str, config: TopicConfig) -> TopicCreate:
-        """The control that creates a topic."""
+    def create(self, name: str, config: TopicConfig, created_ms: int = 0) -> TopicCreate:
+        """The control that creates a topic at a time."""
         check_topic_name(name)
         if name in self._by_name:
             raise ConflictError(f"there is a topic {name!r} already")
         if len(self._by_id) >= limits.TOPICS_MAX or self.next_topic_id >= ALL_TOPICS:
             raise FullError(f"no topic can be added to {len(self._by_id)}: at most {limits.TOPICS_MAX}; delete some")
         _check_dead_letter(name, config)
-        return TopicCreate(self.next_topic_id, name, TopicEpoch(self.next_topic_id), config.to_json())
+        epoch = TopicEpoch(self.next_topic_id)
+        return TopicCreate(self.next_topic_id, name, epoch, config.to_json(), created_ms)
 
     def delete(self, name: str) -> TopicDelete:
         """The control that deletes a topic."""
@@ -237,7 +238,7 @@ class TopicCatalog:
         if older is not None:
             self._remove(older)
         config = TopicConfig.from_stored(created.config)
-        self.restore(TopicState(created.topic_id, created.name, created.epoch, config))
+        self.restore(TopicState(created.topic_id, created.name, created.epoch, config, created.created_ms))
         return older is None
 
     def _remove(self, topic: TopicState) -> None:

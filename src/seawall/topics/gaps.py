@@ -1,7 +1,7 @@
 """Loss made explicit: ranges of seqs that will never be read, each with its reason.
 
-A `Gap` is what a reader is told. `Losses` are the ranges a topic lost inside its log; what it lost from below, by cap
-or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
+A `Gap` is what a reader is told (`wire/received.py`). `Losses` are the ranges a topic lost inside its log; what it lost
+from below, by cap or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
 
 INV-LOSS-DISJOINT: loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost
 twice keeps its first reason: it was gone already.
@@ -11,32 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
-from seawall.wire.codes import GapReason
+from seawall.wire.received import Gap
 
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Seqs `first_seq` to `last_seq`, both included, are gone. One that is empty ends right before it begins.
-
-    After a crash some of the numbers may never have had a record: they were reserved ahead.
-    """
-
-    first_seq: Seq
-    last_seq: Seq
-    reason: GapReason
-    #: What tells it from a SKIP of the order, after which no seq is missing.
-    is_skip: ClassVar[Literal[False]] = False
-    skip_count: ClassVar[int] = 0
-
-    def clipped(self, first: Seq, last: Seq) -> Gap | None:
-        """The part of it inside a range, if any."""
-        low, high = max(self.first_seq, first), min(self.last_seq, last)
-        return Gap(Seq(low), Seq(high), self.reason) if low <= high else None
+__all__ = ["Gap", "Losses"]
 
 
 class Losses:

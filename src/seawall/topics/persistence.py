@@ -46,7 +46,7 @@ _REASONS: Final = {int(reason): reason for reason in GapReason}
 #: The plain numbers of a topic: their JSON keys are the names of its fields.
 _NUMBERS: Final = (
     *("head_seq", "end_offset", "last_timestamp_ns", "ceiling", "segment_first_seq", "floor", "cap_floor"),
-    *("ttl_floor", "live_records", "live_bytes"),
+    *("ttl_floor", "live_records", "live_bytes", "created_ms"),
 )
 
 

@@ -52,6 +52,7 @@ class TopicState:
         "cap_floor",
         "ceiling",
         "config",
+        "created_ms",
         "deleted",
         "end_offset",
         "epoch",
@@ -69,11 +70,15 @@ class TopicState:
         "ttl_floor",
     )
 
-    def __init__(self, topic_id: TopicId, name: str, epoch: TopicEpoch, config: TopicConfig) -> None:
+    def __init__(
+        self, topic_id: TopicId, name: str, epoch: TopicEpoch, config: TopicConfig, created_ms: int = 0
+    ) -> None:
         self.topic_id = topic_id
         self.name = name
         self.epoch = epoch
         self.config = config
+        #: When it was created, in milliseconds since 1970.
+        self.created_ms = created_ms
         self.head_seq = Seq(0)
         self.end_offset = Offset(0)
         self.last_timestamp_ns = TimestampNs(0)

@@ -59,3 +59,11 @@ def ack_rows(payload: Buffer) -> Rows:
     if size < 0 or size % ACK_ROW.itemsize:
         raise malformed(f"ACK: {len(payload)} bytes are no whole entries")
     return np.frombuffer(payload, ACK_ROW, offset=_PREFIX.size)
+
+
+def ack_window(payload: Buffer) -> tuple[int, int]:
+    """How many batches and bytes the session of an ACK may have under way."""
+    if len(payload) < _PREFIX.size:
+        raise malformed(f"ACK: {len(payload)} bytes, at least {_PREFIX.size}")
+    _epoch, batches, size = _PREFIX.unpack_from(payload)
+    return batches, size

@@ -98,7 +98,7 @@ class FrameDecoder:
             found.extend(_frame(view, *row) for row in self._rows[:count].tolist())
             at = int(self._state[kernel.STATE_CONSUMED])
         if code != kernel.SPLIT_MORE:
-            self._failure = _failure(code, self.version)
+            self._failure = split_failure(code, self.version)
             if not found:
                 raise self._failure
         if found:
@@ -171,7 +171,8 @@ _FAILURES = {
 }
 
 
-def _failure(code: int, version: int) -> ProtocolError:
+def split_failure(code: int, version: int) -> ProtocolError:
+    """What a stop code of the split means for the connection."""
     message, wire_code, answered = _FAILURES[code]
     # Published version 1 clients reconnect and resend on a close, and take an error for the answer to their batch.
     silent = code == kernel.SPLIT_PAYLOAD_CRC and version == VERSION_1

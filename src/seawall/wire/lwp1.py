@@ -25,6 +25,9 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from seawall.core.types import TimestampNs, TopicId
 from seawall.errors import CorruptionError, InvalidInputError
 from seawall.wire.codes import V1Flags, V1Kind
@@ -64,14 +67,19 @@ def frame_kind(flags: int, payload_length: int) -> V1Kind:
 
 def parse_ingest(header: FrameHeader, payload: Buffer) -> Ingest:
     """The batch of an ingest frame. record_count is not looked at: published clients put anything there."""
-    if header.kind & V1Flags.LZ4:
+    return Ingest(header.id, header.topic_id, header.timestamp_ns, plain_payload(header.kind, payload))
+
+
+def plain_payload(flags: int, payload: Buffer) -> Buffer:
+    """What an ingest frame with these flags brings: at least one byte. A bad LZ4 block and an empty one are refused."""
+    if flags & V1Flags.LZ4:
         try:
             payload = decompress_v1(payload)
         except CorruptionError as error:
             raise malformed(f"ingest: {error}") from error
     if not payload:
         raise malformed("ingest: empty payload")
-    return Ingest(header.id, header.topic_id, header.timestamp_ns, payload)
+    return payload
 
 
 def encode_frame(
@@ -139,6 +147,13 @@ def encode_ack(batch_id: int) -> bytes:
     return encode_frame(V1Flags.ACK, batch_id=batch_id)
 
 
+def encode_acks(batch_ids: npt.NDArray[np.uint64]) -> bytes:
+    """The acks of many ingest frames, back to back, in their order."""
+    acks = np.tile(_ACK, (len(batch_ids), 1))
+    acks[:, _ID_AT : _ID_AT + 8] = batch_ids.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return acks.tobytes()
+
+
 def encode_backpressure(batch_id: int) -> bytes:
     """What a batch refused for load gets in place of its ack; never for one that may yet be acked."""
     return encode_frame(V1Flags.BACKPRESSURE, batch_id=batch_id)
@@ -147,3 +162,8 @@ def encode_backpressure(batch_id: int) -> bytes:
 def encode_keepalive() -> bytes:
     """The keepalive of both directions: the answer is the same frame."""
     return encode_frame(V1Flags.KEEPALIVE)
+
+
+#: Where the id of a frame stands in its header.
+_ID_AT: Final = 12
+_ACK: Final = np.frombuffer(encode_ack(0), np.uint8)

@@ -1,0 +1,206 @@
+"""One connection with a server on an event loop: many questions at once, and whatever the server says by itself.
+
+    connection = await AsyncConnection.open("host:1992", Hello(…), timeout_s=5)
+    frame = await connection.request(Bounds(topic_id), timeout_s=30)
+
+Answers are told apart by their ids; every other frame goes to `on_frame`. Pings are answered; a server that is silent
+for too long is gone. However it ends, whoever waits gets a `ConnectionError` and `on_lost` is called once.
+
+It must not know sessions or topics, and belongs to the loop it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from seawall.client.connection import refusal_of
+from seawall.errors import ProtocolError
+from seawall.io.clocks import OsClock
+from seawall.io.sockets import parse_address
+from seawall.wire.codes import Command, KeepaliveCommand, Kind
+from seawall.wire.decoder import Frame, FrameDecoder
+from seawall.wire.fields import Buffer
+from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
+from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_goodbye, parse_welcome
+
+_MS: Final = 1e-3
+
+
+class AsyncConnection(asyncio.BufferedProtocol):
+    """A connection that has been welcomed. Made by `open`."""
+
+    def __init__(self, address: str, max_payload: int) -> None:
+        self.address = address
+        self._decoder = FrameDecoder(max_payload)
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._next_id = 0
+        self._heard = self._spoke = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._welcome: Welcome | None = None
+        self._end: ConnectionError | None = None
+        #: Whether the transport has as much as it should hold.
+        self.is_clogged = False
+        self.goodbye: Goodbye | None = None
+        #: Who gets frames that answer no question, who is told of room, and who of the end.
+        self.on_frame: Callable[[AsyncConnection, Frame], None] | None = None
+        self.on_room: Callable[[], None] | None = None
+        self.on_lost: Callable[[AsyncConnection, Exception], None] | None = None
+
+    @classmethod
+    async def open(cls, address: str, hello: Hello, *, timeout_s: float) -> AsyncConnection:
+        """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        connection = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(lambda: cls(address, hello.max_payload), host, port)
+                frame = await connection.request(hello, timeout_s=timeout_s)
+        except TimeoutError as error:
+            if connection is not None:
+                connection.close()
+            raise ConnectionError(f"{address} did not welcome us within {timeout_s:.3g} s") from error
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise ConnectionError(error.errno, f"no connection with {address}: {error}") from error
+            raise
+        if frame.header.command != Command.WELCOME:
+            connection.close()
+            raise ConnectionError(f"{address} answered HELLO by command {frame.header.command:#x}")
+        connection._welcome = parse_welcome(frame.payload)
+        connection._look()
+        return connection
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server granted."""
+        assert self._welcome is not None, "only `open` makes one"
+        return self._welcome
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be used."""
+        return self._end is None and self.goodbye is None
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self._finish(ConnectionError("the connection was closed"))
+
+    def new_id(self) -> int:
+        """An id that no other request of this connection has."""
+        self._next_id += 1
+        return self._next_id
+
+    def send(self, *buffers: Buffer) -> None:
+        """Send bytes; what the socket does not take now waits in the transport."""
+        if self._transport is None or self._end is not None:
+            raise self._end or ConnectionError(f"no connection with {self.address}")
+        self._spoke = self._loop.time()
+        self._transport.writelines(buffers)
+
+    async def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
+        """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
+        request_id = self.new_id()
+        answer = self._loop.create_future()
+        self._answers[request_id] = answer
+        try:
+            self.send(encode_control(payload, request_id=request_id, timestamp_ns=OsClock().wall_ns()))
+            async with asyncio.timeout(timeout_s):
+                frame: Frame = await answer
+        finally:
+            self._answers.pop(request_id, None)
+        refusal = refusal_of(frame)
+        if refusal is not None:
+            raise refusal
+        return frame
+
+    # --- what the loop calls ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where bytes are received."""
+        return self._decoder.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        self._heard = self._loop.time()
+        self._decoder.received(nbytes)
+        try:
+            for frame in self._decoder.frames():
+                self._take(frame)
+        except (ProtocolError, ConnectionError) as error:
+            self._finish(ConnectionError(f"{self.address}: {error}"))
+
+    def eof_received(self) -> bool:
+        """The server sends no more."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._finish(ConnectionError(f"{self.address} has closed the connection{f': {exc}' if exc else ''}"))
+
+    def pause_writing(self) -> None:
+        """The transport holds enough."""
+        self.is_clogged = True
+
+    def resume_writing(self) -> None:
+        """The transport has room again."""
+        self.is_clogged = False
+        if self.on_room is not None:
+            self.on_room()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _take(self, frame: Frame) -> None:
+        header = frame.header
+        if header.kind == Kind.KEEPALIVE:
+            if header.command == KeepaliveCommand.PING and self._end is None:
+                self.send(encode_pong(header.id))
+        elif header.kind == Kind.CONTROL and header.command == Command.GOODBYE:
+            self.goodbye = parse_goodbye(frame.payload)
+        else:
+            answer = self._answers.get(header.id) if header.kind == Kind.CONTROL else None
+            if answer is not None and not answer.done():
+                answer.set_result(frame)
+            elif self.on_frame is not None:
+                self.on_frame(self, frame)
+            elif header.kind == Kind.CONTROL and header.command == Command.ERROR and not header.id:
+                self._finish(ConnectionError(f"{self.address}: {refusal_of(frame)}"))
+
+    def _look(self) -> None:
+        """Ping a quiet server, and give a silent one up."""
+        welcome = self.welcome
+        now = self._loop.time()
+        if self._end is not None:
+            return
+        if welcome.idle_ms and now - self._heard >= welcome.idle_ms * _MS:
+            self._finish(ConnectionError(f"{self.address} has been silent for {now - self._heard:.1f} s"))
+            return
+        pause = max(1, welcome.keepalive_ms) * _MS
+        if now - min(self._heard, self._spoke) >= pause / 2:
+            self.send(encode_ping(self.new_id()))
+        self._timer = self._loop.call_later(pause / 2, self._look)
+
+    def _finish(self, error: ConnectionError) -> None:
+        if self._end is not None:
+            return
+        self._end = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+        if self.on_lost is not None:
+            self.on_lost(self, error)

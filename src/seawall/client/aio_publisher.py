@@ -1,0 +1,103 @@
+"""A publisher over the network for asyncio, with the words of the one for threads.
+
+    async with await log.publisher("events") as publisher:
+        for lines in source:
+            await publisher.put(lines)          # waits for room, not for the ack
+    # leaving the block flushes: everything is stored, or the first error is raised
+
+`publish` does not wait at all: it raises `FullError` where more than `max_in_flight` bytes are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+from seawall.client.aio_sender import AsyncSender
+from seawall.client.delivery import Delivery, decided_delivery
+from seawall.client.publisher import PublisherOptions
+from seawall.client.targets import Target
+from seawall.core.types import TopicId
+from seawall.errors import FullError, InvalidInputError
+from seawall.wire.arrow import EncodedBlock
+from seawall.wire.publishable import Publishable
+
+
+class AsyncRemotePublisher:
+    """Publishes to one topic, on the loop it was opened on."""
+
+    def __init__(self, target: Target, topic: str, topic_id: TopicId, options: PublisherOptions) -> None:
+        self._options = options
+        self._topic_id = topic_id
+        self._is_closed = False
+        self._sender = AsyncSender(
+            target, options.outgoing(), client_id=options.client_id or 0, connections=options.connections
+        )
+        self.topic = topic
+
+    async def open(self) -> Self:
+        """Find the server and open the session."""
+        await self._sender.open()
+        return self
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that are on their way."""
+        return self._sender.size
+
+    @property
+    def next_client_seq(self) -> int:
+        """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        return self._sender.next_number
+
+    def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
+        """Send one record or many, in order; await what is returned to know that they are stored."""
+        blocks, size = self._encoded(records, client_seq)
+        if not self._sender.has_room(size, self._options.max_in_flight):
+            raise FullError(
+                f"{self.in_flight} bytes are on their way to {self.topic!r}, at most {self._options.max_in_flight}; "
+                "wait for some of them, or use `await put`"
+            )
+        return self._offer(blocks, client_seq)
+
+    async def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
+        """The same, once there is room for it."""
+        blocks, size = self._encoded(records, client_seq)
+        await self._sender.room(size, self._options.max_in_flight)
+        return self._offer(blocks, client_seq)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything published so far is decided; raises the first error since the last flush."""
+        async with asyncio.timeout(timeout_s):
+            await self._sender.flush()
+        error = self._sender.take_error()
+        if error is not None:
+            raise error
+
+    async def close(self) -> None:
+        """Flush, and take nothing more; closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self.flush()
+        finally:
+            await self._sender.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _encoded(self, records: Publishable, client_seq: int | None) -> tuple[list[EncodedBlock], int]:
+        if self._is_closed:
+            raise InvalidInputError("this publisher is closed")
+        return self._options.encode(records, client_seq)
+
+    def _offer(self, blocks: list[EncodedBlock], client_seq: int | None) -> Delivery:
+        delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
+        return delivery if self._options.ack else decided_delivery(self._sender, delivery)

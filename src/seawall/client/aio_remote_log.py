@@ -1,0 +1,306 @@
+"""A log behind a server for asyncio, with the words of `seawall.open_async`.
+
+    async with seawall.connect_async("seawall://host:1992") as log:
+        await log.create_topic("events")
+        await log.publish("events", {"n": 1})              # many of these at once share batches and a sync
+        async for item in log.subscriber("events"): ...    # ReceivedBatch, or Gap where something is lost
+
+It belongs to the loop it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
+
+from seawall.client.aio_publisher import AsyncRemotePublisher
+from seawall.client.aio_requests import AsyncRequests
+from seawall.client.aio_sender import AsyncSender
+from seawall.client.aio_subscriber import AsyncRemoteSubscriber
+from seawall.client.commands import (
+    NOT_REMOTE,
+    READ_SIZE,
+    ReadMode,
+    RemoteTopic,
+    Start,
+    check_mode,
+    configure_request,
+    consumer_of,
+    create_request,
+    info_of,
+    place_of,
+    start_of,
+    topic_named,
+)
+from seawall.client.delivery import Delivery
+from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
+from seawall.client.reading import Budget, TopicReader
+from seawall.client.targets import Target
+from seawall.core.types import Seq, TopicEpoch
+from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.wire.arrow import check_columns, empty_table
+from seawall.wire.codes import ReadBy
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
+from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
+from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.publishable import Publishable
+from seawall.wire.received import Item, ReceivedBatch, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Result = TypeVar("_Result")
+
+
+class AsyncRemoteLog:
+    """A connected log on an event loop. Made by `seawall.connect_async`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._opened: AsyncRequests | None = None
+        self._topics: dict[str, TopicReply] = {}
+        self._sender: AsyncSender | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> Self:
+        """Find the server; `async with` does it."""
+        self._opened = AsyncRequests(self.target)
+        try:
+            await self._load_topics()
+        except BaseException:
+            self._opened.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """End all connections; closing twice is fine."""
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            await sender.close()
+        if self._opened is not None:
+            self._opened.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+        """Create a topic; over the network `ttl_ms` and `cap_bytes` can be set."""
+        frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
+        self._topics[name] = parse_topic_reply(frame.payload)
+        return await self.describe(name)
+
+    async def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        await self._load_topics()
+        return sorted(self._topics)
+
+    async def describe(self, name: str) -> RemoteTopic:
+        """A topic as it is now."""
+
+        async def ask(topic: TopicReply) -> RemoteTopic:
+            return info_of(await self._get(topic), await self._bounds(topic))
+
+        return await self._with_topic(name, ask)
+
+    async def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+        """Change settings of a topic; over the network these are `ttl_ms` and `cap_bytes`."""
+
+        async def ask(topic: TopicReply) -> None:
+            await self._requests.ask(configure_request(await self._get(topic), settings))
+
+        await self._with_topic(name, ask)
+        return await self.describe(name)
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records."""
+
+        async def ask(topic: TopicReply) -> None:
+            await self._requests.ask(DeleteTopic(topic.topic_id), is_repeatable=False)
+
+        await self._with_topic(name, ask)
+        self._topics.pop(name, None)
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None
+    ) -> Delivery:
+        """Append one record or many; durable in the topic's class when it is awaited."""
+        if idempotency_key is not None:
+            raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
+        blocks, _ = PublisherOptions().encode(records, None)
+
+        async def send(found: TopicReply) -> Delivery:
+            sender = self._sender
+            if sender is None or sender.failure is not None:
+                sender = await self._lone_sender()
+            return await sender.offer(topic, found.topic_id, blocks)
+
+        return await self._with_topic(topic, send)
+
+    async def publisher(
+        self,
+        topic: str,
+        *,
+        ack: int = 2,
+        client_id: int | None = None,
+        max_in_flight: int = IN_FLIGHT_SIZE,
+        linger_s: float = 0.0,
+        batch_size: int = BATCH_SIZE,
+        compression: Compression = "none",
+        connections: int = 1,
+    ) -> AsyncRemotePublisher:
+        """A publisher with bounds, acks and a session of its own; await the deliveries that its `publish` returns."""
+        options = PublisherOptions(
+            ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
+        )
+        found = await self._topic(topic)
+        return await AsyncRemotePublisher(self.target, topic, found.topic_id, options).open()
+
+    async def read(
+        self,
+        topic: str,
+        from_seq: int = 1,
+        *,
+        limit: int | None = None,
+        max_bytes: int = READ_SIZE,
+        mode: ReadMode = "durable",
+    ) -> list[Item]:
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs."""
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        ordered = check_mode(mode)
+
+        async def ask(found: TopicReply) -> list[Item]:
+            reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
+            budget = Budget(max_bytes, limit)
+            while not budget.is_spent(reader):
+                budget.take(reader.take(await self._requests.ask(budget.fetch(reader))))
+            return budget.items
+
+        return await self._with_topic(topic, ask)
+
+    async def read_arrow(
+        self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
+    ) -> pa.Table:
+        """All records from `from_seq` to the present end as one table; gaps are left out of it."""
+        import pyarrow as pa
+
+        check_columns(columns)
+        end = (await self._with_topic(topic, self._bounds)).end_seq
+        reader = TopicReader(topic, (await self._topic(topic)).topic_id, ReadBy.SEQ, from_seq)
+        batches: list[ReceivedBatch] = []
+        while reader.next_seq < end and not reader.is_at_end:
+            items = reader.take(await self._requests.ask(reader.fetch(max_bytes=READ_SIZE)))
+            batches += [item for item in items if isinstance(item, ReceivedBatch)]
+        return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
+
+    def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncRemoteSubscriber:
+        """A reader that remembers where it is; iterate over it to follow the topic."""
+        place_of(start, owner)
+
+        async def begin() -> tuple[TopicReader, TopicEpoch]:
+            seq = await self.start_seq(topic, start, owner)
+            found = await self._topic(topic)
+            return TopicReader(topic, found.topic_id, ReadBy.SEQ, seq), found.topic_epoch
+
+        return AsyncRemoteSubscriber(self._requests, topic, begin, owner)
+
+    async def commit(self, owner: str, topic: str, next_seq: int) -> None:
+        """Keep how far `owner` has read. Durable when this returns."""
+        consumer = consumer_of(owner)
+
+        async def ask(found: TopicReply) -> None:
+            await self._requests.ask(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
+
+        await self._with_topic(topic, ask)
+
+    async def committed(self, owner: str, topic: str) -> int | None:
+        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        seq = await self.start_seq(topic, "committed", owner)
+        return seq if seq > 1 else None
+
+    async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
+        """The seq that a start means now."""
+        by, number = place_of(start, owner)
+
+        async def ask(found: TopicReply) -> Seq:
+            if by is ReadBy.SEQ:
+                return Seq(number)
+            if by is ReadBy.LATEST:
+                return (await self._bounds(found)).end_seq
+            reader = TopicReader(topic, found.topic_id, by, number)
+            return start_of(await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+
+        return await self._with_topic(topic, ask)
+
+    async def seq_at(self, topic: str, when: datetime) -> int:
+        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        return await self.start_seq(topic, when, None)
+
+    async def delete(
+        self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
+    ) -> NoReturn:
+        """Deleting records needs the data directory."""
+        raise UnsupportedError(f"deleting records of {topic!r} ({before_seq}, {tag}, {tag_prefix}): {NOT_REMOTE}")
+
+    async def verify(self) -> NoReturn:
+        """Verifying needs the data directory."""
+        raise UnsupportedError(f"verifying: {NOT_REMOTE}")
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    @property
+    def _requests(self) -> AsyncRequests:
+        if self._opened is None:
+            raise InvalidInputError("this log is not open: use `async with seawall.connect_async(url) as log`")
+        return self._opened
+
+    async def _lone_sender(self) -> AsyncSender:
+        """The session of `publish`; another one if the last one failed."""
+        async with self._opening:
+            if self._sender is None or self._sender.failure is not None:
+                if self._sender is not None:
+                    await self._sender.close()
+                sender = AsyncSender(self.target, PublisherOptions().outgoing())
+                await sender.open()
+                self._sender = sender
+            return self._sender
+
+    async def _load_topics(self) -> None:
+        reply = parse_topic_list_reply((await self._requests.ask(ListTopics())).payload)
+        self._topics = {topic.name: topic for topic in reply.topics}
+
+    async def _topic(self, name: str) -> TopicReply:
+        if name not in self._topics:
+            await self._load_topics()
+        return topic_named(self._topics, name)
+
+    async def _with_topic(self, name: str, work: Callable[[TopicReply], Awaitable[_Result]]) -> _Result:
+        """Do something with a topic; if it is another one by now, with that."""
+        topic = await self._topic(name)
+        try:
+            return await work(topic)
+        except NotFoundError:
+            await self._load_topics()
+            again = topic_named(self._topics, name)
+            if again.topic_id == topic.topic_id:
+                raise
+            return await work(again)
+
+    async def _get(self, topic: TopicReply) -> TopicReply:
+        return parse_topic_reply((await self._requests.ask(GetTopic(topic.topic_id))).payload)
+
+    async def _bounds(self, topic: TopicReply) -> BoundsReply:
+        return parse_bounds_reply((await self._requests.ask(Bounds(topic.topic_id))).payload)

@@ -1,0 +1,84 @@
+"""Questions to a server on an event loop: one connection for all of them, made again when it is lost.
+
+The rules are those of `requests`: what is lost with its connection is asked again, unless it must not happen twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from seawall.client.aio_connection import AsyncConnection
+from seawall.client.requests import asking_hello
+from seawall.client.retry import Backoff, seconds
+from seawall.client.targets import Target
+from seawall.errors import OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2 import ControlPayload
+
+
+class AsyncRequests:
+    """A connection for questions. Belongs to the loop it was made on."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._connection: AsyncConnection | None = None
+        self._connecting = asyncio.Lock()
+        self._turn = 0
+        self._is_closed = False
+
+    async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
+        """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.target.timeout_s
+        backoff = Backoff()
+        while True:
+            connection = None
+            try:
+                connection = await self._connected()
+                return await connection.request(payload, timeout_s=self.target.timeout_s + wait_s)
+            except (ConnectionError, RetryableError) as error:
+                is_refused = isinstance(error, RetryableError)
+                if connection is not None and not is_repeatable and not is_refused:
+                    raise OutcomeUnknownError(f"the connection was lost before the answer came: {error}") from error
+                pause_s = seconds(backoff.pause_ns())
+                if loop.time() + pause_s >= deadline:
+                    if is_refused:
+                        raise
+                    raise RetryableError(f"no answer of {self.target}: {error}") from error
+                await asyncio.sleep(pause_s)
+            except TimeoutError as error:
+                if is_repeatable:
+                    raise RetryableError(f"{self.target} did not answer in time") from error
+                raise OutcomeUnknownError(f"{self.target} did not answer in time") from error
+
+    async def open_connection(self) -> AsyncConnection:
+        """A connection of its own, with any of the servers."""
+        addresses = self.target.addresses
+        failure: Exception | None = None
+        for _ in addresses:
+            address = addresses[self._turn % len(addresses)]
+            try:
+                return await AsyncConnection.open(
+                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s
+                )
+            except ConnectionError as error:
+                self._turn += 1
+                failure = error
+        assert failure is not None, "a target has an address"
+        raise failure
+
+    def close(self) -> None:
+        """End the connection; closing twice is fine."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connected(self) -> AsyncConnection:
+        async with self._connecting:
+            if self._is_closed:
+                raise WrongStateError("this log is closed")
+            if self._connection is None or not self._connection.is_open:
+                if self._connection is not None:
+                    self._connection.close()
+                self._connection = await self.open_connection()
+            return self._connection

@@ -1,0 +1,264 @@
+"""A session of a publisher on an event loop: the machine of `outgoing` with connections that the loop reads.
+
+What is published in one turn of the loop shares a batch. A task makes lost connections again, joining the session;
+what was sent on one and is not decided is sent again under its number. If no server is found for as long as the
+target's patience lasts, everything under way fails. Everything runs on the loop it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from seawall.client.aio_connection import AsyncConnection
+from seawall.client.connection import refusal_of
+from seawall.client.delivery import Batch, Delivery
+from seawall.client.outgoing import PRESSURE, Outgoing
+from seawall.client.retry import Backoff, seconds
+from seawall.client.session import Session
+from seawall.client.targets import Target
+from seawall.core.types import TopicId
+from seawall.errors import FencedError, RetryableError, SeawallError, WrongStateError
+from seawall.io.clocks import OsClock
+from seawall.wire.ack_rows import ack_rows, ack_window
+from seawall.wire.arrow import EncodedBlock
+from seawall.wire.codes import AckStatus, Command, Kind
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2_session import Error, parse_error
+
+_MS: Final = 1_000_000
+
+
+class AsyncSender:
+    """A session and its connections on an event loop."""
+
+    def __init__(self, target: Target, outgoing: Outgoing, *, client_id: int = 0, connections: int = 1) -> None:
+        self._target = target
+        self._outgoing = outgoing
+        self._session = Session(target, outgoing, client_id)
+        self._wanted = connections
+        self._clock = OsClock()
+        self._loop = asyncio.get_running_loop()
+        self._connections: list[AsyncConnection] = []
+        self._turn = 0
+        self._backoff = Backoff()
+        self._pressure = Backoff()
+        self._is_closed = False
+        self._push_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._lost = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        #: Why nothing can be sent any more.
+        self.failure: SeawallError | None = None
+
+    async def open(self) -> None:
+        """Find the server and open the session; raises what is in the way."""
+        self._task = self._loop.create_task(self._stay_connected())
+        await self._wait_until(lambda: bool(self._connections) or self.failure is not None)
+        if self.failure is not None:
+            await self.close()
+            raise self.failure
+
+    # --- what publishers do ----------------------------------------------------------------------------------------
+
+    def offer(
+        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int | None = None
+    ) -> Delivery:
+        """Queue records; they are sent in this turn of the loop where nothing is on its way."""
+        if self.failure is not None:
+            raise self.failure
+        if self._is_closed:
+            raise WrongStateError("this publisher is closed")
+        record_count = sum(block.record_count for block in blocks)
+        now_ns = self._clock.monotonic_ns()
+        if client_seq is None:
+            batches, offset = self._outgoing.add(topic, topic_id, blocks, now_ns)
+        else:
+            batches, offset = self._outgoing.add_numbered(topic, topic_id, blocks, client_seq, now_ns), 0
+        self._push_soon()
+        return Delivery(self, batches, offset, record_count)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are not decided."""
+        return self._outgoing.size
+
+    @property
+    def next_number(self) -> int:
+        """The client seq that the next batch gets."""
+        return self._outgoing.next_number
+
+    def has_room(self, size: int, size_max: int) -> bool:
+        """Whether so many more bytes may be under way; one alone may always."""
+        return not self._outgoing.size or self._outgoing.size + size <= size_max
+
+    async def room(self, size: int, size_max: int) -> None:
+        """Wait until so many more bytes may be under way."""
+        await self._wait_until(lambda: self.has_room(size, size_max))
+
+    async def flush(self) -> None:
+        """Wait until everything is decided."""
+        self._outgoing.seal()
+        self._push()
+        await self._wait_until(lambda: self._outgoing.is_empty)
+
+    def take_error(self) -> Exception | None:
+        """The first error since the last time somebody asked."""
+        return self._outgoing.take_error()
+
+    def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
+        """A loop must not wait."""
+        raise WrongStateError(f"{delivery!r}, and it cannot be waited for {timeout_s} s: await it")
+
+    def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
+        """Have it called once the batch is decided; false, and nothing, if it is."""
+        if batch.is_done:
+            return False
+        batch.callbacks.append(callback)
+        return True
+
+    async def close(self) -> None:
+        """End the connections; what is not decided fails. Closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
+        for connection in list(self._connections):
+            connection.close()
+        self._announce()
+
+    # --- sending and hearing ---------------------------------------------------------------------------------------
+
+    def _push_soon(self) -> None:
+        if not self._push_is_due:
+            self._push_is_due = True
+            self._loop.call_soon(self._push)
+
+    def _push(self) -> None:
+        """Send what may be sent, in turn over the connections that have room."""
+        self._push_is_due = False
+        now_ns = self._clock.monotonic_ns()
+        while True:
+            open_ones = [each for each in self._connections if each.is_open and not each.is_clogged]
+            batch = self._outgoing.next_batch(now_ns) if open_ones else None
+            if batch is None:
+                break
+            self._turn += 1
+            connection = open_ones[self._turn % len(open_ones)]
+            self._outgoing.sent(batch, connection)
+            connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
+        due_ns = self._outgoing.due_ns()
+        if due_ns is not None and due_ns > now_ns and not self._is_closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(seconds(due_ns - now_ns), self._push)
+
+    def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
+        header, outgoing = frame.header, self._outgoing
+        if header.kind == Kind.ACK:
+            outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
+            worst = outgoing.acked(ack_rows(frame.payload))
+            if outgoing.decided:
+                self._pressure.succeeded()
+            if worst is AckStatus.RETRY:
+                outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
+            elif worst is AckStatus.UNKNOWN:
+                raise ConnectionError("the server does not know what became of a batch")
+        elif header.kind == Kind.CONTROL and header.command == Command.ERROR:
+            self._refused(frame, parse_error(frame.payload))
+        self._push()
+        self._announce()
+
+    def _refused(self, frame: Frame, refusal: Error) -> None:
+        error = refusal_of(frame)
+        assert error is not None, "the frame is a refusal"
+        if isinstance(error, FencedError):
+            self._fail(error)
+        elif refusal.code in PRESSURE or isinstance(error, RetryableError):
+            pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
+            self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
+        if refusal.closes:
+            raise ConnectionError(str(error))
+
+    def _announce(self) -> None:
+        for batch in self._outgoing.take_decided():
+            batch.announce()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        alone_since = self._loop.time()
+        while self.failure is None:
+            self._lost.clear()
+            if len(self._connections) >= self._wanted:
+                await self._lost.wait()
+                alone_since = self._loop.time()
+                await asyncio.sleep(seconds(self._backoff.pause_ns()))
+                continue
+            problem = await self._connect()
+            if problem is None:
+                continue
+            if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
+                self._fail(problem)
+                return
+            alone_s = 0.0 if self._connections else self._loop.time() - alone_since
+            if alone_s >= self._target.timeout_s:
+                self._fail(RetryableError(f"no server at {self._target} for {alone_s:.1f} s: {problem}"))
+                return
+            await asyncio.sleep(seconds(self._backoff.pause_ns()))
+
+    async def _connect(self) -> Exception | None:
+        """Make one more connection; what was in the way."""
+        address = self._target.addresses[self._turn % len(self._target.addresses)]
+        try:
+            connection = await AsyncConnection.open(
+                address, self._session.hello(), timeout_s=self._target.connect_timeout_s
+            )
+        except (ConnectionError, SeawallError) as error:
+            self._turn += 1
+            return error
+        try:
+            if not self._session.is_granted(connection.welcome):
+                connection.close()
+                return None
+        except FencedError as error:
+            connection.close()
+            return error
+        connection.on_frame, connection.on_room, connection.on_lost = self._heard, self._push_soon, self._drop
+        self._connections.append(connection)
+        self._backoff.succeeded()
+        if not connection.is_open:
+            self._drop(connection, ConnectionError("lost at once"))
+        self._push()
+        self._announce()
+        return None
+
+    def _drop(self, connection: AsyncConnection, _error: Exception) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._outgoing.lost(connection)
+            self._lost.set()
+            if not self._is_closed:
+                self._push_soon()
+
+    def _fail(self, error: SeawallError) -> None:
+        self.failure = error
+        self._outgoing.fail(error)
+        self._announce()

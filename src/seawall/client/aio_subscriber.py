@@ -1,0 +1,114 @@
+"""A reader of a topic over the network for asyncio that remembers where it is.
+
+subscriber = log.subscriber("events", "committed", owner="billing")
+for item in await subscriber.poll(timeout_s=5): ...
+async for item in subscriber: ...                 # follows the topic for ever: the server pushes what comes
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
+
+from seawall.client.aio_connection import AsyncConnection
+from seawall.client.aio_requests import AsyncRequests
+from seawall.client.commands import READ_SIZE, consumer_of
+from seawall.client.pushed import Pushed
+from seawall.client.reading import TopicReader
+from seawall.client.retry import Backoff, seconds
+from seawall.core.types import TopicEpoch
+from seawall.errors import InvalidInputError, RetryableError
+from seawall.limits import FETCH_WAIT_MS_MAX
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2_reading import Commit
+from seawall.wire.received import Item
+
+#: Finds the topic and where to begin, when something is read first.
+Begin: TypeAlias = Callable[[], Awaitable[tuple[TopicReader, TopicEpoch]]]
+
+
+class AsyncRemoteSubscriber:
+    """A reader of one topic that goes on where it stopped. For one task at a time."""
+
+    def __init__(self, requests: AsyncRequests, topic: str, begin: Begin, owner: str | None) -> None:
+        self._requests = requests
+        self._begin = begin
+        self._owner = owner
+        self._reader: TopicReader | None = None
+        self._topic_epoch = TopicEpoch(0)
+        self.topic = topic
+
+    @property
+    def next_seq(self) -> int:
+        """What is read next; 0 before the first read."""
+        return 0 if self._reader is None else self._reader.next_seq
+
+    async def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        reader = await self._begun()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            left_ms = max(0, int((deadline - loop.time()) * 1e3))
+            wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
+            fetch = reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
+            items = reader.take(await self._requests.ask(fetch, wait_s=wait_ms / 1e3))
+            if items or (reader.is_at_end and not left_ms):
+                return items
+
+    async def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        reader = await self._begun()
+        consumer = consumer_of(self._owner)
+        await self._requests.ask(Commit(reader.topic_id, consumer, self._topic_epoch, reader.next_seq))
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Everything from here on, for ever."""
+        reader = await self._begun()
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        alone_since = loop.time()
+        while True:
+            connection: AsyncConnection | None = None
+            try:
+                connection = await self._requests.open_connection()
+                async for item in _pushed(connection, reader):
+                    backoff.succeeded()
+                    alone_since = loop.time()
+                    yield item
+            except (ConnectionError, RetryableError) as error:
+                if connection is None and loop.time() - alone_since >= self._requests.target.timeout_s:
+                    raise RetryableError(f"no server at {self._requests.target}: {error}") from error
+                await asyncio.sleep(seconds(backoff.pause_ns()))
+            finally:
+                if connection is not None:
+                    connection.close()
+
+    async def _begun(self) -> TopicReader:
+        if self._reader is None:
+            self._reader, self._topic_epoch = await self._begin()
+        return self._reader
+
+
+async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIterator[Item]:
+    """What the server pushes on a connection, until it is lost."""
+    # Bounded by the credit that the server has.
+    frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
+    connection.on_frame = lambda _, frame: frames.put_nowait(frame)
+    connection.on_lost = lambda _, error: frames.put_nowait(error)
+    pushed = Pushed(reader, connection.new_id())
+    connection.send(pushed.begin())
+    while True:
+        frame = await frames.get()
+        if isinstance(frame, Exception):
+            raise frame
+        for item in pushed.take(frame):
+            yield item
+        if pushed.is_over:
+            return
+        credit = pushed.credit()
+        if credit is not None:
+            connection.send(credit)

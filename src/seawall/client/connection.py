@@ -1,0 +1,190 @@
+"""One connection with a server, for threads that wait: it owns its socket, and one thread uses it at a time.
+
+    connection = Connection.open("host:1992", Hello(…), timeout_s=5, clock=OsClock())
+    frame = connection.request(Bounds(topic_id), timeout_s=30)     # sends, and receives on the same thread
+
+Pings are answered by whoever receives. A server that is silent for `idle_ms` is gone: who waits asks it before that
+(`keep_alive`). Whatever ends a connection is a `ConnectionError`, and the connection is of no use afterwards; what the
+server refuses is an error of the tree.
+
+It must not know sessions or topics.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from seawall.client.refusals import error_of
+from seawall.client.retry import seconds
+from seawall.errors import ProtocolError, SeawallError
+from seawall.io.interfaces import Clock
+from seawall.io.waiting import WaitingStream, await_streams, open_stream
+from seawall.wire.codes import Command, KeepaliveCommand, Kind
+from seawall.wire.decoder import Frame, FrameDecoder
+from seawall.wire.fields import Buffer
+from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
+from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_error, parse_goodbye, parse_welcome
+
+_MS: Final = 1_000_000
+
+
+class Connection:
+    """A connection that has been welcomed. Made by `open`."""
+
+    def __init__(self, stream: WaitingStream, address: str, clock: Clock, max_payload: int) -> None:
+        self.stream = stream
+        self.address = address
+        self._clock = clock
+        self._decoder = FrameDecoder(max_payload)
+        self._outbox: deque[memoryview] = deque()
+        self._next_id = 0
+        self._early: list[Frame] = []
+        #: When we heard of the server, spoke to it, and asked whether it lives.
+        self._heard_ns = self._spoke_ns = self._asked_ns = clock.monotonic_ns()
+        self._welcome: Welcome | None = None
+        #: Whether the server will end it: what is under way is still answered.
+        self.goodbye: Goodbye | None = None
+
+    @classmethod
+    def open(cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock) -> Connection:
+        """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
+        deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        connection = cls(open_stream(address, timeout_s), address, clock, hello.max_payload)
+        try:
+            left_s = seconds(deadline_ns - clock.monotonic_ns())
+            frame = connection.request(hello, timeout_s=left_s)
+            if frame.header.command != Command.WELCOME:
+                raise ConnectionError(f"{address} answered HELLO by command {frame.header.command:#x}")
+            connection._welcome = parse_welcome(frame.payload)
+        except TimeoutError as error:
+            connection.close()
+            raise ConnectionError(f"{address} did not welcome us within {timeout_s:.3g} s") from error
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server granted."""
+        assert self._welcome is not None, "only `open` makes one"
+        return self._welcome
+
+    @property
+    def is_clogged(self) -> bool:
+        """Whether something waits for the socket to take it."""
+        return bool(self._outbox)
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self.stream.close()
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def new_id(self) -> int:
+        """An id that no other request of this connection has."""
+        self._next_id += 1
+        return self._next_id
+
+    def send(self, *buffers: Buffer) -> None:
+        """Send bytes, as far as the socket takes them now; the rest goes with `flush`."""
+        self._outbox.extend(memoryview(buffer) for buffer in buffers)
+        self.flush()
+
+    def send_control(self, payload: ControlPayload, request_id: int) -> None:
+        """Send a control frame."""
+        self.send(encode_control(payload, request_id=request_id, timestamp_ns=self._clock.wall_ns()))
+
+    def flush(self) -> None:
+        """Give the socket what waits for it."""
+        outbox = self._outbox
+        while outbox:
+            taken = self.stream.send(list(outbox))
+            if not taken:
+                break
+            self._spoke_ns = self._clock.monotonic_ns()
+            while outbox and taken >= len(outbox[0]):
+                taken -= len(outbox.popleft())
+            if taken:
+                outbox[0] = outbox[0][taken:]
+        self.stream.wants_room = bool(outbox)
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def receive(self) -> list[Frame]:
+        """The frames that have come, without waiting; pings are answered, pongs are for the clock alone."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
+        buffer = self._decoder.buffer()
+        count = self.stream.receive_into(buffer)
+        if count is None:
+            return []
+        if not count:
+            raise ConnectionError(f"{self.address} has closed the connection")
+        self._heard_ns = self._clock.monotonic_ns()
+        self._decoder.received(count)
+        try:
+            frames = self._decoder.frames()
+        except ProtocolError as error:
+            raise ConnectionError(f"{self.address} does not speak the protocol: {error}") from error
+        return [frame for frame in frames if not self._is_answered(frame)]
+
+    def _is_answered(self, frame: Frame) -> bool:
+        header = frame.header
+        if header.kind == Kind.KEEPALIVE:
+            if header.command == KeepaliveCommand.PING:
+                self.send(encode_pong(header.id))
+            return True
+        if header.kind == Kind.CONTROL and header.command == Command.GOODBYE:
+            self.goodbye = parse_goodbye(frame.payload)
+            return True
+        return False
+
+    def keep_alive(self, now_ns: int) -> int:
+        """Ask a silent server whether it lives; when to come again. `ConnectionError` if it is gone."""
+        welcome = self.welcome
+        silence_ns = now_ns - self._heard_ns
+        if welcome.idle_ms and silence_ns >= welcome.idle_ms * _MS:
+            raise ConnectionError(f"{self.address} has been silent for {silence_ns // _MS} ms")
+        pause_ns = max(1, welcome.keepalive_ms) * _MS
+        if now_ns >= max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns:
+            self.send(encode_ping(self.new_id()))
+            self._asked_ns = now_ns
+        return max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns
+
+    def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
+        """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
+        request_id = self.new_id()
+        self.send_control(payload, request_id)
+        return self.answer(request_id, timeout_s=timeout_s)
+
+    def answer(self, request_id: int, *, timeout_s: float) -> Frame:
+        """Wait for the answer to a request that was sent."""
+        deadline_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
+        kept: list[Frame] = []
+        while True:
+            frames = self.receive()
+            for index, frame in enumerate(frames):
+                refusal = refusal_of(frame)
+                if refusal is not None and frame.header.id in (request_id, 0):
+                    raise refusal
+                if frame.header.id == request_id:
+                    self._early = kept + frames[index + 1 :]
+                    return frame
+                kept.append(frame)
+            left_ns = deadline_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                self._early = kept
+                raise TimeoutError(f"{self.address} did not answer within {timeout_s:.3g} s")
+            if not frames:
+                await_streams([self.stream], None, seconds(left_ns))
+                self.flush()
+
+
+def refusal_of(frame: Frame) -> SeawallError | None:
+    """The error that a frame tells of, if it is one."""
+    if frame.header.kind == Kind.CONTROL and frame.header.command == Command.ERROR:
+        return error_of(parse_error(frame.payload))
+    return None

@@ -1,0 +1,206 @@
+"""Deliveries of a client: what a publisher holds while its records are on their way, and what it is told in the end.
+
+They have the words of the embedded log's: `result()`, `await`, `add_callback`, `first_seq`, `seqs`, `position`,
+`timestamp_ns`, `is_duplicate`. What is sent and decided together is a *batch*: the records of one call, or of many. A
+delivery is where its records begin in there; one call whose records fill several batches has all of them.
+
+INV-REMOTE-ONCE: a batch is decided once, and what its deliveries say then never changes.
+Batches have no lock: whoever changes one holds that of its sender, or is on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.errors import WrongStateError
+from seawall.wire.codes import POSITION_UNKNOWN, Codec
+from seawall.wire.fields import Buffer
+
+_NO_SEQ: Final = Seq(0)
+
+
+class Waiting(Protocol):
+    """Who can wait for a delivery, and tells when one is decided."""
+
+    def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
+        """Wait until it is decided; false if that takes too long."""
+        ...
+
+    def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
+        """Have it called once the batch is decided; false, and nothing, if it is."""
+        ...
+
+
+class Batch:
+    """Records of one topic that are sent and decided together."""
+
+    #: Its number in the session once it was sent, and the connection it was sent on, for as long as that lives.
+    client_seq = ClientSeq(0)
+    connection: object | None = None
+    #: What goes over the wire: made when it is sent first, the same ever after.
+    block: Buffer | None = None
+    codec = Codec.NONE
+    is_done = False
+    error: Exception | None = None
+    base_seq = _NO_SEQ
+    position = Position(POSITION_UNKNOWN)
+    timestamp_ns = TimestampNs(0)
+    is_duplicate = False
+    #: How often it was put into a socket.
+    sends = 0
+
+    def __init__(self, topic: str, topic_id: TopicId, begun_ns: int) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.begun_ns = begun_ns
+        self.pieces: list[Buffer] = []
+        self.size = 0
+        self.record_count = 0
+        self.callbacks: list[Callable[[], object]] = []
+
+    def take(self, block: Buffer, record_count: int) -> int:
+        """Make records part of it; how many it had before."""
+        before = self.record_count
+        self.pieces.append(block)
+        self.size += len(block)
+        self.record_count = before + record_count
+        return before
+
+    def announce(self) -> None:
+        """Tell whoever wants to know that it is decided."""
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class Delivery:
+    """The fate of the records of one call. Made by `publish`."""
+
+    __slots__ = ("_batches", "_offset", "_waiting", "record_count")
+
+    def __init__(self, waiting: Waiting, batches: tuple[Batch, ...], offset: int, record_count: int) -> None:
+        self._waiting = waiting
+        self._batches = batches
+        self._offset = offset
+        self.record_count = record_count
+
+    def __repr__(self) -> str:
+        state = "under way"
+        if self.done:
+            state = f"failed: {self.error}" if self.error else f"from seq {self.first_seq}"
+        return f"<Delivery of {self.record_count} to {self.topic!r}, {state}>"
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic."""
+        return self._batches[0].topic
+
+    @property
+    def done(self) -> bool:
+        """Whether it is decided."""
+        return all(batch.is_done for batch in self._batches)
+
+    @property
+    def error(self) -> Exception | None:
+        """What went wrong, if it is decided and something did."""
+        return next((batch.error for batch in self._batches if batch.error is not None), None)
+
+    @property
+    def first_seq(self) -> Seq:
+        """The seq of its first record; 0 where nobody knows it."""
+        first = self._decided()[0]
+        return Seq(first.base_seq + self._offset) if first.base_seq else _NO_SEQ
+
+    @property
+    def position(self) -> Position:
+        """The place of its last batch in the order of everything; 0 where nobody knows it."""
+        position = self._decided()[-1].position
+        return Position(0) if position == POSITION_UNKNOWN else position
+
+    @property
+    def timestamp_ns(self) -> TimestampNs:
+        """When its last batch was stored."""
+        return self._decided()[-1].timestamp_ns
+
+    @property
+    def is_duplicate(self) -> bool:
+        """Whether it repeats something that was stored before."""
+        return self._decided()[0].is_duplicate
+
+    @property
+    def seqs(self) -> Sequence[int]:
+        """The seq of each record, in the order they were given; none where nobody knows them.
+
+        Several batches may have records of others between them.
+        """
+        batches = self._decided()
+        if len(batches) == 1:
+            first = self.first_seq
+            return range(first, first + self.record_count) if first else range(0)
+        if not all(batch.base_seq for batch in batches):
+            return range(0)
+        spans = [range(batch.base_seq, batch.base_seq + batch.record_count) for batch in batches]
+        if all(before.stop == after.start for before, after in pairwise(spans)):
+            return range(spans[0].start, spans[-1].stop)
+        return [seq for span in spans for seq in span]
+
+    def result(self, timeout_s: float | None = None) -> Delivery:
+        """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""
+        if not self.done and not self._waiting.wait_for(self, timeout_s):
+            raise TimeoutError(f"{self!r} after {timeout_s} s")
+        return self._outcome()
+
+    def add_callback(self, callback: Callable[[Delivery], object]) -> None:
+        """Have it called with the delivery once it is decided; at once if it is. It must be quick and not raise."""
+        undecided = [batch for batch in self._batches if not batch.is_done]
+        if not undecided or not self._waiting.add_callback(undecided[-1], partial(self._look_again, callback)):
+            callback(self)
+
+    def _look_again(self, callback: Callable[[Delivery], object]) -> None:
+        if self.done:
+            callback(self)
+        else:
+            self.add_callback(callback)
+
+    def __await__(self) -> Generator[Any, None, Delivery]:
+        if not self.done:
+            loop = asyncio.get_running_loop()
+            future = loop.create_future()
+            self.add_callback(lambda _: _resolve(loop, future))
+            yield from future
+        return self._outcome()
+
+    def _outcome(self) -> Delivery:
+        error = self.error
+        if error is not None:
+            raise error
+        return self
+
+    def _decided(self) -> tuple[Batch, ...]:
+        if not self.done:
+            raise WrongStateError("the delivery is under way: wait for its result first")
+        return self._batches
+
+
+def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
+    """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
+    batch = Batch(delivery.topic, TopicId(0), 0)
+    batch.is_done = True
+    return Delivery(waiting, (batch,), 0, delivery.record_count)
+
+
+def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    if asyncio._get_running_loop() is loop:
+        _settle(future)
+    else:
+        loop.call_soon_threadsafe(_settle, future)
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,333 @@
+"""The batches of one session, from the first record to the verdict. No I/O, no clock, no lock: a machine that is asked.
+
+    add        records join the batch that is gathered, or fill batches of their own
+    next_batch what may be sent now: what was sent before and is not decided first, then what is sealed
+    acked      what a server says became of batches
+    lost       a connection is gone: what was sent on it and is not decided is sent again
+
+A batch is gathered while others are on their way and for `linger_ns` at the most; with nothing on its way it is sealed
+at once. It is numbered when it is sent first and keeps number and block until it is decided, so that the server, which
+knows each number once, stores it once however often it comes.
+
+INV-OUTGOING-WINDOW: no number is sent that lies a window or more above the lowest that is not decided, so the server
+can always tell a repetition. INV-OUTGOING-KEPT: a batch is forgotten only when it is decided.
+A number that was refused before it was used is given to the next batch: it would leave a hole for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final
+
+from seawall.client.delivery import Batch
+from seawall.client.refusals import NUMBER_IS_FREE, rejection
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
+from seawall.errors import OutcomeUnknownError, RetryableError
+from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, SESSION_WINDOW_BATCHES, SESSION_WINDOW_SIZE
+from seawall.wire.ack_rows import Rows
+from seawall.wire.arrow import EncodedBlock
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import AckStatus, Codec, ErrorCode
+from seawall.wire.compression import compress
+from seawall.wire.fields import Buffer
+
+#: Blocks below this are not compressed: there is nothing to gain.
+_COMPRESSED_SIZE_MIN: Final = 128
+
+
+class Outgoing:
+    """What one session has under way."""
+
+    def __init__(self, *, ack: int, batch_size: int, linger_ns: int, codec: Codec) -> None:
+        self._ack = ack
+        self._batch_size = min(batch_size, BLOCK_SIZE_MAX)
+        self._linger_ns = linger_ns
+        #: How blocks are compressed; the sender sets it to none where the server does not agree.
+        self.codec = codec
+        self.client_id = ClientId(0)
+        self.session_epoch = SessionEpoch(0)
+        #: The number of the next batch, and numbers below it that are free.
+        self.next_seq = ClientSeq(1)
+        self._free: list[ClientSeq] = []
+        self.window_batches = SESSION_WINDOW_BATCHES
+        self.window_bytes = SESSION_WINDOW_SIZE
+        self._gathering: Batch | None = None
+        self._sealed: deque[Batch] = deque()
+        #: Batches with a number by it, mostly ascending; those that are not, because their number was free.
+        self._numbered: dict[int, Batch] = {}
+        self._out_of_line: set[int] = set()
+        self._sent_size = 0
+        #: Numbers to be sent again: now, and once everything before them is decided.
+        self._again: list[int] = []
+        self._later: list[int] = []
+        #: Nothing is sent before this time.
+        self.paused_until_ns = 0
+        #: Bytes of everything that is not decided.
+        self.size = 0
+        #: Decided and not announced yet.
+        self.decided: list[Batch] = []
+        #: What went wrong since somebody asked.
+        self.first_error: Exception | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything is decided."""
+        return not self.size
+
+    @property
+    def next_number(self) -> ClientSeq:
+        """The number that the next new batch gets."""
+        return min([self.next_seq, *self._free])
+
+    @property
+    def lowest_undecided(self) -> ClientSeq:
+        """All numbers below are decided or free."""
+        first = next(iter(self._numbered), int(self.next_seq))
+        return ClientSeq(min(first, *self._out_of_line) if self._out_of_line else first)
+
+    # --- handing in ------------------------------------------------------------------------------------------------
+
+    def add(
+        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], now_ns: int
+    ) -> tuple[tuple[Batch, ...], int]:
+        """Take blocks of one call; the batches that have them, and the place of the first record in the first."""
+        if len(blocks) == 1 and len(blocks[0].block) < self._batch_size:
+            batch = self._gather(topic, topic_id, blocks[0], now_ns)
+            offset = batch.take(*blocks[0])
+            self.size += len(blocks[0].block)
+            if batch.size >= self._batch_size or batch.record_count >= BATCH_RECORDS_MAX:
+                self.seal()
+            return (batch,), offset
+        self.seal()
+        batches = []
+        for block in blocks:
+            batch = Batch(topic, topic_id, now_ns)
+            batch.take(*block)
+            self.size += batch.size
+            self._sealed.append(batch)
+            batches.append(batch)
+        return tuple(batches), 0
+
+    def add_numbered(
+        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int, now_ns: int
+    ) -> tuple[Batch, ...]:
+        """Take blocks that repeat batches under the numbers they had."""
+        self.seal()
+        batches = []
+        for seq, block in enumerate(blocks, client_seq):
+            batch = Batch(topic, topic_id, now_ns)
+            batch.take(*block)
+            self.size += batch.size
+            self._number(batch, ClientSeq(seq))
+            heappush(self._again, seq)
+            batches.append(batch)
+        self.next_seq = max(self.next_seq, ClientSeq(client_seq + len(blocks)))
+        return tuple(batches)
+
+    def _gather(self, topic: str, topic_id: TopicId, block: EncodedBlock, now_ns: int) -> Batch:
+        gathering = self._gathering
+        if gathering is not None:
+            fits = (
+                gathering.size + len(block.block) <= self._batch_size
+                and gathering.record_count + block.record_count <= BATCH_RECORDS_MAX
+            )
+            if fits and gathering.topic_id == topic_id:
+                return gathering
+            self.seal()
+        self._gathering = gathering = Batch(topic, topic_id, now_ns)
+        return gathering
+
+    def seal(self) -> None:
+        """End the gathering: what there is goes out as it is."""
+        if self._gathering is not None:
+            self._sealed.append(self._gathering)
+            self._gathering = None
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def next_batch(self, now_ns: int) -> Batch | None:
+        """What may be sent now; whoever takes it sends it."""
+        if now_ns < self.paused_until_ns:
+            return None
+        while self._again:
+            batch = self._numbered.get(heappop(self._again))
+            if batch is not None and batch.connection is None:
+                return batch
+        while self._later and self._later[0] <= self.lowest_undecided:
+            batch = self._numbered.get(heappop(self._later))
+            if batch is not None and batch.connection is None:
+                return batch
+        self._seal_what_is_due(now_ns)
+        if not self._sealed or not self._has_window(self._sealed[0]):
+            return None
+        batch = self._sealed.popleft()
+        if self._free:
+            number = heappop(self._free)
+        else:
+            number, self.next_seq = self.next_seq, ClientSeq(self.next_seq + 1)
+        self._number(batch, number)
+        return batch
+
+    def due_ns(self) -> int | None:
+        """When there may be something to send though nothing happens until then."""
+        if self.paused_until_ns and (self._again or self._later or self._sealed or self._gathering):
+            return self.paused_until_ns
+        return None if self._gathering is None else self._gathering.begun_ns + self._linger_ns
+
+    def _seal_what_is_due(self, now_ns: int) -> None:
+        gathering = self._gathering
+        if gathering is None or self._sealed:
+            return
+        # Without a linger, records are gathered for as long as others are on their way, and no longer.
+        due = now_ns >= gathering.begun_ns + self._linger_ns if self._linger_ns else not self._numbered
+        if due:
+            self.seal()
+
+    def _has_window(self, batch: Batch) -> bool:
+        numbered = len(self._numbered)
+        if not numbered:
+            return True
+        number = self._free[0] if self._free else self.next_seq
+        return (
+            number < self.lowest_undecided + self.window_batches
+            and numbered < self.window_batches
+            and self._sent_size + batch.size <= self.window_bytes
+        )
+
+    def _number(self, batch: Batch, number: ClientSeq) -> None:
+        batch.client_seq = number
+        if self._numbered and number < next(reversed(self._numbered)):
+            self._out_of_line.add(number)
+        self._numbered[number] = batch
+        self._sent_size += batch.size
+
+    def frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, Buffer]:
+        """Header and block of a batch for the wire."""
+        if batch.block is None:
+            plain = batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces)
+            batch.pieces = []
+            batch.block = plain
+            if self.codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
+                packed = compress(self.codec, plain)
+                if len(packed) < len(plain):
+                    batch.block, batch.codec = packed, self.codec
+        header = batch_header(
+            batch.block,
+            topic_id=batch.topic_id,
+            client_id=self.client_id,
+            client_seq=batch.client_seq,
+            session_epoch=self.session_epoch,
+            record_count=batch.record_count,
+            timestamp_ns=TimestampNs(wall_ns),
+            ack_level=self._ack,
+            codec=batch.codec,
+            raw_length=batch.size,
+        )
+        return header.header_bytes(), batch.block
+
+    def sent(self, batch: Batch, connection: object) -> None:
+        """It went out on a connection."""
+        batch.connection = connection
+        batch.sends += 1
+
+    # --- verdicts --------------------------------------------------------------------------------------------------
+
+    def acked(self, rows: Rows) -> AckStatus:
+        """What an ACK says of batches; the worst that the sender has to act on.
+
+        UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
+        """
+        worst = AckStatus.OK
+        sent_back: set[int] = set()
+        for client_seq, base_seq, position, timestamp_ns, _topic, _run, _count, status, _level, reason in rows.tolist():
+            batch = self._numbered.get(client_seq)
+            if batch is None:
+                if status == AckStatus.REJECTED:
+                    # It counted as done at a lower level, and is refused now.
+                    self.report(rejection(reason, "a topic", client_seq))
+                continue
+            if status <= AckStatus.DUPLICATE:
+                batch.base_seq, batch.position = Seq(base_seq), Position(position)
+                batch.timestamp_ns = TimestampNs(timestamp_ns)
+                # What we sent twice by ourselves repeats nothing that the caller knows of.
+                batch.is_duplicate = status == AckStatus.DUPLICATE and batch.sends == 1
+                self._decide(batch, None)
+            elif status == AckStatus.REJECTED:
+                if reason in NUMBER_IS_FREE:
+                    heappush(self._free, ClientSeq(client_seq))
+                self._decide(batch, rejection(reason, batch.topic, client_seq))
+            elif status == AckStatus.RETRY:
+                batch.connection = None
+                heappush(self._later, client_seq)
+                sent_back.add(client_seq)
+            else:
+                worst = AckStatus.UNKNOWN
+        if worst is AckStatus.OK and self.lowest_undecided in sent_back:
+            return AckStatus.RETRY
+        return worst
+
+    def refused(self, client_seq: int, until_ns: int) -> None:
+        """The server is under pressure until then; the batch of that number, if there is one, has to come again."""
+        self.paused_until_ns = max(self.paused_until_ns, until_ns)
+        batch = self._numbered.get(client_seq)
+        if batch is not None:
+            batch.connection = None
+            heappush(self._again, client_seq)
+
+    def lost(self, connection: object) -> None:
+        """A connection is gone, and with it the fate of what was sent on it."""
+        for client_seq, batch in self._numbered.items():
+            if batch.connection is connection:
+                batch.connection = None
+                heappush(self._again, client_seq)
+
+    def welcomed(self, client_id: ClientId, session_epoch: SessionEpoch, next_seq: ClientSeq) -> None:
+        """A session is granted. What the server has not decided is the next number, unless we have numbered more."""
+        self.client_id, self.session_epoch = client_id, session_epoch
+        self.next_seq = max(self.next_seq, next_seq)
+
+    def fail(self, error: Exception) -> None:
+        """Give everything up: what was never sent did not happen, of what was nobody knows."""
+        self.seal()
+        self._again.clear()
+        self._later.clear()
+        for batch in [*self._numbered.values(), *self._sealed]:
+            fate = error
+            if batch.sends and isinstance(error, RetryableError):
+                name = f"batch {batch.client_seq} for {batch.topic!r}"
+                fate = OutcomeUnknownError(f"{name} may be stored or not: {error}")
+            self._decide(batch, fate)
+        self._sealed.clear()
+
+    def take_error(self) -> Exception | None:
+        """The first error since the last time somebody asked."""
+        error, self.first_error = self.first_error, None
+        return error
+
+    def take_decided(self) -> list[Batch]:
+        """What was decided since the last time, to be announced."""
+        decided, self.decided = self.decided, []
+        return decided
+
+    def _decide(self, batch: Batch, error: Exception | None) -> None:
+        if self._numbered.pop(batch.client_seq, None) is not None:
+            self._sent_size -= batch.size
+            self._out_of_line.discard(batch.client_seq)
+        self.size -= batch.size
+        batch.connection = None
+        batch.pieces = []
+        batch.block = None
+        batch.error = error
+        batch.is_done = True
+        self.decided.append(batch)
+        if error is not None:
+            self.report(error)
+
+    def report(self, error: Exception) -> None:
+        """Something went wrong that no delivery may tell of."""
+        self.first_error = self.first_error or error
+
+
+#: A code that tells of pressure and not of a fault.
+PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})

@@ -1,0 +1,80 @@
+"""Readers of everything in the one order, over the network: batches of all topics, and SKIPs. No I/O.
+
+The server tells positions; what was evicted or lost has none, and shows by the seqs of its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from seawall.client.connection import refusal_of
+from seawall.client.reading import NO_LIMIT, received_batch
+from seawall.core.types import ClientSeq, Position, Seq, TopicId
+from seawall.errors import ProtocolError
+from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, ReadBy, ReadFlags
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2_reading import Fetch, iter_chunks, parse_data_prefix, parse_gap
+from seawall.wire.received import PositionItem, ReceivedBatch, ReceivedSkip
+
+
+class PositionReader:
+    """Where a reader of all topics is, and what its next request is."""
+
+    def __init__(self, by: ReadBy, start: int) -> None:
+        self._by = by
+        self._start = start
+        #: Whether the last answer said that there is no more now.
+        self.is_at_end = False
+
+    @property
+    def next_position(self) -> Position:
+        """What is read next; 0 while only the server knows."""
+        return Position(self._start if self._by is ReadBy.POSITION else 0)
+
+    def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
+        """The next request. The server looks at what it sends: damage would have no position to be told at."""
+        return Fetch(
+            TopicId(ALL_TOPICS),
+            self._by,
+            self._start,
+            max_bytes=min(max_bytes, NO_LIMIT),
+            max_records=max_records,
+            min_bytes=1 if wait_ms else 0,
+            wait_ms=wait_ms,
+            flags=ReadFlags.NONE,
+        )
+
+    def take(self, frame: Frame, names: Mapping[TopicId, str]) -> list[PositionItem]:
+        """What an answer holds, with topics by their names; the place moves behind it."""
+        command = frame.header.command
+        if command == Command.GAP:
+            gap = parse_gap(frame.payload)
+            self._go_on_at(gap.position + 1)
+            self.is_at_end = False
+            topic, count = names.get(gap.topic_id, ""), gap.last - gap.first + 1
+            return [ReceivedSkip(topic, gap.position, gap.client_id, ClientSeq(gap.first), count, Seq(0))]
+        if command != Command.FETCH_DATA:
+            raise refusal_of(frame) or ProtocolError(
+                f"a read was answered by command {command:#x}", code=ErrorCode.UNKNOWN_COMMAND, closes=False
+            )
+        prefix = parse_data_prefix(frame.payload)
+        found: list[PositionItem] = []
+        for header, block in iter_chunks(frame.payload, frame.header.record_count):
+            batch: ReceivedBatch | None = received_batch(names.get(header.topic_id, ""), header, block, Seq(1))
+            if batch is not None:
+                found.append(batch)
+        self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not prefix.chunk_count
+        self._go_on_at(prefix.next_position)
+        return found
+
+    def _go_on_at(self, position: int) -> None:
+        self._by, self._start = ReadBy.POSITION, position
+
+
+def topics_in(frame: Frame) -> set[TopicId]:
+    """The ids of the topics that an answer has something of."""
+    if frame.header.command == Command.GAP:
+        return {parse_gap(frame.payload).topic_id} - {TopicId(0)}
+    if frame.header.command != Command.FETCH_DATA:
+        return set()
+    return {header.topic_id for header, _ in iter_chunks(frame.payload, frame.header.record_count)}

@@ -1,0 +1,202 @@
+"""Answers of a server as what readers get: batches, gaps and SKIPs. No I/O.
+
+    reader = TopicReader("events", topic_id, ReadBy.SEQ, 1)
+    frame = …request(reader.fetch(max_bytes=…))…
+    items = reader.take(frame)          # and reader.is_at_end
+
+Stored batches are verified here, header and block: what a disk, a server or a network has done to them shows as
+`CorruptionError`. Records below the start are not shown; what a delete has emptied is passed over, and its seqs count.
+
+After a SKIP reading goes on by position for one answer: it takes no seq, so by seq it would be told again.
+
+A server sends stored batches without looking at them. Where one is damaged, what lies before it is shown, and the next
+request asks the server to look: it tells the damage as a gap. What is damaged all the same is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from seawall.client.connection import refusal_of
+from seawall.core.types import ClientSeq, Seq, TopicId
+from seawall.errors import CorruptionError, ProtocolError
+from seawall.kernels import blocks
+from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import Codec, Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2_reading import DataPrefix, Fetch, iter_chunks, parse_data_prefix, parse_gap
+from seawall.wire.lwp2_reading import Gap as WireGap
+from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip, shown_block
+
+#: As many records as the bytes allow.
+NO_LIMIT: Final = 0xFFFF_FFFF
+
+
+class TopicReader:
+    """Where a reader of a topic is, and what its next request is."""
+
+    def __init__(self, topic: str, topic_id: TopicId, by: ReadBy, start: int, *, ordered: bool = False) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self._by = by
+        self._start = start
+        self._mode = ReadFlags.NOT_YET_DURABLE if ordered else ReadFlags.NONE
+        #: Whether the server has to look at what it sends.
+        self.is_careful = False
+        #: What is read next; 0 while only the server knows.
+        self.next_seq = Seq(start if by is ReadBy.SEQ else 0)
+        #: Whether the last answer said that there is no more now.
+        self.is_at_end = False
+
+    @property
+    def place(self) -> tuple[ReadBy, int]:
+        """Where the next answer begins."""
+        return self._by, self._start
+
+    @property
+    def flags(self) -> ReadFlags:
+        """What the reader takes besides plain durable blocks."""
+        return self._mode if self.is_careful else self._mode | ReadFlags.STORED_CODEC
+
+    def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
+        """The next request."""
+        return Fetch(
+            self.topic_id,
+            self._by,
+            self._start,
+            max_bytes=min(max_bytes, NO_LIMIT),
+            max_records=max_records,
+            min_bytes=1 if wait_ms else 0,
+            wait_ms=wait_ms,
+            flags=self.flags,
+        )
+
+    def take(self, frame: Frame) -> list[Item]:
+        """What an answer holds; the place moves behind it."""
+        command = frame.header.command
+        if command in (Command.FETCH_DATA, Command.DATA):
+            return self._take_data(frame)
+        if command == Command.GAP:
+            return [self._take_gap(parse_gap(frame.payload))]
+        raise refusal_of(frame) or ProtocolError(
+            f"a read was answered by command {command:#x}", code=ErrorCode.UNKNOWN_COMMAND, closes=False
+        )
+
+    def _take_data(self, frame: Frame) -> list[Item]:
+        prefix = parse_data_prefix(frame.payload)
+        first = self._start if self._by is ReadBy.SEQ else prefix.first_seq
+        items: list[Item] = []
+        next_seq = first
+        try:
+            for header, block in iter_chunks(frame.payload, frame.header.record_count):
+                batch = received_batch(self.topic, header, block, Seq(first))
+                next_seq = header.base_seq + header.record_count
+                if batch is not None:
+                    items.append(batch)
+        except CorruptionError:
+            if self.is_careful:
+                raise
+            self.is_careful, self.is_at_end = True, False
+            self._go_on_at(next_seq)
+            return items
+        self.is_careful = False
+        self._move(prefix, bool(prefix.chunk_count))
+        return items
+
+    def _move(self, prefix: DataPrefix, has_data: bool) -> None:
+        has_moved = prefix.next_seq > self._start or self._by is not ReadBy.SEQ
+        self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not (has_data or has_moved)
+        self._go_on_at(prefix.next_seq)
+
+    def _go_on_at(self, seq: int) -> None:
+        self._by, self._start = ReadBy.SEQ, seq
+        self.next_seq = Seq(seq)
+
+    def _take_gap(self, gap: WireGap) -> Item:
+        self.is_at_end = self.is_careful = False
+        if gap.unit == GapUnit.CLIENT_SEQ:
+            self._by, self._start = ReadBy.POSITION, gap.position + 1
+            count = gap.last - gap.first + 1
+            return ReceivedSkip(
+                self.topic, gap.position, gap.client_id, ClientSeq(gap.first), count, self.next_seq or Seq(1)
+            )
+        self._go_on_at(gap.last + 1)
+        return Gap(Seq(gap.first), Seq(gap.last), gap.reason)
+
+
+class Budget:
+    """How much one read may still take, and what it has."""
+
+    def __init__(self, max_bytes: int, limit: int | None) -> None:
+        self._bytes = max_bytes
+        self._records = limit
+        self._has_asked = False
+        self.items: list[Item] = []
+
+    def fetch(self, reader: TopicReader) -> Fetch:
+        """The next request."""
+        self._has_asked = True
+        return reader.fetch(max_bytes=self._bytes, max_records=NO_LIMIT if self._records is None else self._records)
+
+    def take(self, items: list[Item]) -> None:
+        """Count an answer."""
+        self.items += items
+        batches = [item for item in items if isinstance(item, ReceivedBatch)]
+        self._bytes -= sum(len(batch.block) for batch in batches)
+        if self._records is not None:
+            self._records -= sum(map(len, batches))
+
+    def is_spent(self, reader: TopicReader) -> bool:
+        """Whether the read is over: at the end, or with nothing left."""
+        is_used_up = self._bytes <= 0 or (self._records is not None and self._records <= 0)
+        return self._has_asked and (reader.is_at_end or is_used_up)
+
+
+def received_batch(topic: str, header: BatchHeader, block: memoryview, first_seq: Seq) -> ReceivedBatch | None:
+    """A verified batch as a reader gets it that begins at a seq; None if nothing of it is shown."""
+    last = header.base_seq + header.record_count - 1
+    first = max(header.base_seq, first_seq)
+    if first > last:
+        return None
+    plain = shown_block(header, block)
+    live: tuple[tuple[Seq, Seq], ...] = ((Seq(first), Seq(last)),)
+    if header.codec is Codec.NONE and not header.is_opaque:
+        # Batches with deleted records are rebuilt, and not compressed any more.
+        live = _live_ranges(plain, header, first)
+        if not live:
+            return None
+    return ReceivedBatch(
+        topic,
+        header.base_seq,
+        header.record_count,
+        header.position,
+        header.timestamp_ns,
+        plain,
+        live,
+        Seq(last + 1),
+    )
+
+
+def _live_ranges(block: memoryview, header: BatchHeader, first: int) -> tuple[tuple[Seq, Seq], ...]:
+    """The seqs from `first` on whose records no delete has emptied."""
+    source = np.frombuffer(block, np.uint8)
+    count = header.record_count
+    last = header.base_seq + count - 1
+    offsets = np.empty(count + 1, np.int64)
+    found = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, count, offsets)
+    if found != count:
+        raise CorruptionError(
+            f"the batch at position {header.position} has other records than its header says (code {found})"
+        )
+    deleted = (source[offsets[:-1]] == blocks.TYPE_DELETED) & (np.diff(offsets) == 5)
+    if not deleted.any():
+        return ((Seq(first), Seq(last)),)
+    kept = np.flatnonzero(~deleted[first - header.base_seq :]) + first
+    if not kept.size:
+        return ()
+    breaks = np.flatnonzero(np.diff(kept) > 1)
+    starts = kept[np.concatenate(([0], breaks + 1))].tolist()
+    ends = kept[np.concatenate((breaks, [kept.size - 1]))].tolist()
+    return tuple((Seq(start), Seq(end)) for start, end in zip(starts, ends, strict=True))

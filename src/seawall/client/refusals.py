@@ -1,0 +1,105 @@
+"""What a server refuses, as errors of the one tree.
+
+A code that is known has its own error; one that is not has the error of its class, which says all that a caller needs
+to know: whether to correct the request, to send it again, or to find out what became of it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seawall.errors import (
+    CallerError,
+    ConflictError,
+    CorruptionError,
+    FatalError,
+    FencedError,
+    FullError,
+    InvalidInputError,
+    LimitError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+    SeawallError,
+    UnsupportedError,
+    WrongStateError,
+)
+from seawall.wire.codes import ErrorClass, ErrorCode
+from seawall.wire.lwp2_session import Error
+
+_BY_CODE: Final[dict[int, type[SeawallError]]] = {
+    ErrorCode.PAYLOAD_TOO_LARGE: LimitError,
+    ErrorCode.INVALID_PAYLOAD: InvalidInputError,
+    ErrorCode.UNSUPPORTED_VERSION: UnsupportedError,
+    ErrorCode.UNKNOWN_COMMAND: UnsupportedError,
+    ErrorCode.WRONG_STATE: WrongStateError,
+    ErrorCode.LIMIT: LimitError,
+    ErrorCode.TOPIC_NOT_FOUND: NotFoundError,
+    ErrorCode.TOPIC_EXISTS: ConflictError,
+    ErrorCode.TOPIC_NAME: InvalidInputError,
+    ErrorCode.TOPIC_DELETED: NotFoundError,
+    ErrorCode.FENCED: FencedError,
+    ErrorCode.OUTSIDE_SESSION_WINDOW: OutcomeUnknownError,
+    ErrorCode.CLIENT_SEQ_SKIPPED: ConflictError,
+    ErrorCode.NOT_ALLOWED_BY_TOPIC: InvalidInputError,
+    ErrorCode.PAYLOAD_MISMATCH: ConflictError,
+    ErrorCode.RATE_LIMITED: FullError,
+    ErrorCode.BACKPRESSURE: FullError,
+    ErrorCode.INVALID_OFFSET: InvalidInputError,
+    ErrorCode.OFFSET_OUT_OF_RANGE: InvalidInputError,
+}
+
+_BY_CLASS: Final[dict[int, type[SeawallError]]] = {
+    ErrorClass.CALLER: CallerError,
+    ErrorClass.RETRYABLE: RetryableError,
+    ErrorClass.CORRUPTION: CorruptionError,
+    ErrorClass.FATAL: FatalError,
+    ErrorClass.OUTCOME_UNKNOWN: OutcomeUnknownError,
+}
+
+#: Reasons for which a batch was refused before its number was used, so that another batch may have it.
+NUMBER_IS_FREE: Final = frozenset(
+    {
+        int(ErrorCode.PAYLOAD_TOO_LARGE),
+        int(ErrorCode.INVALID_PAYLOAD),
+        int(ErrorCode.TOPIC_NOT_FOUND),
+        int(ErrorCode.TOPIC_DELETED),
+        int(ErrorCode.NOT_ALLOWED_BY_TOPIC),
+        int(ErrorCode.ACCESS_DENIED),
+        int(ErrorCode.READ_ONLY),
+    }
+)
+
+_WORDS: Final = {
+    int(ErrorCode.TOPIC_NOT_FOUND): "there is no such topic any more",
+    int(ErrorCode.TOPIC_DELETED): "the topic was deleted",
+    int(ErrorCode.OUTSIDE_SESSION_WINDOW): "it came too late to tell whether an earlier copy is stored",
+    int(ErrorCode.CLIENT_SEQ_SKIPPED): "it was given up before it came, and is not stored",
+    int(ErrorCode.NOT_ALLOWED_BY_TOPIC): "the topic does not allow its order or ack level",
+    int(ErrorCode.PAYLOAD_MISMATCH): "another batch was stored under its number",
+    int(ErrorCode.READ_ONLY): "the server takes no writes: its disk is full or has failed",
+}
+
+
+def error_of(refusal: Error) -> SeawallError:
+    """The error that an ERROR frame tells of."""
+    kind = _BY_CODE.get(refusal.code, _BY_CLASS[refusal.error_class])
+    return kind(f"{refusal.text or name_of(refusal.code)} (code {refusal.code:02x})")
+
+
+def rejection(reason: int, topic: str, client_seq: int) -> SeawallError:
+    """The error of a batch that is not stored."""
+    kind = _BY_CODE.get(reason)
+    if kind is None:
+        known = reason in ErrorCode.__members__.values()
+        kind = _BY_CLASS[ErrorCode(reason).error_class if known else ErrorClass.CALLER]
+    why = _WORDS.get(reason, name_of(reason))
+    return kind(f"batch {client_seq} for {topic!r} was refused: {why} (code {reason:02x})")
+
+
+def name_of(code: int) -> str:
+    """A code in words."""
+    try:
+        return ErrorCode(code).name.lower().replace("_", " ")
+    except ValueError:
+        return "a code that this client does not know"

@@ -1,0 +1,371 @@
+"""A log that lies behind a server, with the words of the embedded one: `seawall.connect("seawall://host:1992")`.
+
+    with seawall.connect("seawall://host:1992") as log:
+        log.create_topic("events")
+        log.publish("events", ["first", {"n": 2}]).seqs            # durable when it returns
+        for batch in log.read("events"): ...                        # ReceivedBatch, or Gap where something is lost
+        log.read_arrow("events")                                    # a pyarrow Table
+
+Threads may share one log. Questions have connections of their own; `publish` has a session, in which it is stored once
+however often a lost connection makes it be sent. What the protocol has no words for is an `UnsupportedError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
+
+from seawall.client.commands import (
+    NOT_REMOTE,
+    READ_SIZE,
+    PositionStart,
+    ReadMode,
+    RemoteTopic,
+    Start,
+    check_mode,
+    configure_request,
+    consumer_of,
+    create_request,
+    info_of,
+    place_of,
+    place_of_position,
+    start_of,
+    topic_named,
+)
+from seawall.client.delivery import Delivery
+from seawall.client.position_reading import PositionReader, topics_in
+from seawall.client.publisher import (
+    BATCH_SIZE,
+    IN_FLIGHT_SIZE,
+    Compression,
+    PublisherOptions,
+    RemotePublisher,
+    WhenFull,
+)
+from seawall.client.reading import NO_LIMIT, Budget, TopicReader
+from seawall.client.requests import Requests
+from seawall.client.sender import Sender
+from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
+from seawall.client.targets import Target
+from seawall.core.types import Seq, TopicId
+from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.wire.arrow import check_columns, empty_table
+from seawall.wire.codes import ReadBy
+from seawall.wire.decoder import Frame
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
+from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
+from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.publishable import Publishable
+from seawall.wire.received import Item, PositionItem, ReceivedBatch, seq_after, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_Result = TypeVar("_Result")
+
+
+class RemoteLog:
+    """A connected log. Made by `seawall.connect`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._requests = Requests(target)
+        self._topics: dict[str, TopicReply] = {}
+        self._sender: Sender | None = None
+        self._lock = threading.Lock()
+        try:
+            self._load_topics()
+        except BaseException:
+            self._requests.close()
+            raise
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+        """Create a topic; over the network `ttl_ms` and `cap_bytes` can be set."""
+        frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
+        self._topics[name] = parse_topic_reply(frame.payload)
+        return self.describe(name)
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        self._load_topics()
+        return sorted(self._topics)
+
+    def describe(self, name: str) -> RemoteTopic:
+        """A topic as it is now."""
+
+        def ask(topic: TopicReply) -> RemoteTopic:
+            reply = parse_topic_reply(self._requests.ask(GetTopic(topic.topic_id)).payload)
+            return info_of(reply, self._bounds(topic))
+
+        return self._with_topic(name, ask)
+
+    def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+        """Change settings of a topic; over the network these are `ttl_ms` and `cap_bytes`."""
+
+        def ask(topic: TopicReply) -> None:
+            now = parse_topic_reply(self._requests.ask(GetTopic(topic.topic_id)).payload)
+            self._requests.ask(configure_request(now, settings))
+
+        self._with_topic(name, ask)
+        return self.describe(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records."""
+
+        def ask(topic: TopicReply) -> None:
+            self._requests.ask(DeleteTopic(topic.topic_id), is_repeatable=False)
+
+        self._with_topic(name, ask)
+        self._topics.pop(name, None)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
+        """Append one record or many, in order; durable in the topic's class when this returns."""
+        if idempotency_key is not None:
+            raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
+        blocks, _ = PublisherOptions().encode(records, None)
+
+        def send(found: TopicReply) -> Delivery:
+            return self._lone_sender().offer(topic, found.topic_id, blocks).result()
+
+        return self._with_topic(topic, send)
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        ack: int = 2,
+        client_id: int | None = None,
+        max_in_flight: int = IN_FLIGHT_SIZE,
+        when_full: WhenFull = "wait",
+        linger_s: float = 0.0,
+        batch_size: int = BATCH_SIZE,
+        compression: Compression = "none",
+        connections: int = 1,
+    ) -> RemotePublisher:
+        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+
+        With a `client_id` it goes on with the numbers of that client (`RemotePublisher.next_client_seq`), and its
+        session ends any older one. Records share a batch of at most `batch_size` bytes while others are on their way,
+        or for `linger_s`.
+        """
+        options = PublisherOptions(
+            ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
+        )
+        found = self._topic(topic)
+        return RemotePublisher(self.target, topic, found.topic_id, options)
+
+    def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
+        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        return self.publish(topic, table)
+
+    def commit(self, owner: str, topic: str, next_seq: int) -> None:
+        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
+        consumer = consumer_of(owner)
+
+        def ask(found: TopicReply) -> None:
+            self._requests.ask(Commit(found.topic_id, consumer, found.topic_epoch, Seq(next_seq)))
+
+        self._with_topic(topic, ask)
+
+    def delete(
+        self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
+    ) -> NoReturn:
+        """Deleting records needs the data directory."""
+        raise UnsupportedError(f"deleting records of {topic!r} ({before_seq}, {tag}, {tag_prefix}): {NOT_REMOTE}")
+
+    def verify(self) -> NoReturn:
+        """Verifying needs the data directory."""
+        raise UnsupportedError(f"verifying: {NOT_REMOTE}")
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        from_seq: int = 1,
+        *,
+        limit: int | None = None,
+        max_bytes: int = READ_SIZE,
+        mode: ReadMode = "durable",
+    ) -> list[Item]:
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
+        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        """
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        ordered = check_mode(mode)
+
+        def ask(found: TopicReply) -> list[Item]:
+            reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
+            budget = Budget(max_bytes, limit)
+            while not budget.is_spent(reader):
+                budget.take(reader.take(self._requests.ask(budget.fetch(reader))))
+            return budget.items
+
+        return self._with_topic(topic, ask)
+
+    def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
+        """Everything from `from_seq` to the present end, piece by piece."""
+        seq = from_seq
+        while items := self.read(topic, seq):
+            yield from items
+            seq = seq_after(items[-1])
+
+    def read_arrow(
+        self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
+    ) -> pa.Table:
+        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
+        import pyarrow as pa
+
+        check_columns(columns)
+        end = self._with_topic(topic, self._bounds).end_seq
+        reader = TopicReader(topic, self._topic(topic).topic_id, ReadBy.SEQ, from_seq)
+
+        def batches() -> Iterator[ReceivedBatch]:
+            while reader.next_seq < end:
+                frame = self._requests.ask(reader.fetch(max_bytes=READ_SIZE))
+                yield from (item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
+                if reader.is_at_end:
+                    return
+
+        return pa.Table.from_batches(list(to_arrow(batches(), columns)) or [empty_table(columns)])
+
+    def seq_at(self, topic: str, when: datetime) -> int:
+        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        return self.start_seq(topic, when, None)
+
+    def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> RemoteSubscriber:
+        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+
+        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
+        if there is no commit yet).
+        """
+        place = place_of(start, owner)
+        if place[0] is not ReadBy.SEQ:
+            # Where that is now; what comes later is read.
+            place = ReadBy.SEQ, self.start_seq(topic, start, owner)
+        found = self._topic(topic)
+        return RemoteSubscriber(self._requests, TopicReader(topic, found.topic_id, *place), found.topic_epoch, owner)
+
+    def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
+        """The seq that a start means now."""
+        by, number = place_of(start, owner)
+        if by is ReadBy.SEQ:
+            self._topic(topic)
+            return Seq(number)
+
+        def ask(found: TopicReply) -> Seq:
+            if by is ReadBy.LATEST:
+                return self._bounds(found).end_seq
+            reader = TopicReader(topic, found.topic_id, by, number)
+            return start_of(self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+
+        return self._with_topic(topic, ask)
+
+    def committed(self, owner: str, topic: str) -> int | None:
+        """What `owner` reads next, as it committed it; None if it is at the beginning."""
+        seq = self.start_seq(topic, "committed", owner)
+        return seq if seq > 1 else None
+
+    def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
+        goes on at `next_position` of the last item.
+        """
+        if from_position < 0:
+            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        reader = PositionReader(ReadBy.POSITION, from_position)
+        return self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
+
+    def position_subscriber(self, start: PositionStart = "earliest") -> RemotePositionSubscriber:
+        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        reader = PositionReader(*place_of_position(start))
+        if start == "latest":
+            self._take_positions(reader, 1, 1, 0)
+        return RemotePositionSubscriber(self._take_positions, reader)
+
+    def _take_positions(self, reader: PositionReader, size: int, records: int, wait_ms: int) -> list[PositionItem]:
+        while True:
+            fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
+            frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            items = reader.take(frame, self._names(frame))
+            if items or reader.is_at_end:
+                return items
+
+    def _names(self, frame: Frame) -> dict[TopicId, str]:
+        """The names of topics; looked up anew where an answer has one that is not known."""
+        names = {topic.topic_id: name for name, topic in self._topics.items()}
+        if not topics_in(frame) <= set(names):
+            self._load_topics()
+            names.update({topic.topic_id: name for name, topic in self._topics.items()})
+        return names
+
+    def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
+        """Wait until the record `seq` is there; false if it does not come in time."""
+        subscriber = self.subscriber(topic, seq)
+        return bool(subscriber.poll(timeout_s))
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all connections; closing twice is fine."""
+        with self._lock:
+            sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+        self._requests.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _lone_sender(self) -> Sender:
+        """The session of `publish`; another one if the last one failed."""
+        with self._lock:
+            if self._sender is None or self._sender.failure is not None:
+                if self._sender is not None:
+                    self._sender.close()
+                self._sender = Sender(self.target, PublisherOptions().outgoing())
+                self._sender.open()
+            return self._sender
+
+    def _load_topics(self) -> None:
+        reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)
+        self._topics = {topic.name: topic for topic in reply.topics}
+
+    def _topic(self, name: str) -> TopicReply:
+        if name not in self._topics:
+            self._load_topics()
+        return topic_named(self._topics, name)
+
+    def _with_topic(self, name: str, work: Callable[[TopicReply], _Result]) -> _Result:
+        """Do something with a topic; if it is another one by now, with that."""
+        topic = self._topic(name)
+        try:
+            return work(topic)
+        except NotFoundError:
+            self._load_topics()
+            again = topic_named(self._topics, name)
+            if again.topic_id == topic.topic_id:
+                raise
+            return work(again)
+
+    def _bounds(self, topic: TopicReply) -> BoundsReply:
+        return parse_bounds_reply(self._requests.ask(Bounds(topic.topic_id)).payload)

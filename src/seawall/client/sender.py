@@ -1,0 +1,359 @@
+"""A session of a publisher over sockets of its own, for threads: whoever waits sends and receives, for everybody.
+
+    sender.offer(topic, topic_id, blocks)     queues records, and sends them at once if nothing is on its way
+    delivery.result()                         leads: sends, receives and reconnects until it is decided
+    sender.drive()                            the same for a thread of its own, where nobody waits
+
+One thread leads at a time; it alone waits for sockets, connects and hears verdicts, and it lets the lock go meanwhile.
+Others that wait are woken when something was decided. So a lone publisher sends a batch and gets its ack without
+another thread.
+
+Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
+is sent again under its number. If no server is found for as long as the target's patience lasts, everything under way
+fails: what was sent is of unknown fate, what was not did not happen.
+
+INV-SENDER-LEADER: connections are opened, read and closed by the leader only; sending needs the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from seawall.client.connection import Connection, refusal_of
+from seawall.client.delivery import Batch, Delivery
+from seawall.client.outgoing import PRESSURE, Outgoing
+from seawall.client.retry import Backoff, deadline_ns, seconds
+from seawall.client.session import Session
+from seawall.client.targets import Target
+from seawall.core.types import TopicId
+from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
+from seawall.io.clocks import OsClock
+from seawall.io.interfaces import Clock
+from seawall.io.waiting import Waker, await_streams
+from seawall.wire.ack_rows import ack_rows, ack_window
+from seawall.wire.arrow import EncodedBlock
+from seawall.wire.codes import AckStatus, Command, Kind
+from seawall.wire.decoder import Frame
+from seawall.wire.lwp2_session import Error, parse_error
+
+_MS: Final = 1_000_000
+#: Longest that a leader waits without looking around.
+_LOOK_NS: Final = 1_000_000_000
+
+
+class Sender:
+    """A session and its connections. Threads may share it."""
+
+    def __init__(self, target: Target, outgoing: Outgoing, *, client_id: int = 0, connections: int = 1) -> None:
+        self._target = target
+        self._outgoing = outgoing
+        self._session = Session(target, outgoing, client_id)
+        self._wanted = connections
+        self._clock: Clock = OsClock()
+        self._connections: list[Connection] = []
+        self._turn = 0
+        self._change = threading.Condition()
+        self._waker = Waker()
+        self._leads = False
+        self._is_closed = False
+        self._backoff = Backoff()
+        self._pressure = Backoff()
+        self._connect_after_ns = 0
+        #: Since when there is no connection; 0 while there is one.
+        self._alone_since_ns = self._clock.monotonic_ns()
+        #: Why the last connection was lost.
+        self._last_loss: Exception | None = None
+        #: Why nothing can be sent any more.
+        self.failure: SeawallError | None = None
+
+    def open(self) -> None:
+        """Find the server and open the session; raises what is in the way."""
+        self._wait_until(lambda: bool(self._connections) or self.failure is not None, None)
+        if self.failure is not None:
+            self.close()
+            raise self.failure
+
+    # --- what publishers do ----------------------------------------------------------------------------------------
+
+    def offer(
+        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int | None = None
+    ) -> Delivery:
+        """Queue records; they are sent at once where nothing is on its way."""
+        record_count = sum(block.record_count for block in blocks)
+        with self._change:
+            self._check_usable()
+            now_ns = self._clock.monotonic_ns()
+            was_empty = self._outgoing.is_empty
+            if client_seq is None:
+                batches, offset = self._outgoing.add(topic, topic_id, blocks, now_ns)
+            else:
+                batches, offset = self._outgoing.add_numbered(topic, topic_id, blocks, client_seq, now_ns), 0
+            self._push(now_ns)
+            if was_empty:
+                # Whoever drives it has something to drive now.
+                self._change.notify_all()
+        return Delivery(self, batches, offset, record_count)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are not decided."""
+        return self._outgoing.size
+
+    @property
+    def next_number(self) -> int:
+        """The client seq that the next batch gets."""
+        with self._change:
+            return self._outgoing.next_number
+
+    def wait_for_room(self, size: int, size_max: int, *, may_wait: bool) -> None:
+        """Wait until so many more bytes may be under way, or raise `FullError`; one alone may always."""
+        under_way = self._outgoing.size
+        if not under_way or under_way + size <= size_max:
+            return
+        if not may_wait:
+            raise FullError(f"{under_way} bytes are on their way, at most {size_max}; wait for some of them")
+        self.seal()
+        self._wait_until(lambda: not self._outgoing.size or self._outgoing.size + size <= size_max, None)
+
+    def seal(self) -> None:
+        """Send what is gathered, and gather anew."""
+        with self._change:
+            self._outgoing.seal()
+            self._push(self._clock.monotonic_ns())
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Wait until everything is decided; false if that takes too long."""
+        self.seal()
+        return self._wait_until(lambda: self._outgoing.is_empty, timeout_s)
+
+    def take_error(self) -> Exception | None:
+        """The first error since the last time somebody asked."""
+        with self._change:
+            return self._outgoing.take_error()
+
+    def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
+        """Wait until a delivery is decided; false if that takes too long."""
+        self.seal()
+        return self._wait_until(lambda: delivery.done, timeout_s)
+
+    def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
+        """Have it called once the batch is decided; false, and nothing, if it is."""
+        with self._change:
+            if batch.is_done:
+                return False
+            batch.callbacks.append(callback)
+            return True
+
+    def drive(self) -> None:
+        """Send and receive for everybody until it is closed: the work of a thread of its own."""
+        while not self._is_closed:
+            with self._change:
+                if self._outgoing.is_empty and not self._is_closed:
+                    self._change.wait(seconds(self._keep_alive()))
+            self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
+
+    def close(self) -> None:
+        """End the connections; what is not decided fails. Closing twice is fine."""
+        with self._change:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._waker.wake()
+            while self._leads:
+                self._change.wait()
+            self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+            self._waker.close()
+            self._change.notify_all()
+        self._announce()
+
+    # --- leading ---------------------------------------------------------------------------------------------------
+
+    def _wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait for something, and lead while nobody else does."""
+        until_ns = deadline_ns(self._clock.monotonic_ns(), timeout_s)
+        try:
+            with self._change:
+                while not is_done():
+                    left_ns = _LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+                    if left_ns <= 0 or self._is_closed:
+                        return False
+                    if self._leads:
+                        self._change.wait(seconds(left_ns))
+                        continue
+                    self._leads = True
+                    try:
+                        self._lead(left_ns)
+                    finally:
+                        self._leads = False
+                        self._change.notify_all()
+                return True
+        finally:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell of what was decided, without the lock: callbacks may publish."""
+        with self._change:
+            decided = self._outgoing.take_decided()
+        for batch in decided:
+            batch.announce()
+
+    def _lead(self, left_ns: int) -> None:
+        """One look at everything; called with the lock, which it lets go while it waits."""
+        now_ns = self._clock.monotonic_ns()
+        if len(self._connections) < self._wanted and now_ns >= self._connect_after_ns:
+            # Whoever waits may have waited for this.
+            self._connect(now_ns, left_ns)
+            self._push(self._clock.monotonic_ns())
+            return
+        self._push(now_ns)
+        pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, self._keep_alive())
+        streams = [connection.stream for connection in self._connections]
+        self._change.release()
+        try:
+            await_streams(streams, self._waker, seconds(pause_ns))
+        finally:
+            self._change.acquire()
+        for connection in list(self._connections):
+            try:
+                connection.flush()
+                for frame in connection.receive():
+                    self._heard(frame)
+            except (ConnectionError, ProtocolError) as error:
+                self._drop(connection, error)
+        self._push(self._clock.monotonic_ns())
+
+    def _next_look_ns(self, now_ns: int) -> int:
+        """When there is something to do though nothing comes."""
+        due_ns = now_ns + _LOOK_NS
+        if len(self._connections) < self._wanted:
+            due_ns = min(due_ns, self._connect_after_ns)
+        outgoing_ns = self._outgoing.due_ns()
+        if outgoing_ns is not None and outgoing_ns > now_ns:
+            due_ns = min(due_ns, outgoing_ns)
+        return due_ns
+
+    def _keep_alive(self) -> int:
+        """Ping where it is quiet; how long until that is due again."""
+        now_ns = self._clock.monotonic_ns()
+        due_ns = now_ns + _LOOK_NS
+        for connection in list(self._connections):
+            try:
+                due_ns = min(due_ns, connection.keep_alive(now_ns))
+            except ConnectionError as error:
+                self._drop(connection, error)
+        return max(_MS, due_ns - now_ns)
+
+    def _push(self, now_ns: int) -> None:
+        """Send what may be sent, in turn over the connections that have room."""
+        while True:
+            open_ones = [each for each in self._connections if not each.is_clogged and each.goodbye is None]
+            if not open_ones:
+                return
+            batch = self._outgoing.next_batch(now_ns)
+            if batch is None:
+                return
+            self._turn += 1
+            connection = open_ones[self._turn % len(open_ones)]
+            self._outgoing.sent(batch, connection)
+            try:
+                connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
+            except ConnectionError:
+                # The leader will find it, and drop it.
+                self._waker.wake()
+                return
+            if connection.is_clogged:
+                self._waker.wake()
+
+    def _heard(self, frame: Frame) -> None:
+        header = frame.header
+        if header.kind == Kind.ACK:
+            outgoing = self._outgoing
+            outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
+            worst = outgoing.acked(ack_rows(frame.payload))
+            if outgoing.decided:
+                self._pressure.succeeded()
+            if worst is AckStatus.RETRY:
+                outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
+            elif worst is AckStatus.UNKNOWN:
+                raise ConnectionError("the server does not know what became of a batch")
+        elif header.command == Command.ERROR and header.kind == Kind.CONTROL:
+            self._refused(frame, parse_error(frame.payload))
+
+    def _refused(self, frame: Frame, refusal: Error) -> None:
+        error = refusal_of(frame)
+        assert error is not None, "the frame is a refusal"
+        if isinstance(error, FencedError):
+            self._fail(error)
+        elif refusal.code in PRESSURE or isinstance(error, RetryableError):
+            pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
+            self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
+        if refusal.closes:
+            raise ConnectionError(str(error))
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    def _connect(self, now_ns: int, left_ns: int) -> None:
+        """Make one more connection; the lock is free meanwhile."""
+        address = self._target.addresses[self._turn % len(self._target.addresses)]
+        hello = self._session.hello()
+        timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
+        problem: Exception | None = None
+        connection = None
+        self._change.release()
+        try:
+            connection = Connection.open(address, hello, timeout_s=timeout_s, clock=self._clock)
+        except (ConnectionError, SeawallError) as error:
+            problem = error
+        finally:
+            self._change.acquire()
+        try:
+            if connection is not None and self._session.is_granted(connection.welcome):
+                self._connections.append(connection)
+                self._alone_since_ns = 0
+                self._connect_after_ns = 0
+                self._backoff.succeeded()
+                return
+        except FencedError as error:
+            problem = error
+        if connection is not None:
+            connection.close()
+        self._turn += 1
+        self._connect_after_ns = now_ns + (self._backoff.pause_ns() if problem is not None else 0)
+        if problem is not None:
+            self._judge(problem, address)
+
+    def _judge(self, problem: Exception, address: str) -> None:
+        """Whether a failed attempt is the last."""
+        if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
+            self._fail(problem)
+        elif self._alone_since_ns:
+            alone_ns = self._clock.monotonic_ns() - self._alone_since_ns
+            if alone_ns >= self._target.timeout_s * 1e9:
+                self._fail(RetryableError(f"no server at {address} for {seconds(alone_ns):.1f} s: {problem}"))
+
+    def _drop(self, connection: Connection, error: Exception) -> None:
+        if connection not in self._connections:
+            return
+        self._connections.remove(connection)
+        connection.close()
+        self._outgoing.lost(connection)
+        if not self._connections and not self._alone_since_ns:
+            self._alone_since_ns = self._clock.monotonic_ns()
+        if self._connect_after_ns == 0:
+            self._connect_after_ns = self._clock.monotonic_ns() + self._backoff.pause_ns()
+        self._last_loss = error
+
+    def _fail(self, error: SeawallError) -> None:
+        self.failure = error
+        self._outgoing.fail(error)
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._is_closed:
+            raise WrongStateError("this publisher is closed")

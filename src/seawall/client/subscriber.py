@@ -1,0 +1,124 @@
+"""A reader of a topic over the network that remembers where it is.
+
+    subscriber = log.subscriber("events", "committed", owner="billing")
+    for item in subscriber.poll(timeout_s=5): ...     # what is there, or what comes first
+    subscriber.commit()
+
+`poll` asks the server, which answers at once or when something comes. Iterating follows the topic for ever: the server
+pushes what comes, within credit that is given back as it is taken; after a lost connection it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from seawall.client.commands import READ_SIZE, consumer_of
+from seawall.client.connection import Connection
+from seawall.client.position_reading import PositionReader
+from seawall.client.pushed import Pushed
+from seawall.client.reading import NO_LIMIT, TopicReader
+from seawall.client.requests import Requests
+from seawall.client.retry import Backoff, seconds
+from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.waiting import await_streams
+from seawall.limits import FETCH_WAIT_MS_MAX
+from seawall.wire.lwp2_reading import Commit
+from seawall.wire.received import Item, PositionItem
+
+_MS: Final = 1_000_000
+
+
+class RemoteSubscriber:
+    """A reader of one topic that goes on where it stopped. For one thread at a time."""
+
+    def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
+        self._requests = requests
+        self._reader = reader
+        self._topic_epoch = topic_epoch
+        self._owner = owner
+        self.topic = reader.topic
+
+    @property
+    def next_seq(self) -> Seq:
+        """What is read next."""
+        return self._reader.next_seq
+
+    def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        clock = self._requests.clock
+        deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        while True:
+            left_ms = max(0, deadline_ns - clock.monotonic_ns()) // _MS
+            wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
+            fetch = self._reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
+            items = self._reader.take(self._requests.ask(fetch, wait_s=wait_ms / 1e3))
+            if items or (self._reader.is_at_end and not left_ms):
+                return items
+
+    def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        reader = self._reader
+        self._requests.ask(Commit(reader.topic_id, consumer_of(self._owner), self._topic_epoch, reader.next_seq))
+
+    def __iter__(self) -> Iterator[Item]:
+        """Everything from here on, for ever."""
+        backoff = Backoff()
+        clock = self._requests.clock
+        patience_ns = int(self._requests.target.timeout_s * 1e9)
+        alone_since_ns = clock.monotonic_ns()
+        while True:
+            connection: Connection | None = None
+            try:
+                connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
+                pushed = Pushed(self._reader, connection.new_id())
+                connection.send(pushed.begin())
+                for item in self._pushed(connection, pushed):
+                    backoff.succeeded()
+                    alone_since_ns = clock.monotonic_ns()
+                    yield item
+            except (ConnectionError, RetryableError) as error:
+                pause_ns = backoff.pause_ns()
+                if clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns and connection is None:
+                    raise RetryableError(f"no server at {self._requests.target}: {error}") from error
+                await_streams([], None, seconds(pause_ns))
+            finally:
+                if connection is not None:
+                    connection.close()
+
+    def _pushed(self, connection: Connection, pushed: Pushed) -> Iterator[Item]:
+        clock = self._requests.clock
+        while True:
+            for frame in connection.receive():
+                yield from pushed.take(frame)
+                if pushed.is_over:
+                    return
+            credit = pushed.credit()
+            if credit is not None:
+                connection.send(credit)
+            due_ns = connection.keep_alive(clock.monotonic_ns())
+            await_streams([connection.stream], None, seconds(due_ns - clock.monotonic_ns()))
+            connection.flush()
+
+
+class RemotePositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+
+    def __init__(
+        self, take: Callable[[PositionReader, int, int, int], list[PositionItem]], reader: PositionReader
+    ) -> None:
+        self._take = take
+        self._reader = reader
+
+    @property
+    def next_position(self) -> Position:
+        """What is read next."""
+        return self._reader.next_position
+
+    def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
+        return self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)

@@ -1,0 +1,54 @@
+"""Where a server is and how patient to be with it: the address of `connect` in its parts.
+
+seawall://host            port 1992
+seawall://host:1993
+seawall://a:1992,b:1992   several, tried in turn
+seawall://[::1]:1992
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from seawall.errors import InvalidInputError
+from seawall.io.sockets import format_address, parse_address
+
+SCHEME: Final = "seawall://"
+DEFAULT_PORT: Final = 1992
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server, or several that are the same log, and what is told to it."""
+
+    addresses: tuple[str, ...]
+    token: str = field(default="", repr=False)
+    #: What the server calls this client in its messages.
+    name: str = ""
+    #: How long a request may take, and how long a lost server is looked for, before that is an error.
+    timeout_s: float = 30.0
+    #: How long one attempt to connect may take.
+    connect_timeout_s: float = 5.0
+
+    def __str__(self) -> str:
+        return SCHEME + ",".join(self.addresses)
+
+
+def parse_target(
+    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+) -> Target:
+    """The server that a URL names."""
+    if not url.startswith(SCHEME):
+        raise InvalidInputError(f"{url!r} is no address of a log: write {SCHEME}host:port")
+    if timeout_s <= 0 or connect_timeout_s <= 0:
+        raise InvalidInputError(f"timeouts of {timeout_s} and {connect_timeout_s} s: both must be above 0")
+    texts = url.removeprefix(SCHEME).rstrip("/").split(",")
+    return Target(tuple(map(_address, texts)), token, name, timeout_s, connect_timeout_s)
+
+
+def _address(text: str) -> str:
+    # A name without a port, or a bracketed number without one.
+    bare = text.rpartition("]")[2] if text.startswith("[") else text
+    address = parse_address(text if ":" in bare else f"{text}:{DEFAULT_PORT}")
+    return format_address(*address)

@@ -1,0 +1,48 @@
+"""Answers about batches that the order alone cannot give: of those that came again, and of those that just came.
+
+This module must not know who asks, nor how anything is ordered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, TimestampNs
+from seawall.engine.appends import Append
+from seawall.limits import BATCH_HEADER_SIZE
+from seawall.sequencer.client_window import WindowCode
+from seawall.sequencer.frontier import Numbered
+from seawall.wire.codes import AckStatus, ErrorCode
+
+if TYPE_CHECKING:
+    from seawall.engine.sessions import Sessions
+
+
+class Remembered(NamedTuple):
+    """What can be said of a batch that came again."""
+
+    status: int
+    reason: int
+    position: int
+    base_seq: int
+    timestamp_ns: int
+
+
+def remembered(
+    sessions: Sessions, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int, position: int
+) -> Remembered:
+    """What the store knows of a batch that was stored before, where its worker had no more than its row."""
+    verdict = sessions.window.check(client_id, SessionEpoch(session_epoch), client_seq, block_crc)
+    if verdict.code is WindowCode.MISMATCH:
+        return Remembered(AckStatus.REJECTED, ErrorCode.PAYLOAD_MISMATCH, position, 0, 0)
+    found = verdict.original
+    if found is None:
+        return Remembered(AckStatus.DUPLICATE, 0, position, 0, 0)
+    return Remembered(AckStatus.DUPLICATE, 0, found.position, found.base_seq, found.timestamp_ns)
+
+
+def arrived(append: Append) -> Numbered:
+    """What is known of a batch of order 0 when it is in its ring."""
+    size = BATCH_HEADER_SIZE + len(append.block)
+    numbers = (Position(0), append.topic_id, Seq(0), Offset(0), TimestampNs(0))
+    return Numbered(AckStatus.OK, 0, *numbers, append.record_count, append.raw_length or len(append.block), size)

@@ -1,0 +1,250 @@
+"""A log that a server stands in front of: what connections need of it, on their event loop.
+
+    ring, rules      where batches of connections go, and what is known of topics on arrival
+    kick             something was published: the next commit takes it along, and comes soon
+    on_answers       called on the loop when something can be said about what was published: ordered, or durable
+    on_failed        called on the loop when nothing more can be written
+    ask, change      questions to the store and changes of it that are no appends, which may have to wait
+
+Everything else is `AsyncLog`: records of this process are published and read as ever, in the same order as those of
+connections. While batches of order 5 are held back, the order is stepped now and then: time may decide about them.
+
+A crash takes what was not acked. This module must not know connections, sockets or frames.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from typing import Final, Self, TypeVar
+
+from seawall.broker.ring import BrokerRing
+from seawall.config import Config
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
+from seawall.engine.aio import AsyncLog
+from seawall.engine.delivery import Bundle, Delivery
+from seawall.engine.embedded import TopicInfo
+from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.pod_answers import Remembered, remembered
+from seawall.engine.settings import StoreSettings
+from seawall.engine.topic_rules import TopicRules
+from seawall.errors import WrongStateError
+from seawall.fabric.records import Records
+from seawall.sequencer.client_window import ClientState
+from seawall.topics.state import TopicState
+from seawall.wire.fields import JsonValue
+
+R = TypeVar("R")
+
+#: How often the order is stepped while something is held back or kept out.
+_STEP_S: Final = 0.25
+
+
+class ServedLog(AsyncLog):
+    """An open log with a ring for the network."""
+
+    ring: BrokerRing
+    rules: TopicRules
+    #: The ring's pending batches, which say what an answer is about.
+    pending: Records
+
+    def __init__(
+        self, path: str | Path, settings: StoreSettings | None = None, config: Config | None = None, *, brokers: int = 1
+    ) -> None:
+        super().__init__(path, settings, config, brokers=brokers, networks=1)
+        self.on_answers: Callable[[], None] = _nothing
+        self.on_failed: Callable[[BaseException], None] = _nothing_of
+        self._is_poked = False
+        self._are_answers_due = False
+        # News are always told: whoever looks first and waits then must not miss what came between.
+        self._readers_waiting = 1
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self) -> Self:
+        """Open the data directory; `async with` does it."""
+        await super().open()
+        self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
+        log = self._opened()
+        with log.looking() as store:
+            assert isinstance(store, OrderedStore), "opened with brokers"
+            self._store = store
+            self.rules = TopicRules(store.catalog)
+        self._pod = store.pod
+        (self.ring,) = store.pod.arrivals.rings
+        (self.pending,) = store.pod.arrivals.pending
+        queue = log.queue
+        queue.has_arrivals = self._has_arrivals
+        queue.on_begun = self._answers_may_be_there
+        queue.listeners.append(self._answers_may_be_there)
+        queue.on_failed = self._tell_failure
+        self._timer = self._loop.call_later(_STEP_S, self._step)
+        return self
+
+    async def close(self) -> None:
+        """End in order; closing twice is fine."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await super().close()
+
+    # --- publishing ------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Something was published to the ring: have it committed at the end of this turn of the loop."""
+        assert self._driver is not None
+        self._driver.wake()
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether nothing more can be stored: the disk is full, or writing has failed."""
+        return self._pod.is_stuck or self._store.is_failed
+
+    @property
+    def term(self) -> Term:
+        """The term in which this process orders."""
+        return self._pod.sequencer.term
+
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Have records of this process committed, in the order of calls; await what is returned."""
+        self._opened()
+        assert self._driver is not None
+        return self._driver.offer(bundle)
+
+    async def open_session(
+        self, client_id: ClientId, start_seq: ClientSeq, *, gap_ms: int = 0, abandons: bool = False
+    ) -> tuple[SessionEpoch, ClientSeq]:
+        """Begin a session of a publisher, which ends those before it; durable when this returns.
+
+        With `abandons` what is undecided below `start_seq` is given up.
+        """
+        opening = partial(self._store.open_session, client_id, start_seq, gap_ns=gap_ms * 1_000_000, abandons=abandons)
+        return await self.change(lambda _: opening())
+
+    async def session_of(self, client_id: ClientId) -> ClientState | None:
+        """What is known of a publisher; None if nothing is."""
+
+        def look(store: OrderedStore) -> ClientState | None:
+            window = store.sessions.window
+            return window.state(client_id) if client_id in window else None
+
+        return await self.ask(look)
+
+    def remembered(self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int) -> Remembered:
+        """What the store knows of a batch that came again, where the order does not know it any more."""
+        with self._opened().queue.state:
+            return remembered(self._store.sessions, client_id, session_epoch, client_seq, block_crc, 0)
+
+    # --- topics ----------------------------------------------------------------------------------------------------
+
+    def topic(self, topic_id: TopicId) -> TopicState | None:
+        """The topic with this id, if it is there."""
+        return self._store.topic_of(topic_id)
+
+    def topic_named(self, name: str) -> TopicState:
+        """The topic with this name, or `NotFoundError`."""
+        return self._store.topic_named(name)
+
+    async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Create a topic; settings as in `TopicConfig`."""
+        info = await super().create_topic(name, **settings)
+        self._learn(info.topic_id)
+        return info
+
+    async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Change settings of a topic."""
+        info = await super().configure_topic(name, **settings)
+        self._learn(info.topic_id)
+        return info
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic and all its records."""
+        topic_id = self.topic_named(name).topic_id
+        await super().delete_topic(name)
+        self.rules.forget(topic_id)
+
+    def _learn(self, topic_id: TopicId) -> None:
+        topic = self.topic(topic_id)
+        if topic is not None:
+            self.rules.learn(topic)
+
+    # --- the store -------------------------------------------------------------------------------------------------
+
+    async def ask(self, question: Callable[[OrderedStore], R]) -> R:
+        """Put a short question to the store while nothing changes: at once, or on a thread if it is being changed."""
+        log = self._opened()
+        state = log.queue.state
+        if state.acquire(blocking=False):
+            try:
+                return question(self._store)
+            finally:
+                state.release()
+        return await asyncio.to_thread(self._ask_waiting, question)
+
+    def _ask_waiting(self, question: Callable[[OrderedStore], R]) -> R:
+        with self._opened().looking():
+            return question(self._store)
+
+    async def change(self, make: Callable[[OrderedStore], R]) -> R:
+        """Change the store, when everything that was handed in before is committed; on a thread."""
+        return await self._on_thread(self._change_waiting, make)
+
+    def _change_waiting(self, make: Callable[[OrderedStore], R]) -> R:
+        with self._opened().changing():
+            return make(self._store)
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when something new can be read: taken before a look, it misses nothing that comes behind that."""
+        return self._news
+
+    async def wait_for_news(self, timeout_s: float, news: asyncio.Event) -> None:
+        """Wait until something new can be read since `news` was taken, or for so long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await news.wait()
+        except TimeoutError:
+            return
+
+    def wake_readers(self) -> None:
+        """Have everybody look who waits for news."""
+        self._tell_readers()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _has_arrivals(self) -> bool:
+        return self._is_poked or self._pod.is_behind
+
+    def _answers_may_be_there(self) -> None:
+        """Called by whoever commits, when a group has its numbers and when it is written."""
+        self._is_poked = False
+        if get_ident() == self._thread:
+            self.on_answers()
+        elif not self._are_answers_due:
+            self._are_answers_due = True
+            self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._are_answers_due = False
+        self.on_answers()
+
+    def _tell_failure(self, error: BaseException) -> None:
+        if self._store.is_failed:
+            self._loop.call_soon_threadsafe(partial(self.on_failed, error))
+
+    def _step(self) -> None:
+        """Look after what only time decides."""
+        self._timer = self._loop.call_later(_STEP_S, self._step)
+        if self._driver is not None and not self._store.is_failed and (self._pod.held or self._pod.is_stuck):
+            self._is_poked = True
+            self._driver.wake()
+
+
+def _nothing() -> None:
+    raise WrongStateError("nobody takes the answers: set `on_answers` before anything is published")
+
+
+def _nothing_of(_error: BaseException) -> None:
+    return

@@ -1,0 +1,124 @@
+"""Connections for threads that wait: made with a deadline, never blocking inside a call, and waited for together.
+
+    stream = open_stream("host:1992", timeout_s=5)
+    stream.send([header, block])                       # how much was taken; what was not is sent when there is room
+    await_streams([stream], waker, timeout_s=1)        # until one can be read, the waker is called, or time is up
+
+Whatever goes wrong with a connection is a `ConnectionError`, as in `sockets.py`; time that is up is none. This module
+must not know the wire protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Iterable, Sequence
+
+from seawall.io.interfaces import ReadableBuffer, WritableBuffer
+from seawall.io.sockets import parse_address
+from seawall.limits import IOVEC_COUNT_MAX
+
+__all__ = ["WaitingStream", "Waker", "await_streams", "open_stream"]
+
+
+class WaitingStream:
+    """One TCP connection that stands. Made by `open_stream`."""
+
+    __slots__ = ("_peer", "_socket", "wants_room")
+
+    def __init__(self, connected: socket.socket, peer: str) -> None:
+        self._socket = connected
+        self._peer = peer
+        #: Whether somebody waits for it to take more bytes.
+        self.wants_room = False
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def send(self, buffers: Sequence[ReadableBuffer]) -> int:
+        """Hand over bytes; how many were taken, 0 if none can be now."""
+        try:
+            return self._socket.sendmsg(buffers[:IOVEC_COUNT_MAX])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def receive_into(self, buffer: WritableBuffer) -> int | None:
+        """Take bytes; None if there are none now, 0 once the peer has finished sending."""
+        try:
+            return self._socket.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        """End the connection in both directions; closing twice is fine."""
+        self._socket.close()
+
+    def _lost(self, error: OSError) -> ConnectionError:
+        if isinstance(error, ConnectionError):
+            return error
+        return ConnectionError(error.errno, f"connection with {self._peer}: {error.strerror}")
+
+
+class Waker:
+    """What ends a wait for streams from another thread."""
+
+    __slots__ = ("_receiving", "_sending")
+
+    def __init__(self) -> None:
+        self._receiving, self._sending = socket.socketpair()
+        self._receiving.setblocking(False)
+        self._sending.setblocking(False)
+
+    def fileno(self) -> int:
+        """The descriptor that can be read after a wake."""
+        return self._receiving.fileno()
+
+    def wake(self) -> None:
+        """End the wait that is under way, or else the next one."""
+        # A full buffer has woken it already, a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            self._sending.send(b"\0")
+
+    def clear(self) -> None:
+        """Forget the wakes so far."""
+        with contextlib.suppress(BlockingIOError):
+            while self._receiving.recv(4_096):
+                pass
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._receiving.close()
+        self._sending.close()
+
+
+def open_stream(address: str, timeout_s: float) -> WaitingStream:
+    """Connect with `host:port`, trying each address of a name; `ConnectionError` if that fails or takes too long."""
+    host, port = parse_address(address)
+    try:
+        connected = socket.create_connection((host, port), timeout=timeout_s)
+    except TimeoutError as error:
+        raise ConnectionError(f"no connection with {address} within {timeout_s:.3g} s") from error
+    except OSError as error:
+        raise ConnectionError(error.errno, f"no connection with {address}: {error.strerror or error}") from error
+    connected.setblocking(False)
+    with contextlib.suppress(OSError):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return WaitingStream(connected, address)
+
+
+def await_streams(streams: Iterable[WaitingStream], waker: Waker | None, timeout_s: float) -> None:
+    """Wait until a stream can be read, has room that somebody wants, the waker is called, or time is up."""
+    poller = select.poll()
+    for stream in streams:
+        poller.register(stream, select.POLLIN | select.POLLOUT if stream.wants_room else select.POLLIN)
+    if waker is not None:
+        poller.register(waker, select.POLLIN)
+    found = poller.poll(max(0.0, timeout_s) * 1_000)
+    if waker is not None and any(descriptor == waker.fileno() for descriptor, _ in found):
+        waker.clear()

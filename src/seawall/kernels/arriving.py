@@ -1,0 +1,185 @@
+"""Batches as they arrive from publishers: judge all that were received, then publish those that are in order.
+
+    judge      one verdict for each BATCH frame of a run, from its header and its records
+    publish    the batches that may be taken, into the ring of a broker; it stops where the ring is full
+
+The frames are whole and their checksums verified (`frames.split_frames`). `orders` and `levels` say by topic id which
+order a topic has and which ack level its batches get; an order of NO_TOPIC, or none, is no topic.
+
+A verdict is TAKEN, the wire code for which the batch is refused, LOOK for a compressed batch whose records only its
+caller can see, or BROKEN for a header that no client may send, which ends the connection.
+
+INV-ARRIVAL-JUDGED: what is published was judged TAKEN: its records are whole, as many as it says, and of types that a
+client may send; the server's fields are 0; it belongs to the session of its connection.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
+from seawall.kernels.broker_ring import NO_ROOM, PENDING_ROW, RUN_DONE, RUN_FULL, claim_slot, publish_filled
+from seawall.kernels.frames import FRAME_ROW
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
+from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_i64, load_u16, load_u32
+from seawall.kernels.rings import Words
+
+Rows: TypeAlias = npt.NDArray[np.void]
+
+#: Verdicts beside wire codes.
+TAKEN = 0
+LOOK = -1
+BROKEN = -2
+
+REASON_TOO_LARGE = 0x03
+REASON_INVALID = 0x04
+REASON_TOPIC_NOT_FOUND = 0x10
+REASON_FENCED = 0x24
+REASON_NOT_ALLOWED = 0x27
+
+#: In `orders`: there is no such topic.
+NO_TOPIC = 0xFE
+
+#: Places in `progress`: batches published, their bytes, the index of the first slot, and the first row not handled.
+PROGRESS_COUNT = 0
+PROGRESS_BYTES = 1
+PROGRESS_FIRST = 2
+PROGRESS_ROWS = 3
+PROGRESS_SIZE = 4
+
+_HEADER = 96
+_AS_TOPIC = 0xFF
+_LEVEL_MAX = 2
+_FLAG_OPAQUE = 2
+_RECORDS_MAX = 65_536
+_BLOCK_MAX = 16 * 1024 * 1024
+
+_rows = record_array(FRAME_ROW)
+_pending = record_array(PENDING_ROW)
+
+
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
+def judge_batch(
+    buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
+) -> int:
+    """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
+    if load_u16(buffer, at + 6) != 0 or load_i64(buffer, at + 12) <= 0:
+        return BROKEN
+    if load_i64(buffer, at + 48) != client_id:
+        return REASON_INVALID
+    if load_u32(buffer, at + 88) != session_epoch:
+        return REASON_FENCED
+    for word in range(at + 56, at + 80, 8):
+        if load_i64(buffer, word) != 0:
+            return REASON_INVALID
+    if load_u32(buffer, at + 44) != 0 or load_u32(buffer, at + 84) != 0:
+        return REASON_INVALID
+    topic_id = load_u32(buffer, at + 40)
+    if topic_id >= orders.size or orders[topic_id] == NO_TOPIC:
+        return REASON_TOPIC_NOT_FOUND
+    asked_order = as_int64(buffer[at + 92])
+    if asked_order != _AS_TOPIC and asked_order != as_int64(orders[topic_id]):
+        return REASON_NOT_ALLOWED
+    level = as_int64(buffer[at + 93])
+    codec = as_int64(buffer[at + 94])
+    flags = as_int64(buffer[at + 95])
+    if (level > _LEVEL_MAX and level != _AS_TOPIC) or (flags != 0 and flags != _FLAG_OPAQUE):
+        return REASON_INVALID
+    count = load_u32(buffer, at + 28)
+    length = size - _HEADER
+    raw_length = load_u32(buffer, at + 80)
+    if count < 1 or count > _RECORDS_MAX or raw_length > _BLOCK_MAX or raw_length < 1:
+        return REASON_INVALID
+    if flags == _FLAG_OPAQUE and count != 1:
+        return REASON_INVALID
+    if codec != 0:
+        return LOOK if codec < 8 and (codecs >> codec) & 1 else REASON_INVALID
+    if raw_length != length:
+        return REASON_INVALID
+    if flags == _FLAG_OPAQUE:
+        return TAKEN
+    found = scan_block(buffer, at + _HEADER, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
+    return TAKEN if found == count else REASON_INVALID
+
+
+@kernel(int64(bytes_in, _rows, int64, int64, int64, bytes_in, int64_out, int64_out))
+def judge_batches(
+    buffer: Bytes,
+    rows: Rows,
+    client_id: int,
+    session_epoch: int,
+    codecs: int,
+    orders: Bytes,
+    offsets: Words,
+    verdicts: Words,
+) -> int:
+    """Fill a verdict for each row, all of which are BATCH frames; how many are not TAKEN."""
+    others = 0
+    for index in range(rows.size):
+        at = as_int64(rows[index]["at"])
+        size = as_int64(rows[index]["size"])
+        verdict = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
+        verdicts[index] = verdict
+        if verdict != TAKEN:
+            others += 1
+    return others
+
+
+@kernel(
+    int64(
+        *(bytes_in, _rows, int64_out, int64, bytes_in, bytes_in, int64),
+        *(int64_out, int64_out, int64_out, _pending, bytes_out, int64_out, bytes_out, int64_out),
+    )
+)
+def publish_judged(
+    source: Bytes,
+    rows: Rows,
+    verdicts: Words,
+    owner: int,
+    orders: Bytes,
+    levels: Bytes,
+    term: int,
+    state: Words,
+    tails: Words,
+    completion: Words,
+    pending: Rows,
+    entries: Bytes,
+    slots: Words,
+    blog: Bytes,
+    progress: Words,
+) -> int:
+    """Claim, fill and publish those batches that were judged TAKEN; RUN_DONE, or RUN_FULL before one without room.
+
+    One that no ring of this size ever holds is refused in `verdicts`.
+    """
+    code = RUN_DONE
+    count = 0
+    size_total = 0
+    index = 0
+    progress[PROGRESS_FIRST] = state[0]
+    while index < rows.size:
+        if verdicts[index] == TAKEN:
+            at = as_int64(rows[index]["at"])
+            size = as_int64(rows[index]["size"])
+            slot = claim_slot(state, tails, completion, pending, blog.size, size)
+            if slot == NO_ROOM:
+                code = RUN_FULL
+                break
+            if slot < 0:
+                verdicts[index] = REASON_TOO_LARGE
+            else:
+                topic_id = load_u32(source, at + 40)
+                order = as_int64(orders[topic_id])
+                level = as_int64(levels[topic_id])
+                copy_bytes(blog, pending[slot % pending.size]["blog_offset"] % blog.size, source, at, size)
+                publish_filled(state, pending, entries, slots, blog, slot, owner, order, level, term)
+                count += 1
+                size_total += size
+        index += 1
+    progress[PROGRESS_COUNT] = count
+    progress[PROGRESS_BYTES] = size_total
+    progress[PROGRESS_ROWS] = index
+    return code

@@ -1,0 +1,105 @@
+"""Who may do what: tokens, the rights they give, and how far one connection has come with them.
+
+Without tokens everybody may do everything. With them a connection shows one first, by Authenticate or in its HELLO, and
+until then only that and keepalives are answered. A token that may only write is for machines whose reading nobody
+wants: ingest, and making, changing and deleting topics.
+
+INV-ACCESS-TRIES: the third token that is not known ends the connection.
+
+This module must not know frames, or where tokens are kept.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from seawall.errors import ProtocolError
+from seawall.server.refusals import refuse
+from seawall.wire.codes import ErrorCode, V1Command
+
+_TRIES_MAX: Final = 3
+
+#: What may be done besides ingest by who may only write.
+_WRITING: Final = frozenset(
+    {
+        V1Command.CREATE_TOPIC,
+        V1Command.DELETE_TOPIC,
+        V1Command.SET_RETENTION,
+        V1Command.CREATE_TOPIC_WITH_RETENTION,
+    }
+)
+
+
+class Right(Enum):
+    """What a token allows."""
+
+    ALL = "all"
+    WRITE_ONLY = "write_only"
+
+
+class Access:
+    """The tokens of a listener; none of them means that everybody may do everything."""
+
+    def __init__(self, tokens: Mapping[str, Right] | None = None) -> None:
+        self._tokens = [(token.encode(), right) for token, right in (tokens or {}).items()]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has to show a token."""
+        return not self._tokens
+
+    def right_of(self, token: str) -> Right | None:
+        """What a token allows, None if it is not known; takes as long whichever it is."""
+        shown = token.encode()
+        found = None
+        for known, right in self._tokens:
+            if hmac.compare_digest(known, shown):
+                found = right
+        return found
+
+
+class Admission:
+    """What one connection may do."""
+
+    __slots__ = ("_access", "_right", "_tries")
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._right = Right.ALL if access.is_open else None
+        self._tries = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has shown too many tokens that are not known (INV-ACCESS-TRIES)."""
+        return self._tries >= _TRIES_MAX
+
+    def authenticate(self, token: str) -> bool:
+        """Show a token; whether it is known. One that is not leaves everything as it was."""
+        if self._access.is_open:
+            return True
+        right = self._access.right_of(token)
+        if right is None:
+            self._tries += 1
+            return False
+        self._right = right
+        return True
+
+    def check_ingest(self) -> ProtocolError | None:
+        """Why nothing may be written, if that is so."""
+        return self._unknown() if self._right is None else None
+
+    def check(self, command: int) -> ProtocolError | None:
+        """Why a command may not be given, if that is so."""
+        if command == V1Command.AUTHENTICATE or self._right is Right.ALL:
+            return None
+        if self._right is None:
+            return self._unknown()
+        if command in _WRITING:
+            return None
+        return refuse(ErrorCode.ACCESS_DENIED, "this token may only write")
+
+    def _unknown(self) -> ProtocolError:
+        return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token first")

@@ -1,0 +1,438 @@
+"""One connection on an event loop: received bytes become checked frames, frames of answers become sent bytes.
+
+    receive   into memory that all connections of a loop share; what is no whole frame yet waits in memory of its own
+    feed      all whole frames at once to the session, which takes them or says that it has no room
+    write     bytes, or stretches of files, in the order they were given; what waits is bounded by not reading
+
+The version byte of the first frame decides which session a connection gets (`listener`). A session that does not take
+all frames is not read for until it calls `go_on`; neither is a peer that does not take its answers. Both feel it.
+
+INV-CONNECTION-SHARED: bytes handed to a session are the session's until `feed` returns, and not longer.
+INV-CONNECTION-BOUND: a connection holds at most one frame of the agreed size, one receive, and the bounded outbox.
+INV-CONNECTION-ENDS: a peer that sends a frame too slowly, takes no answers or says nothing is let go.
+
+A crash takes what was received and not taken, and what was not sent: the peer asks again. This module must not know
+topics, sessions, or what a frame means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from seawall import limits
+from seawall.errors import ProtocolError
+from seawall.io.sending import FileSender
+from seawall.kernels import frames
+from seawall.server.session import Bytes, ConnectionLimits, Session
+from seawall.wire.codes import VERSION_2, ErrorCode
+from seawall.wire.decoder import split_failure
+
+if TYPE_CHECKING:
+    from seawall.server.listener import Listener
+
+_NOTHING: Final = np.zeros(0, np.uint8)
+#: Frames that need more than this of the shared memory get memory of their own, which is not moved at every receive.
+_SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
+#: Stretches of files that are sent in one go; others have their turn in between.
+_FILE_PIECE_SIZE: Final = limits.MIB
+
+
+class ReceiveRoom:
+    """Memory that the connections of one loop receive into, one at a time."""
+
+    __slots__ = ("rows", "slab")
+
+    def __init__(self) -> None:
+        self.slab = np.zeros(limits.SERVER_RECEIVE_SIZE, np.uint8)
+        self.rows = np.zeros(limits.SERVER_FRAME_ROWS, frames.FRAME_ROW)
+
+
+@dataclass(slots=True)
+class _FilePiece:
+    """A stretch of a file that is still to be sent; `release` is called once, when nobody needs the file any more."""
+
+    descriptor: int
+    at: int
+    size: int
+    release: Callable[[], None]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One TCP connection."""
+
+    def __init__(self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits) -> None:
+        self._listener = listener
+        self._room = room
+        self._bounds = bounds
+        self._loop = listener.loop
+        self._session: Session | None = None
+        #: Bytes that are no whole frame yet: copied out of the shared memory, or the start of memory of its own.
+        self._rest: Bytes = _NOTHING
+        self._own: Bytes | None = None
+        self._own_end = 0
+        self._state = np.zeros(frames.STATE_SIZE, np.int64)
+        self._needed = 0
+        self._outbox: deque[bytes | memoryview | _FilePiece] = deque()
+        self._outbox_size = 0
+        self._sender: FileSender | None = None
+        self._written = 0
+        self._is_writable = True
+        self._is_full = False
+        self._is_blocked = False
+        self._is_reading = True
+        self._is_deaf = False
+        self._is_finishing = False
+        self._lingered = 0
+        now = self._loop.time()
+        self._received_at = now
+        self._asked_at = now
+        self._paused_at = now
+        self._frame_began: float | None = None
+        self._progress = (0, now)
+        self._timer: asyncio.TimerHandle | None = None
+        #: Set by the session: seconds without a frame until `silent`, and until the end; None is never.
+        self.keepalive_s: float | None = None
+        self.idle_s: float | None = limits.V1_IDLE_S
+
+    # --- what a session does ---------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """Who is at the other end, for messages."""
+        name: object = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local peer"
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that were written and are not sent."""
+        return self._transport.get_write_buffer_size() + self._outbox_size
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._is_finishing or self._transport.is_closing()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send bytes behind everything that was written before."""
+        if self.is_closing or not data:
+            return
+        self._written += len(data)
+        if self._outbox:
+            self._outbox.append(data)
+            self._outbox_size += len(data)
+        else:
+            self._transport.write(data)
+        self._bound_outbox()
+
+    def send_file(self, descriptor: int, at: int, size: int, release: Callable[[], None]) -> None:
+        """Send a stretch of a file behind everything that was written before; `release` is called when that is done."""
+        if self.is_closing:
+            release()
+            return
+        self._written += size
+        self._outbox.append(_FilePiece(descriptor, at, size, release))
+        self._outbox_size += size
+        self._pump()
+        self._bound_outbox()
+
+    def go_on(self) -> None:
+        """The session has room again: what it did not take comes once more, then what was not received."""
+        if not self._is_blocked or self.is_closing:
+            return
+        self._is_blocked = False
+        rest, self._rest = self._rest, _NOTHING
+        self._own = None
+        self._split(rest, rest.size)
+        self._adjust_reading()
+
+    def be_deaf(self) -> None:
+        """Take no notice of anything that the peer still sends."""
+        self._is_deaf = True
+        self._rest, self._own, self._needed = _NOTHING, None, 0
+        self._frame_began = None
+        self._is_blocked = False
+        self._adjust_reading()
+
+    def finish(self, last: bytes = b"") -> None:
+        """Send what is written and `last`, then end, in a way that lets the peer read it."""
+        if self.is_closing:
+            return
+        self.write(last)
+        self.be_deaf()
+        self._is_finishing = True
+        if not self._outbox:
+            self._shut()
+
+    def abort(self) -> None:
+        """End at once, whatever is still to be sent."""
+        self._transport.abort()
+
+    # --- receiving -------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        # Told of everything that cannot be sent at once: files have to wait for it, and the bound is kept here.
+        self._transport.set_write_buffer_limits(high=0)
+        self._arm()
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Where the next bytes go: behind the beginning of their frame."""
+        if self._own is None and self._needed > _SHARED_FRAME_MAX:
+            # Reserved and not touched: the peer that announces a large frame costs memory as it sends it.
+            self._own = np.empty(self._needed + limits.RECEIVE_SIZE, np.uint8)
+            self._own[: self._rest.size] = self._rest
+            self._own_end = self._rest.size
+            self._rest = _NOTHING
+        if self._own is not None:
+            return self._own.data[self._own_end :]
+        slab = self._room.slab
+        slab[: self._rest.size] = self._rest
+        return slab.data[self._rest.size :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        if self._is_deaf:
+            self._discard(nbytes)
+            return
+        if self._own is None:
+            end = self._rest.size + nbytes
+            self._split(self._room.slab, end)
+        else:
+            self._own_end += nbytes
+            if self._own_end >= self._needed:
+                self._split(self._own, self._own_end)
+        self._adjust_reading()
+
+    def _split(self, buffer: Bytes, end: int) -> None:
+        """Hand over the whole frames, and keep the rest."""
+        start = 0
+        code = frames.SPLIT_FULL
+        now = self._loop.time()
+        while code == frames.SPLIT_FULL and not self._is_deaf:
+            payload_max = limits.PAYLOAD_SIZE_MIN if self._session is None else self._session.payload_max
+            code = frames.split_frames(buffer, start, end, payload_max, self._room.rows, self._state)
+            count = int(self._state[frames.STATE_FRAMES])
+            if count:
+                rows = self._room.rows[:count]
+                self._received_at, self._frame_began = now, None
+                session = self._greeted(int(rows[0]["version"]))
+                taken = session.feed(buffer, rows) if self._hears() else count
+                if taken < count and self._hears():
+                    self._is_blocked = True
+                    self._keep(buffer, int(rows[taken]["at"]), end)
+                    return
+            start = int(self._state[frames.STATE_CONSUMED])
+        if not self._hears():
+            return
+        if code != frames.SPLIT_MORE:
+            self._refuse(code, int(buffer[start + 4]) if end > start + 4 else 0)
+            return
+        self._needed = int(self._state[frames.STATE_NEEDED])
+        if start < end and self._frame_began is None:
+            self._frame_began = now
+        self._keep(buffer, start, end)
+
+    def _hears(self) -> bool:
+        """Whether anybody wants to know what comes; sessions change it."""
+        return not self._is_deaf
+
+    def _keep(self, buffer: Bytes, start: int, end: int) -> None:
+        """Keep what is left of a buffer, out of the memory that others use."""
+        if self._own is not None and not start and not self._is_blocked:
+            return
+        if self._own is not None and _SHARED_FRAME_MAX < self._needed <= self._own.size and not self._is_blocked:
+            # The next frame is as large: its memory is there already.
+            self._own_end = end - start
+            self._own[: self._own_end] = buffer[start:end].copy()
+            return
+        self._rest = buffer[start:end].copy() if start < end else _NOTHING
+        self._own = None
+
+    def _greeted(self, version: int) -> Session:
+        if self._session is None:
+            self._session = self._listener.session_for(version, self)
+        return self._session
+
+    def _refuse(self, code: int, version: int) -> None:
+        """The next frame can never be taken."""
+        self._fail(split_failure(code, version), version)
+
+    def _fail(self, error: ProtocolError, version: int) -> None:
+        self._listener.count(ErrorCode(error.code).name.lower())
+        self.be_deaf()
+        if self._session is None and not error.answered:
+            self.finish()
+        else:
+            self._greeted(version).failed(error)
+
+    def _discard(self, size: int) -> None:
+        self._lingered += size
+        if self._lingered > self._bounds.linger_size:
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        """The peer sends nothing more; what is under way is still answered."""
+        if self._is_finishing or self._session is None:
+            return False
+        if not self._is_deaf:
+            self.be_deaf()
+            self._session.ended()
+        return True
+
+    def _adjust_reading(self) -> None:
+        """Receive while there is room for what comes and for its answers."""
+        wanted = self._is_deaf or not (self._is_blocked or self._is_full)
+        if wanted == self._is_reading or self._transport.is_closing():
+            return
+        self._is_reading = wanted
+        now = self._loop.time()
+        if wanted:
+            # The time in which nobody read is not the peer's.
+            if self._frame_began is not None:
+                self._frame_began += now - self._paused_at
+            self._received_at = now
+            self._transport.resume_reading()
+        else:
+            self._paused_at = now
+            self._transport.pause_reading()
+
+    # --- sending ---------------------------------------------------------------------------------------------------
+
+    def pause_writing(self) -> None:
+        """Not everything could be sent at once."""
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        """Everything that the transport had is sent."""
+        self._is_writable = True
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what waits behind a file, and files once nothing is before them."""
+        while self._outbox and not self._transport.is_closing():
+            first = self._outbox[0]
+            if not isinstance(first, _FilePiece):
+                self._outbox.popleft()
+                self._outbox_size -= len(first)
+                self._transport.write(first)
+            elif not self._is_writable or self._transport.get_write_buffer_size() or not self._send_piece(first):
+                return
+        if self._outbox:
+            return
+        if self._is_finishing:
+            self._shut()
+        elif self._is_writable and self._session is not None:
+            self._is_full = False
+            self._adjust_reading()
+            self._session.has_room()
+
+    def _send_piece(self, piece: _FilePiece) -> bool:
+        """Send of a file what there is room for; whether it is all sent."""
+        if self._sender is None:
+            self._sender = FileSender(self._transport.get_extra_info("socket").fileno())
+        try:
+            sent = self._sender.send(piece.descriptor, piece.at, min(piece.size, _FILE_PIECE_SIZE))
+        except OSError:
+            sent = 0
+        if sent == 0:
+            # The file is shorter than was promised, or the peer is gone: no frame can follow.
+            self.abort()
+            return False
+        if sent is not None:
+            piece.at += sent
+            piece.size -= sent
+            self._outbox_size -= sent
+            if not piece.size:
+                self._loop.remove_writer(self._sender.fileno())
+                self._outbox.popleft()
+                piece.release()
+                return True
+        self._loop.add_writer(self._sender.fileno(), self._pump)
+        return False
+
+    def _bound_outbox(self) -> None:
+        if not self._is_full and self.unsent_size > self._bounds.outbox_size:
+            self._is_full = True
+            self._adjust_reading()
+
+    def _shut(self) -> None:
+        """Everything is written: say so to the peer, and listen a little longer, so that no reset swallows it."""
+        if self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+            self._loop.call_later(self._bounds.linger_s, self._transport.close)
+        else:
+            self._transport.close()
+
+    # --- time ------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Look again soon, measured by the shortest of the times that something may take."""
+        bounds = self._bounds
+        waits = [bounds.frame_time_s, bounds.stall_s]
+        waits += [wait for wait in (self.keepalive_s, self.idle_s) if wait is not None]
+        self._timer = self._loop.call_later(min(waits) / 4, self._look)
+
+    def rearm(self) -> None:
+        """`keepalive_s` or `idle_s` has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._arm()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        self._arm()
+        if self._is_stalled(now):
+            self._listener.count("stalled")
+            self.abort()
+        elif self._is_deaf or not self._is_reading:
+            return
+        elif self._frame_began is not None:
+            allowed = self._bounds.frame_time_s + self._needed / self._bounds.frame_bytes_per_second
+            if now - self._frame_began > allowed:
+                text = f"a frame took longer than {allowed:.0f} s to arrive"
+                version = int(self._state[frames.STATE_VERSION])
+                answered = version == VERSION_2
+                self._fail(ProtocolError(text, code=ErrorCode.TOO_SLOW, closes=True, answered=answered), version)
+        elif self.idle_s is not None and now - self._received_at > self.idle_s:
+            self._listener.count("idle")
+            self.finish()
+        elif self._session is not None and self._is_quiet(now):
+            self._asked_at = now
+            self._session.silent()
+
+    def _is_quiet(self, now: float) -> bool:
+        """Whether a sign of life is due from the peer, and was not asked for yet."""
+        return self.keepalive_s is not None and now - max(self._received_at, self._asked_at) > self.keepalive_s
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether answers wait and none was sent for too long."""
+        unsent = self.unsent_size
+        sent = self._written - unsent
+        if not unsent or sent != self._progress[0]:
+            self._progress = sent, now
+            return False
+        return now - self._progress[1] > self._bounds.stall_s
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._sender is not None:
+            self._loop.remove_writer(self._sender.fileno())
+            self._sender.close()
+        for piece in self._outbox:
+            if isinstance(piece, _FilePiece):
+                piece.release()
+        self._outbox.clear()
+        self._listener.forget(self)
+        if self._session is not None:
+            self._session.lost()

@@ -1,0 +1,55 @@
+"""What all connections of a server share: the log, the ingest, who may come in, and what is offered.
+
+This module must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from seawall import limits
+from seawall.engine.served_log import ServedLog
+from seawall.server.ingest import Ingest
+from seawall.wire.codes import Features
+from seawall.wire.lwp1_requests import SharedRequest
+from seawall.wire.lwp2 import SharedReply
+
+#: Carries out a command that both versions have.
+AnswerShared: TypeAlias = Callable[[SharedRequest], Awaitable[SharedReply]]
+
+FEATURES: Final = int(
+    Features.LZ4
+    | Features.ZSTD
+    | Features.ACK_RUNS
+    | Features.PUSH
+    | Features.READ_BY_POSITION
+    | Features.LONG_POLL
+    | Features.STORED_BLOCKS
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server treats its connections."""
+
+    node_id: int = 0
+    #: Who may come in; everybody if there are none.
+    tokens: frozenset[str] = field(default=frozenset(), repr=False)
+    keepalive_ms: int = limits.KEEPALIVE_MS
+    idle_ms: int = limits.IDLE_MS
+    window_batches: int = limits.SESSION_WINDOW_BATCHES
+    window_bytes: int = limits.SESSION_WINDOW_SIZE
+    #: How long answers to a connection that ends may take.
+    drain_s: float = limits.DRAIN_S
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """The shared parts of one server."""
+
+    log: ServedLog
+    ingest: Ingest
+    settings: ServerSettings
+    answer_shared: AnswerShared | None = None

@@ -1,0 +1,327 @@
+"""Batches of connections into the ring of the log, and its answers back to them as ACK frames.
+
+    take       all BATCH frames of one receive: judged and published by two kernel calls
+    answer     what can be said now, one ACK frame for each connection and turn
+
+No Python runs for a batch, but for compressed ones, whose records have to be looked at, and for repetitions that the
+order has forgotten. A connection whose window or whose ring is full is not read from until there is room.
+
+INV-INGEST-THROUGH: an ACK calls decided what was answered on its connection, and nothing behind a batch that was not.
+INV-INGEST-WINDOW: a connection has at most its window of batches undecided, and one receive beyond its window of bytes.
+
+A crash takes what was not answered; publishers send it again, and what was stored is found to be a repetition. This
+module must not know sockets, nor how a session came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.served_log import ServedLog
+from seawall.errors import CorruptionError, ProtocolError
+from seawall.fabric.records import Records
+from seawall.kernels import arriving
+from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
+from seawall.kernels.frames import Rows
+from seawall.server.session import Bytes
+from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode, Features
+from seawall.wire.compression import decompress
+
+_HEADER: Final = limits.BATCH_HEADER_SIZE
+_LEVEL_AT: Final = 93
+_NO_OFFSETS: Final = np.zeros(0, np.int64)
+_NO_SEQS: Final = np.zeros(0, np.uint64)
+_NO_SIZES: Final = np.zeros(0, np.int64)
+_OK: Final = int(AckStatus.OK)
+_DUPLICATE: Final = int(AckStatus.DUPLICATE)
+
+
+class Publisher(Protocol):
+    """Whose batches they are: a session, as far as ingest has to know it."""
+
+    def send_ack(self, frame: bytes) -> None:
+        """Batches are decided: send this."""
+        ...
+
+    def go_on(self) -> None:
+        """There is room again for batches that were not taken."""
+        ...
+
+    def fence(self) -> None:
+        """A newer session of the same client was opened."""
+        ...
+
+
+class Publishing:
+    """The batches of one connection."""
+
+    __slots__ = (
+        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "is_waiting", "owner"),
+        *("publisher", "session_epoch", "window_batches", "window_bytes"),
+    )
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        owner: int,
+        client_id: ClientId,
+        session_epoch: SessionEpoch,
+        features: int,
+        window_batches: int,
+        window_bytes: int,
+    ) -> None:
+        self.publisher = publisher
+        self.owner = owner
+        self.client_id = client_id
+        self.session_epoch = session_epoch
+        self.features = features
+        #: A bit for each codec that its blocks may have.
+        self.codecs = (2 if features & Features.LZ4 else 0) | (4 if features & Features.ZSTD else 0)
+        self.window_batches = window_batches
+        self.window_bytes = window_bytes
+        #: Batches that are not decided, with their sizes, and the highest that came.
+        self._seqs: npt.NDArray[np.uint64] = _NO_SEQS
+        self._sizes: npt.NDArray[np.int64] = _NO_SIZES
+        self.highest = 0
+        #: Answers that are to be sent.
+        self._rows: list[Rows] = []
+        #: Whether batches wait for room.
+        self.is_waiting = False
+
+    @property
+    def undecided(self) -> int:
+        """Batches that wait for their answer."""
+        return len(self._seqs)
+
+    @property
+    def room(self) -> int:
+        """Batches that the window has room for."""
+        return 0 if int(self._sizes.sum()) >= self.window_bytes else self.window_batches - len(self._seqs)
+
+    @property
+    def through(self) -> int:
+        """Up to where everything that came is decided."""
+        return self.highest if not len(self._seqs) else int(self._seqs.min()) - 1
+
+    def sent(self, seqs: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Batches are on their way, and are to be answered."""
+        self._seqs = np.concatenate((self._seqs, seqs))
+        self._sizes = np.concatenate((self._sizes, sizes))
+
+    def decided(self, rows: Rows) -> None:
+        """Answers, which are sent with the next `flush`."""
+        self._rows.append(rows)
+        if len(self._seqs):
+            left = ~np.isin(self._seqs, rows["client_seq"])
+            self._seqs, self._sizes = self._seqs[left], self._sizes[left]
+
+    def flush(self) -> None:
+        """Send the answers there are, as one frame."""
+        if not self._rows:
+            return
+        rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]
+        self._rows = []
+        rows = rows[np.argsort(rows["client_seq"], kind="stable")]
+        if self.features & Features.ACK_RUNS:
+            rows = _in_runs(rows)
+        self.publisher.send_ack(
+            encode_ack_rows(
+                rows,
+                session_epoch=self.session_epoch,
+                window_batches=self.window_batches,
+                window_bytes=self.window_bytes,
+                through=self.through,
+            )
+        )
+
+
+class Ingest:
+    """The batches of all connections of a server."""
+
+    def __init__(self, log: ServedLog, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._log = log
+        self._call_soon = call_soon
+        self._owners = 0
+        self._publishing: dict[int, Publishing] = {}
+        #: Connections with answers that were given right here, to be sent at the end of the turn.
+        self._unsent: set[Publishing] = set()
+        self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
+        log.on_answers = self.answer
+
+    def begin(
+        self,
+        publisher: Publisher,
+        client_id: ClientId,
+        session_epoch: SessionEpoch,
+        *,
+        features: int,
+        window_batches: int,
+        window_bytes: int = limits.SESSION_WINDOW_SIZE,
+    ) -> Publishing:
+        """A connection may publish for a session; connections of older sessions of the client may not any more."""
+        for other in [each for each in self._publishing.values() if each.client_id == client_id]:
+            if other.session_epoch < session_epoch:
+                other.publisher.fence()
+        self._owners += 1
+        made = Publishing(publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
+        self._publishing[made.owner] = made
+        return made
+
+    def end(self, publishing: Publishing) -> None:
+        """A connection is gone: answers to it are nobody's."""
+        self._publishing.pop(publishing.owner, None)
+        self._unsent.discard(publishing)
+
+    # --- batches ---------------------------------------------------------------------------------------------------
+
+    def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+        """Publish BATCH frames; how many were handled. The others have to wait, until `go_on`.
+
+        Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
+        """
+        given = rows.size
+        rows = rows[: max(0, publishing.room)]
+        if not rows.size:
+            publishing.is_waiting = True
+            return 0
+        verdicts = self._verdicts[: rows.size]
+        log, rules = self._log, self._log.rules
+        others = arriving.judge_batches(
+            *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
+            *(rules.orders, _NO_OFFSETS, verdicts),
+        )
+        broken = None
+        if others:
+            self._look(buffer, rows, verdicts)
+            found = np.flatnonzero(verdicts == arriving.BROKEN)
+            if found.size:
+                broken = int(rows[found[0]]["id"])
+                rows, verdicts = rows[: found[0]], verdicts[: found[0]]
+        if log.is_refusing:
+            verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
+        arrived = log.ring.publish_judged(buffer, rows, verdicts, publishing.owner, rules.orders, rules.levels)
+        if arrived.rows:
+            self._keep(publishing, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
+        if arrived.count:
+            log.kick()
+        if broken is not None and arrived.rows == rows.size:
+            raise ProtocolError(
+                f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
+            )
+        publishing.is_waiting = arrived.rows < given
+        return arrived.rows
+
+    def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
+        """Judge compressed batches by what is in them."""
+        for index in np.flatnonzero(verdicts == arriving.LOOK).tolist():
+            at, size = rows[["at", "size"]][index].tolist()
+            whole = buffer[at : at + size].tobytes()
+            header = parse_batch_header(whole, source=BatchSource.STORED)
+            try:
+                block = np.frombuffer(
+                    decompress(header.codec, memoryview(whole)[_HEADER:], header.raw_length), np.uint8
+                )
+                count = 1
+                if not header.flags & BatchFlags.OPAQUE:
+                    scan = (block, 0, block.size, RECORDS_VERSION_2, limits.BATCH_RECORDS_MAX)
+                    count = scan_block(*scan, _NO_OFFSETS)
+                is_sound = count == header.record_count
+            except CorruptionError:
+                is_sound = False
+            verdicts[index] = arriving.TAKEN if is_sound else ErrorCode.INVALID_PAYLOAD
+
+    def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
+        """Remember what is to be answered, and answer what was refused."""
+        publishing.highest = max(publishing.highest, int(rows["id"].max()))
+        levels = buffer[rows["at"] + _LEVEL_AT].astype(np.int64)
+        is_taken = verdicts == arriving.TAKEN
+        topics = np.where(is_taken, rows["topic_id"], 0)
+        levels = np.where(levels == AS_TOPIC, self._log.rules.levels[topics], levels)
+        is_answered = is_taken & (levels > int(AckLevel.FAILURES))
+        publishing.sent(rows["id"][is_answered], rows["size"][is_answered])
+        refused = ~is_taken
+        if refused.any():
+            answers = np.zeros(int(refused.sum()), ACK_ROW)
+            for name, source in (("client_seq", "id"), ("topic_id", "topic_id"), ("record_count", "record_count")):
+                answers[name] = rows[source][refused]
+            answers["position"] = POSITION_UNKNOWN
+            answers["run"] = 1
+            answers["status"] = int(AckStatus.REJECTED)
+            answers["reason"] = verdicts[refused]
+            publishing.decided(answers)
+            if not self._unsent:
+                self._call_soon(self._flush_unsent)
+            self._unsent.add(publishing)
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def answer(self) -> None:
+        """Send what can be said now, and go on with connections that waited for it."""
+        told: set[Publishing] = set()
+        while (answers := self._log.ring.answers()).size:
+            for owner in np.unique(answers["owner"]).tolist():
+                publishing = self._publishing.get(owner)
+                if publishing is not None:
+                    own = answers[answers["owner"] == owner]
+                    publishing.decided(self._ack_rows(publishing, own))
+                    told.add(publishing)
+        for publishing in told | self._unsent:
+            publishing.flush()
+        self._unsent.clear()
+        for publishing in list(self._publishing.values()):
+            if publishing.is_waiting and publishing.room > 0:
+                publishing.is_waiting = False
+                publishing.publisher.go_on()
+
+    def _flush_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, set()
+        for publishing in unsent:
+            publishing.flush()
+
+    def _ack_rows(self, publishing: Publishing, answers: Records) -> Rows:
+        rows = np.zeros(answers.size, ACK_ROW)
+        for name in ("client_seq", "base_seq", "position", "timestamp_ns", "status", "reason"):
+            rows[name] = answers[name]
+        rows["level"] = answers["ack_level"]
+        rows["run"] = 1
+        # A slot is not claimed again before its answer was taken and this turn is over.
+        pending = self._log.pending
+        slots = answers["index"] & (len(pending) - 1)
+        rows["topic_id"] = pending["topic_id"][slots]
+        rows["record_count"] = pending["record_count"][slots]
+        is_repeated = rows["status"] == _DUPLICATE
+        if is_repeated.any():
+            rows["position"][is_repeated] = answers["original_position"][is_repeated]
+            for index in np.flatnonzero(is_repeated & (rows["base_seq"] == 0)).tolist():
+                seq, crc = ClientSeq(int(rows["client_seq"][index])), int(pending["block_crc"][slots[index]])
+                known = self._log.remembered(publishing.client_id, publishing.session_epoch, seq, crc)
+                rows["status"][index], rows["reason"][index] = known.status, known.reason
+                rows["base_seq"][index], rows["timestamp_ns"][index] = known.base_seq, known.timestamp_ns
+                rows["position"][index] = known.position if known.base_seq else POSITION_UNKNOWN
+        is_refused = rows["status"] > _DUPLICATE
+        rows["level"][is_refused] = 0
+        rows["position"][is_refused] = POSITION_UNKNOWN
+        return rows
+
+
+def _in_runs(rows: Rows) -> Rows:
+    """The same answers, with those that follow each other in one topic told by the last of them."""
+    seqs = rows["client_seq"]
+    joins = (rows["status"][1:] == _OK) & (rows["status"][:-1] == _OK) & (seqs[1:] == seqs[:-1] + np.uint64(1))
+    joins &= (rows["topic_id"][1:] == rows["topic_id"][:-1]) & (rows["level"][1:] == rows["level"][:-1])
+    lasts = np.flatnonzero(np.append(~joins, True))
+    runs = rows[lasts]
+    runs["run"] = np.diff(lasts, prepend=-1)
+    return runs
+
+
+def _signed(client_id: int) -> int:
+    return client_id - (1 << 64) if client_id >> 63 else client_id

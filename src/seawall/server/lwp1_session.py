@@ -1,0 +1,415 @@
+"""Version 1 on one connection, as the published clients speak it: frames in, answers out, in the order of requests.
+
+    ingest      a run of small frames becomes one batch by one kernel call, an opaque payload a batch of its own; all
+                that came in one turn of the loop goes into one commit, and their acks into one write
+    control     carried out one at a time, after everything before it was answered: a fetch sees what was sent before it
+    keepalive   answered at once by the same frame, within a rate: published clients answer every answer
+
+Throttling is not reading: while a command is carried out, while too much is not acked, and while answers wait to be
+sent, frames are not taken, and come again (`go_on`).
+
+INV-V1-ORDER: answers go out in the order of requests, one each; only those to keepalives may overtake.
+INV-V1-ACK: an ack means that its batch is as durable as its topic promises, and visible to Fetch; an error in its
+place, that nothing of it was stored or nobody knows.
+INV-V1-BOUND: frames and bytes that are not acked, and answers that are not sent, are bounded by `limits`.
+
+A crash takes what was not acked; the client sends it again, which is why version 1 is at least once. This module must
+not know files, or what a command does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from threading import get_ident
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.core.types import TopicId
+from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_CLIENT_SEQ, NO_SESSION
+from seawall.engine.delivery import Bundle, Identity
+from seawall.engine.served_log import ServedLog
+from seawall.errors import ProtocolError, SeawallError
+from seawall.kernels import v1_payloads as kernel
+from seawall.kernels.frames import Rows
+from seawall.server.access import Access, Admission
+from seawall.server.keepalives import KeepaliveAnswers
+from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.server.refusals import refusal
+from seawall.server.session import Bytes
+from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
+from seawall.topics.state import TopicState
+from seawall.wire.codes import VERSION_1, VERSION_2, BatchFlags, ErrorCode, V1Flags, V1Kind
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1 import (
+    encode_ack,
+    encode_acks,
+    encode_fetch_reply,
+    encode_reply,
+    frame_kind,
+    plain_payload,
+)
+from seawall.wire.lwp1_replies import AuthenticateReply, ErrorReply, FetchReply, Reply
+from seawall.wire.lwp1_requests import (
+    Authenticate,
+    CommitOffset,
+    Fetch,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    parse_request,
+)
+
+_OPAQUE: Final = Identity(NO_SESSION, NO_CLIENT_SEQ, 0, int(BatchFlags.OPAQUE))
+_INGEST: Final = int(V1Kind.INGEST)
+#: Flags of frames that bring no batch.
+_OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
+_NO_IDS: Final[npt.NDArray[np.uint64]] = np.zeros(0, np.uint64)
+
+
+class Line(Protocol):
+    """The connection as a session uses it."""
+
+    @property
+    def unsent_size(self) -> int:
+        """Bytes that were written and are not sent."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes behind everything that was written before."""
+        ...
+
+    def go_on(self) -> None:
+        """What was not taken comes once more."""
+        ...
+
+    def be_deaf(self) -> None:
+        """Take no notice of anything that the peer still sends."""
+        ...
+
+    def finish(self, last: bytes = b"") -> None:
+        """Send what is written and `last`, then end."""
+        ...
+
+
+class Lwp1Service:
+    """What the version 1 sessions of a listener share; called with a connection it makes its session."""
+
+    def __init__(
+        self,
+        log: ServedLog,
+        commands: TopicCommands,
+        *,
+        access: Access | None = None,
+        past_end: PastEnd = PastEnd.ERROR,
+    ) -> None:
+        self.log = log
+        self.commands = commands
+        self.access = access or Access()
+        self.past_end = past_end
+        #: How often each kind of refusal was seen.
+        self.counts: Counter[str] = Counter()
+        self.loop = asyncio.get_running_loop()
+        self.thread = get_ident()
+        #: Where runs of frames become blocks, one at a time.
+        self.block: Bytes = np.zeros(LARGE_BLOCK_SIZE - 1, np.uint8)
+        self.gathered = np.zeros(kernel.PAYLOADS_STATE, np.int64)
+
+    def __call__(self, line: Line) -> Lwp1Session:
+        """The session of a connection."""
+        return Lwp1Session(self, line)
+
+    def count(self, cause: str) -> None:
+        """One more of these."""
+        self.counts[cause] += 1
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """What one request, or a run of ingest frames, is told; in its place among the others."""
+
+    batch_ids: npt.NDArray[np.uint64] = field(default_factory=lambda: _NO_IDS)
+    size: int = 0
+    #: Set once it is known: what goes out, or why the batch was not stored.
+    frames: bytes | None = None
+    error: Exception | None = None
+    is_decided: bool = False
+
+
+class Lwp1Session:
+    """One connection that speaks version 1."""
+
+    payload_max: int = limits.V1_PAYLOAD_SIZE_MAX
+
+    def __init__(self, service: Lwp1Service, line: Line) -> None:
+        self._service = service
+        self._line = line
+        self._loop = service.loop
+        self._admission = Admission(service.access)
+        self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count)
+        #: Answers that are not written, in the order of their requests.
+        self._answers: deque[_Answer] = deque()
+        self._unacked_frames = 0
+        self._unacked_size = 0
+        #: What carries out a command, and whether frames were left because of it or of anything else.
+        self._command: asyncio.Task[None] | None = None
+        self._is_behind = False
+        self._is_settling = False
+        #: The last words, once the peer is not listened to any more.
+        self._last: bytes | None = None
+        self._keepalives = KeepaliveAnswers(service.loop, line.write)
+        #: Why topic 0 could not be made, for the frame that needed it.
+        self._refused_default: ProtocolError | None = None
+
+    # --- what a connection says --------------------------------------------------------------------------------------
+
+    def feed(self, buffer: Bytes, rows: Rows) -> int:
+        """Take frames as far as that can be now; how many."""
+        taken = 0
+        while taken < len(rows):
+            count = self._take(buffer, rows, taken) if self._has_room() else 0
+            if not count:
+                self._is_behind = True
+                break
+            taken += count
+        self._write()
+        return taken
+
+    def failed(self, error: ProtocolError) -> None:
+        """The peer broke the protocol: what came before is answered, then it is told, if it may be."""
+        self._service.count(ErrorCode(error.code).name.lower())
+        self._end_with(_error_frame(error) if error.answered else b"")
+
+    def ended(self) -> None:
+        """The peer sends nothing more: what is under way is answered."""
+        self._end_with(b"")
+
+    def silent(self) -> None:
+        """Version 1 says nothing unasked."""
+
+    def has_room(self) -> None:
+        """All answers are sent: what was left because of them comes again."""
+        self._go_on()
+
+    def lost(self) -> None:
+        """The connection is gone: nothing is answered any more."""
+        self._last = b""
+        self._keepalives.stop()
+
+    # --- frames ------------------------------------------------------------------------------------------------------
+
+    def _has_room(self) -> bool:
+        """INV-V1-BOUND, and no command is under way."""
+        return (
+            self._command is None
+            and self._unacked_frames < limits.V1_UNACKED_FRAMES_MAX
+            and self._unacked_size < limits.V1_UNACKED_SIZE_MAX
+            and self._line.unsent_size < limits.OUTBOX_SIZE
+        )
+
+    def _take(self, buffer: Bytes, rows: Rows, first: int) -> int:
+        """Take one frame or a run of them; how many, 0 if that has to wait."""
+        row = rows[first]
+        flags, length = int(row["kind"]), int(row["payload_length"])
+        batch_id = int(row["id"])
+        try:
+            kind = int(frame_kind(flags, length))
+            if kind == _INGEST:
+                return self._ingest(buffer, rows, first)
+            if kind == V1Kind.KEEPALIVE:
+                self._keepalives.answer()
+            elif kind == V1Kind.CONTROL:
+                self._write()
+                if self._answers:
+                    # Everything before it is answered first.
+                    return 0
+                error = self._admission.check(batch_id)
+                if error is not None:
+                    raise error
+                self._begin(self._carry_out(parse_request(batch_id, _payload(buffer, row).tobytes())))
+        except ProtocolError as error:
+            self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
+        return 1
+
+    # --- ingest ------------------------------------------------------------------------------------------------------
+
+    def _ingest(self, buffer: Bytes, rows: Rows, first: int) -> int:
+        """Have the batches of one frame, or of a run of them, committed; how many frames were taken."""
+        refused = self._admission.check_ingest()
+        if refused is not None:
+            raise refused
+        topic_id = TopicId(int(rows[first]["topic_id"]))
+        topic = self._service.commands.find(topic_id)
+        if topic is None:
+            if topic_id != DEFAULT_TOPIC_ID:
+                raise unknown_topic(topic_id)
+            self._begin_default_topic()
+            return 0
+        count = self._ingest_run(buffer, rows, first, topic)
+        if count:
+            return count
+        row = rows[first]
+        payload = plain_payload(int(row["kind"]), _payload(buffer, row).tobytes())
+        record_count = kernel.count_v1_records(np.frombuffer(payload, np.uint8), 0, len(payload))
+        bundle = Bundle(topic, [payload], len(payload), max(1, record_count))
+        if not record_count:
+            bundle.identity = _OPAQUE
+        self._offer(bundle, rows["id"][first : first + 1])
+        return 1
+
+    def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
+        """Make one batch of a run of frames that hold records, if there is one."""
+        block, gathered = self._service.block, self._service.gathered
+        count = kernel.gather_payloads(buffer, rows, first, limits.BATCH_RECORDS_MAX, block, gathered)
+        if count:
+            size, record_count = gathered.tolist()
+            bundle = Bundle(topic, [block[:size].tobytes()], size, record_count)
+            self._offer(bundle, rows["id"][first : first + count])
+        return count
+
+    def _offer(self, bundle: Bundle, batch_ids: npt.NDArray[np.uint64]) -> None:
+        answer = _Answer(batch_ids.copy(), bundle.size)
+        self._answers.append(answer)
+        self._unacked_frames += len(batch_ids)
+        self._unacked_size += bundle.size
+        bundle.ends = [partial(self._decide, answer)]
+        self._service.log.offer(bundle)
+
+    def _decide(self, answer: _Answer, error: Exception | None) -> None:
+        """Called by whoever commits, on any thread. What one commit decides is written at once."""
+        answer.error = error
+        answer.is_decided = True
+        if not self._is_settling:
+            self._is_settling = True
+            if get_ident() == self._service.thread:
+                self._loop.call_soon(self._settle)
+            else:
+                self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        # First: whoever decides something from here on has this called again.
+        self._is_settling = False
+        self._write()
+        self._go_on()
+
+    def _begin_default_topic(self) -> None:
+        """Have topic 0 made before the frame that needs it is looked at again, or refused because it cannot be."""
+        if self._refused_default is not None:
+            refused, self._refused_default = self._refused_default, None
+            raise refused
+        self._begin(self._make_default_topic())
+
+    async def _make_default_topic(self) -> None:
+        try:
+            await self._service.commands.default_topic()
+        except (SeawallError, OSError) as error:
+            self._refused_default = refusal(error)
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._command = self._loop.create_task(work)
+        self._command.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._command = None
+        bug = None if task.cancelled() else task.exception()
+        if bug is not None:
+            self._loop.call_exception_handler({"message": "a command failed", "exception": bug, "task": task})
+            self._line.be_deaf()
+            self._end_with(_error_frame(refusal(bug)))
+        self._write()
+        self._go_on()
+
+    async def _carry_out(self, request: Request) -> None:
+        """Answer one command; nothing else is taken meanwhile."""
+        try:
+            self._answers.append(_Answer(frames=await self._answer_to(request), is_decided=True))
+        except (SeawallError, OSError) as error:
+            self._refuse(refusal(error))
+
+    async def _answer_to(self, request: Request) -> bytes:
+        match request:
+            case Fetch():
+                return _frames(await self._reading.fetch(request))
+            case Subscribe():
+                return encode_reply(await self._reading.subscribe(request))
+            case Unsubscribe():
+                return encode_ack(await self._reading.unsubscribe(request))
+            case CommitOffset():
+                return encode_reply(await self._reading.commit(request))
+            case Authenticate():
+                return self._authenticate(request)
+            case _:
+                return encode_reply(await self._service.commands.carry_out(request))
+
+    def _authenticate(self, request: Authenticate) -> bytes:
+        is_known = self._admission.authenticate(request.token)
+        if not is_known:
+            self._service.count("authentication_failed")
+            if self._admission.is_over:
+                self._line.be_deaf()
+                self._end_with(b"")
+        return encode_reply(AuthenticateReply(is_known, "welcome" if is_known else "this token is not known"))
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, error: ProtocolError, batch_id: int | None = None) -> None:
+        """Say why something was refused, where its answer would have been."""
+        details: dict[str, JsonValue] = {} if batch_id is None else {"batch_id": batch_id}
+        self._answers.append(_Answer(frames=_error_frame(error, details), is_decided=True))
+        self._service.count(ErrorCode(error.code).name.lower())
+
+    def _write(self) -> None:
+        """Write every answer that no undecided one stands before."""
+        frames: list[bytes] = []
+        while self._answers and self._answers[0].is_decided:
+            answer = self._answers.popleft()
+            self._unacked_frames -= len(answer.batch_ids)
+            self._unacked_size -= answer.size
+            frames.append(_answer_frames(answer) if answer.frames is None else answer.frames)
+        if frames:
+            self._line.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        if self._last is not None and not self._answers and self._command is None:
+            self._line.finish(self._last)
+
+    def _go_on(self) -> None:
+        if self._is_behind and self._has_room():
+            self._is_behind = False
+            self._line.go_on()
+
+    def _end_with(self, last: bytes) -> None:
+        """Nothing more is taken: answer what is under way, then say the last words, and end."""
+        self._last = last
+        self._write()
+
+
+def _payload(buffer: Bytes, row: np.void) -> Bytes:
+    at = int(row["at"])
+    return buffer[at + limits.FRAME_HEADER_SIZE : at + int(row["size"])]
+
+
+def _frames(reply: Reply | FetchReply) -> bytes:
+    if isinstance(reply, FetchReply):
+        return b"".join(encode_fetch_reply(reply))
+    return encode_reply(reply)
+
+
+def _answer_frames(answer: _Answer) -> bytes:
+    """Acks, or one error in the place of each."""
+    if answer.error is None:
+        return encode_acks(answer.batch_ids)
+    refused = refusal(answer.error)
+    return b"".join(_error_frame(refused, {"batch_id": batch_id}) for batch_id in answer.batch_ids.tolist())
+
+
+def _error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:
+    if error.code == ErrorCode.UNSUPPORTED_VERSION:
+        details = {"supported": [VERSION_1, VERSION_2]}
+    return encode_reply(ErrorReply(error.code, str(error), details or {}))

@@ -1,0 +1,147 @@
+"""Requests of a reader that are answered once: FETCH, COMMIT and BOUNDS.
+
+A FETCH may wait for records to come, without holding anything but its request: it is planned again when there is news.
+By one topic the answer is FETCH_DATA, or GAP where the start lies in one. By position, over all topics, a place where
+client seqs were given up is told by GAP too, and reading goes on behind its position.
+
+This module must not know sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
+from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.served_log import ServedLog
+from seawall.engine.served_offsets import consumer_owner
+from seawall.errors import ProtocolError
+from seawall.server.connection import Connection
+from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
+from seawall.server.position_portions import next_position_portion, start_position
+from seawall.wire.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
+
+_FIRST_SEQ: Final = Seq(1)
+
+
+async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, consumer: int) -> Seq:
+    """The seq that a start means now."""
+
+    def find(store: OrderedStore) -> Seq:
+        topic = topic_of(store, topic_id)
+        segments = store.topic_log(topic_id)
+        match by:
+            case ReadBy.SEQ:
+                if start < 1:
+                    raise refuse_start("seqs begin at 1")
+                return Seq(start)
+            case ReadBy.POSITION:
+                found = None if segments is None else segments.seq_behind(Position(start))
+                return topic.next_seq if found is None else found
+            case ReadBy.TIME:
+                return store.seq_at(topic.name, TimestampNs(start))
+            case ReadBy.OFFSET:
+                return store.seq_at_offset(topic.name, Offset(start))
+            case ReadBy.EARLIEST:
+                return _FIRST_SEQ
+            case ReadBy.LATEST:
+                return topic.next_seq
+            case ReadBy.COMMITTED:
+                cursor = store.catalog.cursor(consumer_owner(consumer), topic_id)
+                return _FIRST_SEQ if cursor is None else cursor.next_seq
+
+    return await log.ask(find)
+
+
+class Fetching:
+    """The requests of one connection."""
+
+    def __init__(self, log: ServedLog, connection: Connection) -> None:
+        self._log = log
+        self._connection = connection
+        self._is_hurried = False
+
+    def hurry(self) -> None:
+        """Let nothing wait any more: the connection ends."""
+        self._is_hurried = True
+        self._log.wake_readers()
+
+    async def fetch(self, request: Fetch, request_id: int) -> None:
+        """Answer a FETCH, when there is something to say or its time is over."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.wait_ms / 1000
+        start: int
+        if request.topic_id == ALL_TOPICS:
+            start = await start_position(self._log, request.by, request.start)
+        else:
+            start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
+        while True:
+            news = self._log.news
+            found = await self._next(request, start)
+            left = deadline - loop.time()
+            if isinstance(found, Gap):
+                self._connection.write(encode_control(found, request_id=request_id))
+                return
+            if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
+                found.send(self._connection, Command.FETCH_DATA, request_id)
+                return
+            found.release()
+            await self._log.wait_for_news(left, news)
+
+    async def _next(self, request: Fetch, start: int) -> Portion | Gap:
+        bounds = (request.max_bytes, request.max_records)
+        if request.topic_id == ALL_TOPICS:
+            return await next_position_portion(
+                self._log, Position(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags
+            )
+        return await next_portion(
+            self._log, request.topic_id, Seq(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags
+        )
+
+    async def commit(self, request: Commit, request_id: int) -> None:
+        """Keep a cursor, durably."""
+
+        def make(store: OrderedStore) -> None:
+            topic = topic_of(store, request.topic_id)
+            if topic.epoch != request.topic_epoch:
+                text = f"topic {topic.name!r} is of epoch {topic.epoch}, not {request.topic_epoch}: it was made anew"
+                raise ProtocolError(text, code=ErrorCode.TOPIC_DELETED, closes=False)
+            if not request.consumer or request.seq < 1:
+                raise ProtocolError(
+                    f"consumer {request.consumer}, seq {request.seq}: both count from 1",
+                    code=ErrorCode.CONSUMER,
+                    closes=False,
+                )
+            store.commit_cursor(consumer_owner(request.consumer), topic.name, request.seq)
+
+        await self._log.change(make)
+        kept = Committed(request.topic_id, request.consumer, request.topic_epoch, request.seq)
+        self._connection.write(encode_control(kept, request_id=request_id))
+
+    async def bounds(self, request: Bounds, request_id: int) -> None:
+        """Say where a topic begins and ends."""
+
+        def look(store: OrderedStore) -> BoundsReply:
+            topic = topic_of(store, request.topic_id)
+            segments = store.topic_log(topic.topic_id)
+            end = store.catalog.next_position
+            first = end
+            if segments is not None and topic.live_records:
+                _, entries = segments.from_position(Position(0), topic.next_seq, 0)
+                first = Position(int(entries["position"][0])) if len(entries) else end
+            offsets = store.offset_bounds(topic.name)
+            return BoundsReply(
+                topic.floor,
+                topic.next_seq,
+                store.ordered_end(topic.topic_id),
+                first,
+                end,
+                offsets.floor,
+                offsets.end,
+                topic.epoch,
+            )
+
+        self._connection.write(encode_control(await self._log.ask(look), request_id=request_id))

@@ -1,0 +1,189 @@
+"""Subscriptions of a connection: batches are pushed as they come, within credit.
+
+Each is a task that reads on where it was: it waits for credit, for room on the connection, and for news, and holds
+nothing meanwhile. Gaps come in order with the data, once. CAUGHT_UP is sent once for each arrival at the end.
+
+INV-PUSH-CREDIT: a frame of data is sent only while both totals are below the credit; then nothing is read ahead.
+
+A crash takes the subscription; the reader goes on from where it was. This module must not know sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final, TypeAlias
+
+from seawall import limits
+from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.engine.served_log import ServedLog
+from seawall.errors import ProtocolError
+from seawall.server.connection import Connection
+from seawall.server.lwp2_fetch import start_seq
+from seawall.server.portions import Portion, next_portion, topic_of
+from seawall.server.position_portions import next_position_portion, start_position
+from seawall.wire.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_reading import Gap
+from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribed
+
+Start: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
+
+#: How long one wait for news lasts at the most; then it looks again.
+_LOOK_AGAIN_S: Final = 30.0
+
+
+class Subscription:
+    """One subscription: where it is, and what it may send."""
+
+    def __init__(self, request: Subscribe) -> None:
+        self.request = request
+        self.credit = Credit(request.credit_bytes, request.credit_records)
+        self.bytes_sent = 0
+        self.records_sent = 0
+        self.next_seq = Seq(0)
+        self.next_position = Position(0)
+        self.is_over = False
+        #: Set when something has changed that it may wait for: credit, room, its end.
+        self.changed = asyncio.Event()
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether another frame may be sent."""
+        return self.bytes_sent < self.credit.bytes_total and self.records_sent < self.credit.records_total
+
+
+class Subscriptions:
+    """All subscriptions of one connection, by their ids."""
+
+    def __init__(self, log: ServedLog, connection: Connection, start: Start) -> None:
+        self._log = log
+        self._connection = connection
+        self._start = start
+        self._live: dict[int, Subscription] = {}
+
+    def subscribe(self, request: Subscribe, request_id: int) -> None:
+        """Begin a subscription."""
+        if request_id in self._live:
+            raise ProtocolError(f"{request_id} is a subscription already", code=ErrorCode.WRONG_STATE, closes=False)
+        if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
+            text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
+            raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
+        made = self._live[request_id] = Subscription(request)
+        self._start(self._push(made, request_id), request_id)
+
+    def credit(self, request: Credit, request_id: int) -> None:
+        """Let a subscription send more."""
+        found = self._find(request_id)
+        before = found.credit
+        if request.bytes_total < before.bytes_total or request.records_total < before.records_total:
+            raise ProtocolError("credit never gets less", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+        found.credit = request
+        found.changed.set()
+
+    def unsubscribe(self, request_id: int) -> None:
+        """End a subscription; nothing of it follows."""
+        found = self._find(request_id)
+        self._over(found, request_id)
+        gone = Unsubscribed(found.next_seq, found.bytes_sent)
+        self._connection.write(encode_control(gone, request_id=request_id))
+
+    def has_room(self) -> None:
+        """Everything that was written is sent."""
+        for each in self._live.values():
+            each.changed.set()
+
+    def end(self) -> None:
+        """The connection ends, and all of them with it."""
+        for request_id, each in list(self._live.items()):
+            self._over(each, request_id)
+        self._log.wake_readers()
+
+    def _find(self, request_id: int) -> Subscription:
+        found = self._live.get(request_id)
+        if found is None:
+            raise ProtocolError(f"there is no subscription {request_id}", code=ErrorCode.WRONG_STATE, closes=False)
+        return found
+
+    def _over(self, subscription: Subscription, request_id: int) -> None:
+        subscription.is_over = True
+        subscription.changed.set()
+        self._live.pop(request_id, None)
+
+    async def _push(self, subscription: Subscription, request_id: int) -> None:
+        try:
+            await self._begin(subscription, request_id)
+            is_behind = True
+            while await self._may_send(subscription):
+                news = self._log.news
+                found = await self._next(subscription)
+                if subscription.is_over:
+                    if isinstance(found, Portion):
+                        found.release()
+                    return
+                if isinstance(found, Gap):
+                    self._tell_gap(subscription, found, request_id)
+                    continue
+                for skip in found.skips:
+                    self._connection.write(encode_control(skip, request_id=request_id))
+                if found.chunk_count:
+                    is_behind = True
+                    self._send(subscription, found, request_id)
+                self._advance(subscription, found)
+                if not found.is_last:
+                    continue
+                if is_behind:
+                    is_behind = False
+                    arrived = CaughtUp(subscription.next_seq, subscription.next_position)
+                    self._connection.write(encode_control(arrived, request_id=request_id))
+                await self._log.wait_for_news(_LOOK_AGAIN_S, news)
+        finally:
+            self._live.pop(request_id, None)
+
+    async def _begin(self, subscription: Subscription, request_id: int) -> None:
+        request = subscription.request
+        if request.topic_id == ALL_TOPICS:
+            subscription.next_position = await start_position(self._log, request.by, request.start)
+            begun = Subscribed(request.topic_id, Seq(0), Seq(0), Seq(0), TopicEpoch(0))
+        else:
+            seq = await start_seq(self._log, request.topic_id, request.by, request.start, request.consumer)
+            subscription.next_seq = seq
+            topic = await self._log.ask(lambda store: topic_of(store, request.topic_id))
+            begun = Subscribed(request.topic_id, seq, topic.next_seq, topic.floor, topic.epoch)
+        self._connection.write(encode_control(begun, request_id=request_id))
+
+    async def _may_send(self, subscription: Subscription) -> bool:
+        """Wait until there is credit and room; false if the subscription is over."""
+        while not subscription.is_over:
+            if subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE:
+                return True
+            subscription.changed.clear()
+            await subscription.changed.wait()
+        return False
+
+    async def _next(self, subscription: Subscription) -> Portion | Gap:
+        request = subscription.request
+        size_max = min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+        if request.topic_id == ALL_TOPICS:
+            return await next_position_portion(
+                self._log, subscription.next_position, size_max=size_max, records_max=0, flags=request.flags
+            )
+        return await next_portion(
+            self._log, request.topic_id, subscription.next_seq, size_max=size_max, records_max=0, flags=request.flags
+        )
+
+    def _tell_gap(self, subscription: Subscription, gap: Gap, request_id: int) -> None:
+        self._connection.write(encode_control(gap, request_id=request_id))
+        if gap.unit is GapUnit.CLIENT_SEQ:
+            subscription.next_position = Position(gap.position + 1)
+        else:
+            subscription.next_seq = Seq(gap.last + 1)
+
+    def _send(self, subscription: Subscription, found: Portion, request_id: int) -> None:
+        subscription.bytes_sent += found.payload_length
+        subscription.records_sent += found.record_count
+        found.send(self._connection, Command.DATA, request_id)
+
+    def _advance(self, subscription: Subscription, found: Portion) -> None:
+        subscription.next_seq = max(subscription.next_seq, found.next_seq)
+        subscription.next_position = max(subscription.next_position, found.next_position)

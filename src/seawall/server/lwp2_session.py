@@ -1,0 +1,330 @@
+"""Version 2 on one connection: HELLO and what follows from it, batches, requests, keepalive, and the end.
+
+    greeting   HELLO is the first frame; a session that it opens is durable before WELCOME says so
+    ready      BATCH frames go to the ingest, requests are carried out side by side, pings are answered
+    ending     after GOODBYE, an error that closes, or the peer's own end: what is under way is still answered
+
+INV-SESSION-GREETED: nothing but HELLO is taken before WELCOME is sent.
+INV-SESSION-ANSWERED: a connection ends after everything that it has taken is answered, or after a bounded time.
+
+A crash takes the connection; its publisher finds out what is stored by opening its session again. This module must not
+know sockets, nor how batches are ordered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs
+from seawall.errors import ProtocolError, SeawallError
+from seawall.io.clocks import OsClock
+from seawall.io.process import random_bytes
+from seawall.kernels.frames import Rows
+from seawall.server.connection import Connection
+from seawall.server.context import FEATURES, ServerContext
+from seawall.server.ingest import Publishing
+from seawall.server.lwp2_errors import error_frame, refusal
+from seawall.server.lwp2_fetch import Fetching
+from seawall.server.lwp2_push import Subscriptions
+from seawall.server.session import Bytes
+from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
+from seawall.wire.lwp1_requests import SharedRequest
+from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
+from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
+from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
+
+_BATCH: Final = int(Kind.BATCH)
+_HEADER: Final = limits.FRAME_HEADER_SIZE
+#: Bad tokens until the connection ends.
+_TRIES_MAX: Final = 3
+_SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
+
+
+class Lwp2Session:
+    """The server's side of one connection."""
+
+    def __init__(self, server: ServerContext, connection: Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self.payload_max = limits.PAYLOAD_SIZE_MIN
+        self._publishing: Publishing | None = None
+        self._is_greeting = False
+        self._is_welcome = False
+        self._tries = 0
+        #: The last frame, once there is nothing more to take.
+        self._last: bytes | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fetching = Fetching(server.log, connection)
+        self._subscriptions = Subscriptions(server.log, connection, self._start)
+        self._pings = 0
+        connection.idle_s = server.settings.idle_ms / 1000
+        connection.rearm()
+
+    # --- frames ----------------------------------------------------------------------------------------------------
+
+    def feed(self, buffer: Bytes, rows: Rows) -> int:
+        """Take frames; fewer than there are where batches have no room."""
+        handled = 0
+        kinds = rows["kind"]
+        while handled < rows.size and self._last is None:
+            if kinds[handled] == _BATCH and self._publishing is not None:
+                others = np.flatnonzero(kinds[handled:] != _BATCH)
+                end = handled + int(others[0]) if others.size else rows.size
+                taken = self._publish(self._publishing, buffer, rows[handled:end])
+                handled += taken
+                if handled < end and self._last is None:
+                    return handled
+                continue
+            at, size, request_id = rows[["at", "size", "id"]][handled].tolist()
+            payload = buffer[at + _HEADER : at + size].tobytes()
+            self._take(int(kinds[handled]), int(rows["command"][handled]), request_id, payload)
+            handled += 1
+        return rows.size if self._last is not None else handled
+
+    def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+        try:
+            return self._server.ingest.take(publishing, buffer, rows)
+        except ProtocolError as error:
+            self.failed(error)
+            return int(rows.size)
+
+    def _take(self, kind: int, command: int, request_id: int, payload: bytes) -> None:
+        """One frame that is no batch of a session."""
+        if not self._is_welcome and (self._is_greeting or (kind, command) != (Kind.CONTROL, Command.HELLO)):
+            self._close(
+                ErrorCode.WRONG_STATE, "the first frame is HELLO, and WELCOME comes before the next", request_id
+            )
+        elif kind == Kind.KEEPALIVE:
+            if command == KeepaliveCommand.PING:
+                self._connection.write(encode_pong(request_id))
+        elif kind == Kind.BATCH:
+            self._close(ErrorCode.WRONG_STATE, "batches need a session: open or join one in HELLO", request_id)
+        elif kind == Kind.ACK:
+            self._connection.write(refusal(ErrorCode.UNKNOWN_COMMAND, "only servers send ACK", request_id=request_id))
+        else:
+            try:
+                self._carry_out(parse_request(command, payload), request_id)
+            except SeawallError as error:
+                self._refuse(error, request_id)
+
+    def _carry_out(self, request: Request | SharedRequest, request_id: int) -> None:
+        """A request of a client; whatever may take time is a task of its own."""
+        match request:
+            case Hello():
+                self._greet(request, request_id)
+            case Goodbye():
+                self._end_with(encode_control(Goodbye(0, 0)))
+            case Fetch():
+                self._start(self._fetching.fetch(request, request_id), request_id)
+            case Commit():
+                self._start(self._fetching.commit(request, request_id), request_id)
+            case Bounds():
+                self._start(self._fetching.bounds(request, request_id), request_id)
+            case Subscribe():
+                self._subscriptions.subscribe(request, request_id)
+            case Credit():
+                self._subscriptions.credit(request, request_id)
+            case Unsubscribe():
+                self._subscriptions.unsubscribe(request_id)
+            case _:
+                self._start(self._answer_shared(request, request_id), request_id)
+
+    async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
+        answer = self._server.answer_shared
+        if answer is None:
+            raise ProtocolError("no topic commands here", code=ErrorCode.UNKNOWN_COMMAND, closes=False)
+        self._connection.write(encode_control(await answer(request), request_id=request_id))
+
+    def _start(self, work: Coroutine[None, None, None], request_id: int) -> None:
+        """Carry out a request beside others."""
+        if len(self._tasks) >= limits.REQUESTS_MAX:
+            work.close()
+            text = f"{limits.REQUESTS_MAX} requests are under way: wait for some of them"
+            self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
+            return
+        task = self._loop.create_task(self._run(work, request_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def _run(self, work: Coroutine[None, None, None], request_id: int) -> None:
+        try:
+            await work
+        except (SeawallError, OSError) as error:
+            self._refuse(error, request_id)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A defect: the peer is told that, and the loop's handler what it was.
+            self._close(ErrorCode.INTERNAL, "an internal error ended this connection", 0)
+            self._loop.call_exception_handler({"message": "a request failed", "exception": error, "task": task})
+        self._end_if_answered()
+
+    def _refuse(self, error: BaseException, request_id: int) -> None:
+        if isinstance(error, ProtocolError) and error.closes:
+            self._end_with(error_frame(error, request_id=request_id))
+        else:
+            self._connection.write(error_frame(error, request_id=request_id))
+
+    # --- HELLO -----------------------------------------------------------------------------------------------------
+
+    def _greet(self, hello: Hello, request_id: int) -> None:
+        if self._is_welcome:
+            self._close(ErrorCode.WRONG_STATE, "HELLO is the first frame, and comes once", request_id)
+            return
+        choose_version(hello)
+        tokens = self._server.settings.tokens
+        if tokens and hello.token not in tokens:
+            self._tries += 1
+            code = ErrorCode.AUTHENTICATION_FAILED if hello.token else ErrorCode.AUTHENTICATION_REQUIRED
+            text = "the token of HELLO is not known here" if hello.token else "HELLO needs a token here"
+            if self._tries >= _TRIES_MAX:
+                self._close(code, text, request_id)
+            else:
+                self._connection.write(refusal(code, text, request_id=request_id))
+            return
+        self._is_greeting = True
+        self._start(self._welcome(hello, request_id), request_id)
+
+    async def _welcome(self, hello: Hello, request_id: int) -> None:
+        settings, log = self._server.settings, self._server.log
+        status, client_id, epoch, next_seq = await self._session_of(hello)
+        if self._last is not None:
+            return
+        features = hello.features & FEATURES
+        window = min(hello.window_batches or settings.window_batches, settings.window_batches)
+        if status in (SessionStatus.NEW, SessionStatus.RESUMED, SessionStatus.JOINED):
+            self._publishing = self._server.ingest.begin(
+                *(self, client_id, epoch), features=features, window_batches=window, window_bytes=settings.window_bytes
+            )
+        keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
+        idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
+        self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000
+        self._connection.rearm()
+        self._is_greeting, self._is_welcome = False, True
+        welcome = Welcome(
+            choose_version(hello),
+            status,
+            limits.PAYLOAD_SIZE_MIN,
+            features,
+            client_id,
+            epoch,
+            next_seq,
+            window,
+            settings.window_bytes,
+            keepalive_ms,
+            idle_ms,
+            log.term,
+            TimestampNs(OsClock().wall_ns()),
+            settings.node_id,
+        )
+        self._connection.write(encode_control(welcome, request_id=request_id))
+
+    async def _session_of(self, hello: Hello) -> tuple[SessionStatus, ClientId, SessionEpoch, ClientSeq]:
+        """What becomes of the session that HELLO asks for."""
+        client_id = hello.client_id
+        if not hello.flags & _SESSION:
+            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
+        log = self._server.log
+        if not client_id:
+            # One that nobody else has: 63 random bits, never 0.
+            client_id = ClientId(int.from_bytes(random_bytes(8), "little") >> 1 | 1)
+        known = await log.session_of(client_id)
+        if known is None and hello.flags & HelloFlags.JOIN:
+            return SessionStatus.REFUSED_SUPERSEDED, client_id, SessionEpoch(0), ClientSeq(0)
+        if known is not None:
+            current = (client_id, known.session_epoch, known.next_expected)
+            if hello.session_epoch < known.session_epoch and (hello.session_epoch or hello.flags & HelloFlags.JOIN):
+                return SessionStatus.REFUSED_SUPERSEDED, *current
+            if hello.flags & HelloFlags.JOIN:
+                is_current = hello.session_epoch == known.session_epoch
+                return SessionStatus.JOINED if is_current else SessionStatus.REFUSED_SUPERSEDED, *current
+            if hello.start_seq > known.next_expected and not hello.flags & HelloFlags.ABANDON:
+                return SessionStatus.REFUSED_GAP, *current
+        abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
+        epoch, next_seq = await log.open_session(
+            client_id, hello.start_seq, gap_ms=hello.gap_timeout_ms, abandons=abandons
+        )
+        return SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, epoch, next_seq
+
+    # --- for the ingest --------------------------------------------------------------------------------------------
+
+    def send_ack(self, frame: bytes) -> None:
+        """Batches are decided: send this."""
+        self._connection.write(frame)
+        self._end_if_answered()
+
+    def go_on(self) -> None:
+        """There is room again for batches that were not taken."""
+        self._connection.go_on()
+
+    def fence(self) -> None:
+        """A newer session of the same client was opened."""
+        self._close(ErrorCode.FENCED, "a newer session of this client was opened: this one has ended", 0)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def drain(self, drain_ms: int) -> None:
+        """The server ends: say so, answer what is under way, and close."""
+        if self._last is None:
+            if self._is_welcome:
+                self._connection.write(encode_control(Goodbye(ErrorCode.SHUTTING_DOWN, drain_ms)))
+            self._end_with(b"")
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be written: what is under way has an outcome that nobody knows."""
+        if self._publishing is not None and self._last is None:
+            text = f"the server cannot write any more ({error}): send again what was not acked when it is back"
+            self._connection.finish(refusal(ErrorCode.READ_ONLY, text, closes=True))
+
+    def failed(self, error: ProtocolError) -> None:
+        """The peer broke the protocol and is not listened to any more: answer what is under way, then end."""
+        self._end_with(error_frame(error, closes=True) if error.answered else b"")
+
+    def ended(self) -> None:
+        """The peer sends nothing more."""
+        self._end_with(b"")
+
+    def silent(self) -> None:
+        """Ask whether the peer is there."""
+        self._pings += 1
+        self._connection.write(encode_ping(self._pings))
+
+    def has_room(self) -> None:
+        """All that was written is sent."""
+        self._subscriptions.has_room()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._last = self._last or b""
+        self._subscriptions.end()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._publishing is not None:
+            self._server.ingest.end(self._publishing)
+
+    def _close(self, code: ErrorCode, text: str, request_id: int) -> None:
+        self._end_with(refusal(code, text, request_id=request_id, closes=True))
+
+    def _end_with(self, last: bytes) -> None:
+        """Take nothing more, and end with a frame once everything is answered, or a bounded time later."""
+        if self._last is not None:
+            return
+        self._last = last
+        self._connection.be_deaf()
+        self._subscriptions.end()
+        self._fetching.hurry()
+        self._loop.call_later(self._server.settings.drain_s, self._connection.finish, last)
+        self._end_if_answered()
+
+    def _end_if_answered(self) -> None:
+        if self._last is None or self._tasks or (self._publishing is not None and self._publishing.undecided):
+            return
+        self._connection.finish(self._last)

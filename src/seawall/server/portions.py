@@ -1,0 +1,223 @@
+"""What a reader of version 2 gets next: a portion of whole batches, or a gap, and how it goes onto a connection.
+
+A read is planned while nothing changes and carried out without the store. Where a portion is unbroken, and its reader
+takes batches as they are stored, it is not even looked at: stretches of files are sent as they lie, and the reader
+verifies them. Every other portion is read and verified here, with damage told as a gap: a reader that finds damage asks
+again without the flag for stored blocks, and is told.
+
+INV-PORTION-WHOLE: a portion is whole batches, up to the first gap; it begins at or before the seq that was asked for.
+INV-PORTION-PINNED: files are pinned until they are sent, or the connection is gone.
+
+This module must not know credit, or who waits for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from seawall import limits
+from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
+from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.planning import Run
+from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
+from seawall.engine.served_log import ServedLog
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import NotFoundError, ProtocolError
+from seawall.server.connection import Connection
+from seawall.topics.gaps import Gap as LostRange
+from seawall.topics.skips import Skip
+from seawall.topics.state import TopicState
+from seawall.wire.codes import Command, DataFlags, ErrorCode, GapReason, GapUnit, ReadFlags
+from seawall.wire.lwp2 import encode_data_start
+from seawall.wire.lwp2_reading import DataPrefix, Gap
+from seawall.wire.rebuilding import batch_without, plain_batch
+
+#: Bytes that are read on the loop itself: less than what a thread would cost.
+_READ_HERE_MAX: Final = 64 * limits.KIB
+
+_NO_CLIENT: Final = ClientId(0)
+
+
+@dataclass(slots=True)
+class FileStretch:
+    """Batches of a pinned file."""
+
+    run: Run
+    at: int
+    size: int
+
+
+Chunk: TypeAlias = bytes | memoryview | FileStretch
+
+
+@dataclass(slots=True)
+class Portion:
+    """Batches that go into one frame, and where the reader stands behind them."""
+
+    topic_id: TopicId
+    first_seq: Seq
+    next_seq: Seq
+    next_position: Position
+    end_seq: Seq
+    floor_seq: Seq
+    chunks: list[Chunk] = field(default_factory=list)
+    chunk_count: int = 0
+    record_count: int = 0
+    size: int = 0
+    #: Whether there is nothing more behind it now.
+    is_last: bool = False
+    #: What is to be told before it, in order: gaps, and places where client seqs were given up.
+    skips: list[Gap] = field(default_factory=list)
+
+    @property
+    def payload_length(self) -> int:
+        """Bytes that its frame counts as."""
+        return limits.FETCH_DATA_HEADER_SIZE + self.size
+
+    def add(self, chunk: Chunk, batches: int, records: int) -> None:
+        """Batches that follow those before."""
+        self.chunks.append(chunk)
+        self.size += chunk.size if isinstance(chunk, FileStretch) else len(chunk)
+        self.chunk_count += batches
+        self.record_count += records
+
+    def send(self, connection: Connection, command: Command, request_id: int) -> None:
+        """Write the frame; what is pinned is given back when it is sent."""
+        flags = DataFlags.CAUGHT_UP if self.is_last else DataFlags.MORE
+        prefix = DataPrefix(
+            self.topic_id,
+            flags,
+            self.chunk_count,
+            self.first_seq,
+            self.next_seq,
+            self.next_position,
+            self.end_seq,
+            self.floor_seq,
+        )
+        connection.write(
+            encode_data_start(
+                command, prefix, request_id=request_id, record_count=self.record_count, chunks_length=self.size
+            )
+        )
+        for chunk in self.chunks:
+            if isinstance(chunk, FileStretch):
+                source = chunk.run.source
+                assert source is not None
+                connection.send_file(source.file.fileno(), chunk.at, chunk.size, source.unpin)
+            else:
+                connection.write(chunk)
+        self.chunks = []
+
+    def release(self) -> None:
+        """Give back what is pinned, of a portion that is not sent."""
+        for chunk in self.chunks:
+            if isinstance(chunk, FileStretch) and chunk.run.source is not None:
+                chunk.run.source.unpin()
+        self.chunks = []
+
+
+async def next_portion(
+    log: ServedLog, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
+) -> Portion | Gap:
+    """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before."""
+    size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
+
+    def plan(store: OrderedStore) -> tuple[ReadPlan, Portion]:
+        topic = topic_of(store, topic_id)
+        planner = store.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.plan_read
+        made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
+        position = store.catalog.next_position
+        return made, Portion(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
+
+    made, portion = await log.ask(plan)
+    if flags & ReadFlags.STORED_CODEC and _is_direct(made):
+        _fill_from_files(portion, made)
+        return portion
+    if sum(run.size for run in made.runs) <= _READ_HERE_MAX:
+        items = made.carry_out()
+    else:
+        items = await asyncio.to_thread(made.carry_out)
+    return _filled(portion, made, items, from_seq, flags)
+
+
+def topic_of(store: OrderedStore, topic_id: TopicId) -> TopicState:
+    """A topic by its id, or the error that says that it is not there."""
+    topic = store.catalog.find(topic_id)
+    if topic is None:
+        raise NotFoundError(f"there is no topic {topic_id}: list the topics, or create it")
+    return topic
+
+
+def gap_frame(topic_id: TopicId, lost: LostRange) -> Gap:
+    """A lost range of seqs as readers are told of it."""
+    first, last = lost.first_seq, lost.last_seq
+    return Gap(topic_id, lost.reason, GapUnit.TOPIC_SEQ, first, last, _NO_CLIENT, Position(0), TimestampNs(0))
+
+
+def skip_frame(topic_id: TopicId, skip: Skip) -> Gap:
+    """A place where client seqs were given up, as readers are told of it."""
+    first = skip.first_client_seq
+    numbers = (first, first + skip.count - 1, skip.client_id, skip.position, TimestampNs(0))
+    return Gap(topic_id, GapReason.SKIPPED, GapUnit.CLIENT_SEQ, *numbers)
+
+
+def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | memoryview:
+    """A batch as a reader takes it: as it is stored, plain, or without what was deleted."""
+    last = Seq(batch.base_seq + batch.record_count - 1)
+    if batch.live != ((max(from_seq, batch.base_seq), last),):
+        return batch_without(batch.data, batch.live)
+    if batch.is_plain or flags & ReadFlags.STORED_CODEC:
+        return batch.data
+    return plain_batch(batch.data)
+
+
+def _is_direct(plan: ReadPlan) -> bool:
+    """Whether batches can go as they lie: nothing is left out, and enough of it is in files."""
+    runs = plan.runs
+    in_files = sum(run.size for run in runs if run.source is not None and run.source.file.fileno() >= 0)
+    return in_files >= limits.SEND_FILE_SIZE_MIN and plan.is_unbroken
+
+
+def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
+    """Take the runs of a plan over, with what they have pinned."""
+    for run in plan.take_runs():
+        entries = run.entries
+        count, records = len(entries), int(entries["count"].sum())
+        if run.source is None:
+            portion.add(memoryview(run.data), count, records)
+        elif int(entries["length"].sum()) == run.size:
+            portion.add(FileStretch(run, run.at, run.size), count, records)
+        else:
+            for number, (at, length) in enumerate(entries[["at", "length"]].tolist()):
+                if number:
+                    run.source.pin()
+                portion.add(FileStretch(run, at, length), 1, int(entries["count"][number]))
+        portion.next_position = Position(int(entries["position"][-1]) + 1)
+    portion.next_seq = plan.end_seq
+    portion.is_last = plan.end_seq >= plan.next_seq
+
+
+def _filled(portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags) -> Portion | Gap:
+    """The batches before the first gap, or that gap."""
+    for item in items:
+        if isinstance(item, LostRange):
+            return portion if portion.chunk_count else gap_frame(portion.topic_id, item)
+        if isinstance(item, StoredSkip):
+            if portion.chunk_count:
+                # The next portion begins with it.
+                return portion
+            portion.skips.append(skip_frame(portion.topic_id, item.skip))
+        else:
+            portion.add(chunk_of(item, from_seq, flags), 1, item.record_count)
+            portion.next_seq, portion.next_position = item.next_seq, Position(item.position + 1)
+    # What was deleted behind the last batch is passed over in silence.
+    portion.next_seq = max(portion.next_seq, plan.end_seq)
+    portion.is_last = portion.next_seq >= plan.next_seq
+    return portion
+
+
+def refuse_start(text: str) -> ProtocolError:
+    """A start that means nothing here."""
+    return ProtocolError(text, code=ErrorCode.INVALID_OFFSET, closes=False)

@@ -1,0 +1,81 @@
+"""Portions of everything that is ordered, over all topics, for readers of version 2 by position.
+
+A position is one batch, or one place where client seqs were given up. What was evicted or lost before a batch has no
+position of its own: readers by position are told of it by the gap in the seqs of its topic.
+
+This module must not know who reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from seawall import limits
+from seawall.core.types import Position, Seq, TopicId
+from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.position_reading import PositionPlan
+from seawall.engine.records import ReceivedSkip
+from seawall.engine.served_log import ServedLog
+from seawall.errors import ProtocolError
+from seawall.server.portions import Portion, chunk_of, skip_frame
+from seawall.topics.skips import Skip
+from seawall.wire.codes import ALL_TOPICS, ErrorCode, ReadBy, ReadFlags
+from seawall.wire.lwp2_reading import Gap
+
+_ALL: TopicId = TopicId(ALL_TOPICS)
+
+
+async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
+    """The position that a start means now."""
+    if by is ReadBy.POSITION:
+        return Position(start)
+    if by is ReadBy.EARLIEST:
+        return Position(0)
+    if by is ReadBy.LATEST:
+        return await log.ask(_end)
+    raise ProtocolError(f"all topics at once cannot be read by {by.name}", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+
+
+async def next_position_portion(
+    log: ServedLog, from_position: Position, *, size_max: int, records_max: int, flags: ReadFlags
+) -> Portion | Gap:
+    """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP."""
+    size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
+    while True:
+        plan, end = await log.ask(partial(_plan, from_position, size_max, records_max or None))
+        items = await asyncio.to_thread(plan.stored)
+        portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
+        portion.is_last = plan.is_last
+        for item in items:
+            if isinstance(item, ReceivedSkip):
+                if portion.chunk_count:
+                    portion.is_last = False
+                    return portion
+                return await log.ask(partial(_skip_frame, item))
+            portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
+            portion.next_position = Position(item.position + 1)
+        if portion.chunk_count:
+            return portion
+        if plan.is_last:
+            portion.next_position = max(from_position, end)
+            return portion
+        # All that lay there was deleted.
+        from_position = plan.end_position
+
+
+def _plan(
+    position: Position, size_max: int, records_max: int | None, store: OrderedStore
+) -> tuple[PositionPlan, Position]:
+    return store.plan_positions(position, size_max=size_max, records_max=records_max), _end(store)
+
+
+def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
+    is_there = skipped.topic in store.catalog.names()
+    topic_id = store.catalog.named(skipped.topic).topic_id if is_there else TopicId(0)
+    skip = Skip(skipped.position, skipped.client_id, skipped.first_client_seq, skipped.skip_count)
+    return skip_frame(topic_id, skip)
+
+
+def _end(store: OrderedStore) -> Position:
+    return store.catalog.next_position

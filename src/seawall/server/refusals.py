@@ -1,0 +1,58 @@
+"""What a peer is told when something cannot be done: any error of the tree as one of the codes of the wire.
+
+Both protocol versions refuse by `ProtocolError`, which has the code; each writes it in its own form. Texts of the
+caller's own mistakes go out as they are. What failed inside is told by its kind alone: paths and states of this machine
+are for its own log, and words that published clients look for must not come about by chance.
+
+This module must not know who asked, or for what.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from seawall.errors import (
+    CallerError,
+    DiskFullError,
+    FatalError,
+    FullError,
+    NotFoundError,
+    OutcomeUnknownError,
+    ProtocolError,
+    SeawallError,
+)
+from seawall.wire.codes import ErrorCode
+
+#: Characters of a text that says what is wrong: names in it may be long.
+_TEXT_SIZE_MAX: Final = 500
+
+
+def refusal(error: BaseException) -> ProtocolError:
+    """What a peer is told of an error; the connection goes on."""
+    if isinstance(error, ProtocolError):
+        return error
+    code, text = _refused(error)
+    return refuse(code, text)
+
+
+def refuse(code: ErrorCode, text: str) -> ProtocolError:
+    """A refusal after which the connection goes on."""
+    return ProtocolError(text[:_TEXT_SIZE_MAX], code=code, closes=False)
+
+
+def _refused(error: BaseException) -> tuple[ErrorCode, str]:
+    match error:
+        case NotFoundError():
+            return ErrorCode.TOPIC_NOT_FOUND, str(error)
+        case CallerError():
+            return ErrorCode.INVALID_PAYLOAD, str(error)
+        case DiskFullError():
+            return ErrorCode.STORAGE, "the disk of the server is full: nothing was stored"
+        case FullError():
+            return ErrorCode.BACKPRESSURE, str(error)
+        case FatalError() | OutcomeUnknownError() | OSError():
+            return ErrorCode.STORAGE, "the storage of the server failed: it has to be started again"
+        case SeawallError():
+            return ErrorCode.STORAGE, "the storage of the server has no sound answer to this: verify it"
+        case _:
+            return ErrorCode.INTERNAL, "the server failed at this: its own log says why"

@@ -1,0 +1,67 @@
+"""What a connection and the session behind it say to each other, and how patient a connection is.
+
+A session is one protocol version, and what was agreed in it. It must not know sockets: it takes frames and gives bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.errors import ProtocolError
+from seawall.kernels.frames import Rows
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Session(Protocol):
+    """What a connection talks to: one protocol version."""
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is agreed."""
+        ...
+
+    def feed(self, buffer: Bytes, rows: Rows) -> int:
+        """Take frames, whole and checked, in the order they came; how many were taken.
+
+        Rows are `FRAME_ROW`, their `at` counts in the buffer; both belong to the session only until it returns. If it
+        takes fewer than there are, nothing more is received until it calls `go_on`, and then the rest comes again.
+        """
+        ...
+
+    def failed(self, error: ProtocolError) -> None:
+        """The peer broke the protocol and is not listened to any more: answer what is under way, then `finish`."""
+        ...
+
+    def ended(self) -> None:
+        """The peer sends nothing more: answer what is under way, then `finish`."""
+        ...
+
+    def silent(self) -> None:
+        """Nothing was received for `keepalive_s`."""
+        ...
+
+    def has_room(self) -> None:
+        """All that was written is sent."""
+        ...
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How long a peer may take, and how much may wait for it."""
+
+    frame_time_s: float = limits.FRAME_TIME_S
+    frame_bytes_per_second: int = limits.FRAME_BYTES_PER_SECOND
+    stall_s: float = limits.SEND_STALL_S
+    outbox_size: int = limits.OUTBOX_SIZE
+    linger_s: float = limits.LINGER_S
+    linger_size: int = limits.LINGER_SIZE

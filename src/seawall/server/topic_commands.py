@@ -1,0 +1,172 @@
+"""Commands 01 to 07, which both protocol versions have with the same payloads and answers: topics, and who leads.
+
+Ids are the catalog's: from 1, rising, never given twice. Retention is a topic's age and size: 0 is no limit, in both.
+
+Topic 0 of version 1 is a topic like any other under a name that no command shows; it is made when it is first used. Its
+real id means nothing to peers, and its name cannot be asked for.
+
+INV-COMMANDS-ONE: commands that change topics are carried out one at a time, so what was looked up is still so.
+
+What is refused raises `ProtocolError` with the code of the wire. This module must not know connections or versions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from seawall.core.identifiers import check_topic_name
+from seawall.core.types import Term, TopicId
+from seawall.engine.served_log import ServedLog
+from seawall.engine.served_offsets import DEFAULT_TOPIC_NAME
+from seawall.engine.store import Store
+from seawall.errors import ConflictError, InvalidInputError, NotFoundError, ProtocolError
+from seawall.server.refusals import refuse
+from seawall.topics.config import TopicConfig
+from seawall.topics.state import TopicState
+from seawall.wire.codes import U64_MAX, ErrorCode
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1_replies import (
+    ClusterStatusReply,
+    Reply,
+    Retention,
+    RetentionReply,
+    TopicDeletedReply,
+    TopicListReply,
+    TopicReply,
+)
+from seawall.wire.lwp1_requests import (
+    Authenticate,
+    CreateTopic,
+    CreateTopicWithRetention,
+    DeleteTopic,
+    GetClusterStatus,
+    GetTopic,
+    ListTopics,
+    SetRetention,
+    SharedRequest,
+)
+
+#: The topic of version 1 that is always there.
+DEFAULT_TOPIC_ID: Final = TopicId(0)
+
+_MS_PER_S: Final = 1_000
+
+_ALONE: Final = ClusterStatusReply(
+    node_id=0,
+    is_leader=True,
+    leader_id=0,
+    current_term=Term(0),
+    node_count=1,
+    healthy_nodes=1,
+    quorum_available=True,
+    mode="standalone",
+)
+
+
+class TopicCommands:
+    """What peers of a log ask of its topics."""
+
+    def __init__(self, log: ServedLog) -> None:
+        self._log = log
+        self._turn = asyncio.Lock()
+
+    # --- topics by their ids -----------------------------------------------------------------------------------------
+
+    def find(self, topic_id: TopicId) -> TopicState | None:
+        """The topic that peers mean by an id; None if it is not there, also for 0 before it is first used."""
+        if topic_id == DEFAULT_TOPIC_ID:
+            try:
+                return self._log.topic_named(DEFAULT_TOPIC_NAME)
+            except NotFoundError:
+                return None
+        topic = self._log.topic(topic_id)
+        return None if topic is None or topic.name == DEFAULT_TOPIC_NAME else topic
+
+    async def default_topic(self) -> TopicState:
+        """Topic 0, made if this is its first use."""
+        async with self._turn:
+            topic = self.find(DEFAULT_TOPIC_ID)
+            if topic is None:
+                await self._log.create_topic(DEFAULT_TOPIC_NAME)
+                topic = self._log.topic_named(DEFAULT_TOPIC_NAME)
+        return topic
+
+    # --- commands ----------------------------------------------------------------------------------------------------
+
+    async def carry_out(self, request: SharedRequest) -> Reply:
+        """Answer one command; Authenticate belongs to the connection (`access`)."""
+        match request:
+            case GetTopic():
+                return _reply(self._existing(request.topic_id))
+            case ListTopics():
+                return TopicListReply(await self._log.ask(_listed))
+            case GetClusterStatus():
+                return _ALONE
+            case Authenticate():
+                raise refuse(ErrorCode.INVALID_PAYLOAD, "tokens are shown to a connection")
+        async with self._turn:
+            match request:
+                case CreateTopic():
+                    return _reply(await self._create(request.name))
+                case CreateTopicWithRetention():
+                    wanted = Retention(request.max_age_secs, request.max_bytes)
+                    return _reply(await self._create(request.name, wanted), wanted)
+                case SetRetention():
+                    wanted = Retention(request.max_age_secs, request.max_bytes)
+                    topic = self._existing(request.topic_id)
+                    await self._log.configure_topic(topic.name, **_settings(wanted))
+                    return RetentionReply(topic.topic_id, wanted)
+                case DeleteTopic():
+                    topic = self._existing(request.topic_id)
+                    await self._log.delete_topic(topic.name)
+                    return TopicDeletedReply(topic.topic_id)
+
+    async def _create(self, name: str, retention: Retention | None = None) -> TopicState:
+        if name == DEFAULT_TOPIC_NAME:
+            raise refuse(ErrorCode.TOPIC_NAME, f"the name {name!r} is taken by the server: choose another one")
+        try:
+            check_topic_name(name)
+        except InvalidInputError as error:
+            raise refuse(ErrorCode.TOPIC_NAME, str(error)) from error
+        settings = {} if retention is None else _settings(retention)
+        try:
+            await self._log.create_topic(name, **settings)
+        except ConflictError as error:
+            raise refuse(ErrorCode.TOPIC_EXISTS, str(error)) from error
+        return self._log.topic_named(name)
+
+    def _existing(self, topic_id: TopicId) -> TopicState:
+        topic = None if topic_id == DEFAULT_TOPIC_ID else self.find(topic_id)
+        if topic is None:
+            raise unknown_topic(topic_id)
+        return topic
+
+
+def unknown_topic(topic_id: TopicId) -> ProtocolError:
+    """A topic that is not there, or that nothing can be done with."""
+    return refuse(ErrorCode.TOPIC_NOT_FOUND, f"there is no topic {topic_id} here: list the topics, or create it")
+
+
+def _listed(store: Store) -> tuple[TopicReply, ...]:
+    return tuple(_reply(topic) for topic in store.catalog if topic.name != DEFAULT_TOPIC_NAME)
+
+
+def _reply(topic: TopicState, created_with: Retention | None = None) -> TopicReply:
+    created_at = topic.created_ms // _MS_PER_S
+    return TopicReply(topic.topic_id, topic.name, created_at, topic.epoch, _retention(topic.config), created_with)
+
+
+def _retention(config: TopicConfig) -> Retention | None:
+    """The policy that a topic has, if it has one; part of a second counts as one, for 0 would be no limit."""
+    if not config.ttl_ms and not config.cap_bytes:
+        return None
+    return Retention(-(-config.ttl_ms // _MS_PER_S), config.cap_bytes)
+
+
+def _settings(retention: Retention) -> dict[str, JsonValue]:
+    # An age beyond what milliseconds can say is as good as none.
+    return {
+        "ttl_ms": min(retention.max_age_secs, U64_MAX // _MS_PER_S) * _MS_PER_S,
+        "cap_bytes": retention.max_bytes,
+    }

@@ -1,0 +1,330 @@
+"""The machine behind publishers: numbers, window, gathering, verdicts. No socket, no clock."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from seawall.client.delivery import Batch
+from seawall.client.outgoing import Outgoing
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
+from seawall.errors import (
+    ConflictError,
+    FatalError,
+    FencedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RetryableError,
+)
+from seawall.wire.ack_rows import ACK_ROW, Rows
+from seawall.wire.arrow import EncodedBlock
+from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
+from seawall.wire.codes import AckStatus, Codec, ErrorCode
+from seawall.wire.records import encode_raw
+
+LINK, OTHER_LINK = object(), object()
+TOPIC = TopicId(3)
+
+
+def machine(
+    *, ack: int = 2, batch_size: int = 1_000, linger_ns: int = 0, codec: Codec = Codec.NONE, window: int = 256
+) -> Outgoing:
+    outgoing = Outgoing(ack=ack, batch_size=batch_size, linger_ns=linger_ns, codec=codec)
+    outgoing.welcomed(ClientId(7), SessionEpoch(2), ClientSeq(1))
+    outgoing.window_batches = window
+    return outgoing
+
+
+def block(value: bytes = b"value") -> EncodedBlock:
+    return EncodedBlock(encode_raw(value), 1)
+
+
+def add(outgoing: Outgoing, value: bytes = b"value", now_ns: int = 0, topic_id: TopicId = TOPIC) -> Batch:
+    (batch,), _ = outgoing.add("events", topic_id, [block(value)], now_ns)
+    return batch
+
+
+def send_all(outgoing: Outgoing, now_ns: int = 0, link: object = LINK) -> list[int]:
+    """Send what may be sent; the numbers."""
+    numbers = []
+    while (batch := outgoing.next_batch(now_ns)) is not None:
+        outgoing.sent(batch, link)
+        numbers.append(int(batch.client_seq))
+    return numbers
+
+
+def fill(outgoing: Outgoing, count: int) -> list[Batch]:
+    """So many batches, each sealed."""
+    batches = []
+    for _ in range(count):
+        batches.append(add(outgoing))
+        outgoing.seal()
+    return batches
+
+
+def rows(*entries: tuple[int, AckStatus, int]) -> Rows:
+    """ACK entries: client seq, status, reason; seqs are ten times the client seq."""
+    found = np.zeros(len(entries), ACK_ROW)
+    for row, (client_seq, status, reason) in zip(found, entries, strict=True):
+        row["client_seq"], row["status"], row["reason"] = client_seq, status, reason
+        row["base_seq"], row["position"], row["timestamp_ns"] = client_seq * 10, client_seq + 100, 5
+    return found
+
+
+def ok(*numbers: int) -> Rows:
+    return rows(*((number, AckStatus.OK, 0) for number in numbers))
+
+
+def test_a_lone_record_is_sent_at_once() -> None:
+    outgoing = machine()
+    batch = add(outgoing)
+    assert send_all(outgoing) == [1]
+    assert outgoing.acked(ok(1)) is AckStatus.OK
+    assert (batch.is_done, batch.error, batch.base_seq, batch.position) == (True, None, 10, 101)
+    assert outgoing.take_decided() == [batch]
+    assert outgoing.take_decided() == []
+    assert outgoing.is_empty
+
+
+def test_records_are_gathered_while_others_are_on_their_way() -> None:
+    outgoing = machine()
+    add(outgoing)
+    assert send_all(outgoing) == [1]
+    gathered = [add(outgoing) for _ in range(5)]
+    assert send_all(outgoing) == []
+    assert len(set(gathered)) == 1
+    assert gathered[0].record_count == 5
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [2]
+
+
+def test_a_batch_that_is_full_does_not_wait() -> None:
+    outgoing = machine(batch_size=25)
+    assert [add(outgoing).record_count for _ in range(6)] == [1, 2, 1, 2, 1, 2]
+    # The third record did not fit, so the second batch was begun and the first sent.
+    assert send_all(outgoing) == [1, 2]
+
+
+def test_a_large_block_is_a_batch_of_its_own_behind_what_was_gathered() -> None:
+    outgoing = machine(batch_size=50)
+    small = add(outgoing)
+    (large,), offset = outgoing.add("events", TOPIC, [block(b"x" * 60)], 0)
+    assert offset == 0
+    assert send_all(outgoing) == [1, 2]
+    assert (small.client_seq, large.client_seq) == (1, 2)
+
+
+def test_one_call_may_fill_several_batches() -> None:
+    outgoing = machine()
+    batches, offset = outgoing.add("events", TOPIC, [block(), block()], 0)
+    assert (len(batches), offset) == (2, 0)
+    assert send_all(outgoing) == [1, 2]
+
+
+def test_another_topic_begins_another_batch() -> None:
+    outgoing = machine()
+    first, second = add(outgoing), add(outgoing, topic_id=TopicId(4))
+    assert first is not second
+    assert send_all(outgoing) == [1]
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [2]
+
+
+def test_records_linger_as_long_as_they_are_told() -> None:
+    outgoing = machine(linger_ns=100)
+    add(outgoing, now_ns=50)
+    assert send_all(outgoing, now_ns=149) == []
+    assert outgoing.due_ns() == 150
+    assert send_all(outgoing, now_ns=150) == [1]
+    assert outgoing.due_ns() is None
+
+
+def test_no_number_is_sent_beyond_the_window() -> None:
+    outgoing = machine(window=4)
+    fill(outgoing, 6)
+    assert send_all(outgoing) == [1, 2, 3, 4]
+    outgoing.acked(ok(2, 3, 4))
+    # INV-OUTGOING-WINDOW: 5 would lie a window above 1, which is not decided.
+    assert send_all(outgoing) == []
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [5, 6]
+
+
+def test_no_more_bytes_are_sent_than_the_window_has() -> None:
+    outgoing = machine()
+    outgoing.window_bytes = 25
+    fill(outgoing, 3)
+    assert send_all(outgoing) == [1, 2]
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [3]
+
+
+def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
+    outgoing = machine()
+    outgoing.window_bytes = 5
+    fill(outgoing, 2)
+    assert send_all(outgoing) == [1]
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [2]
+
+
+def test_what_was_sent_on_a_lost_connection_is_sent_again_under_its_number() -> None:
+    outgoing = machine()
+    first, second, third = fill(outgoing, 3)
+    assert send_all(outgoing) == [1, 2, 3]
+    outgoing.sent(second, OTHER_LINK)
+    blocks = [outgoing.frame_of(batch, 0)[1] for batch in (first, third)]
+    outgoing.lost(LINK)
+    assert send_all(outgoing, link=OTHER_LINK) == [1, 3]
+    assert [outgoing.frame_of(batch, 0)[1] for batch in (first, third)] == blocks
+    outgoing.acked(rows((1, AckStatus.DUPLICATE, 0), (2, AckStatus.DUPLICATE, 0), (3, AckStatus.OK, 0)))
+    # What we sent twice repeats nothing that the caller knows of.
+    assert not first.is_duplicate
+    assert outgoing.is_empty
+
+
+def test_a_repetition_of_the_caller_is_told() -> None:
+    outgoing = machine()
+    (batch,) = outgoing.add_numbered("events", TOPIC, [block()], 5, 0)
+    assert send_all(outgoing) == [5]
+    outgoing.acked(rows((5, AckStatus.DUPLICATE, 0)))
+    assert batch.is_duplicate
+    assert outgoing.next_number == 6
+
+
+def test_a_batch_that_is_sent_back_waits_for_those_before_it() -> None:
+    outgoing = machine()
+    fill(outgoing, 3)
+    send_all(outgoing)
+    assert outgoing.acked(rows((3, AckStatus.RETRY, 0))) is AckStatus.OK
+    assert send_all(outgoing) == []
+    outgoing.acked(ok(1, 2))
+    assert send_all(outgoing) == [3]
+    # Sent back though nothing is before it: the server needs a pause.
+    assert outgoing.acked(rows((3, AckStatus.RETRY, 0))) is AckStatus.RETRY
+    outgoing.refused(0, 50)
+    assert send_all(outgoing, now_ns=49) == []
+    assert outgoing.due_ns() == 50
+    assert send_all(outgoing, now_ns=50) == [3]
+
+
+def test_pressure_is_a_pause_and_names_what_comes_again() -> None:
+    outgoing = machine()
+    fill(outgoing, 2)
+    assert send_all(outgoing) == [1, 2]
+    outgoing.refused(2, 1_000)
+    assert send_all(outgoing, now_ns=999) == []
+    assert send_all(outgoing, now_ns=1_000) == [2]
+
+
+def test_an_unknown_fate_wants_another_connection() -> None:
+    outgoing = machine()
+    fill(outgoing, 2)
+    send_all(outgoing)
+    assert outgoing.acked(rows((1, AckStatus.OK, 0), (2, AckStatus.UNKNOWN, 0))) is AckStatus.UNKNOWN
+    outgoing.lost(LINK)
+    assert send_all(outgoing) == [2]
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "is_free"),
+    [
+        (ErrorCode.TOPIC_NOT_FOUND, NotFoundError, True),
+        (ErrorCode.READ_ONLY, FatalError, True),
+        (ErrorCode.CLIENT_SEQ_SKIPPED, ConflictError, False),
+        (ErrorCode.OUTSIDE_SESSION_WINDOW, OutcomeUnknownError, False),
+    ],
+)
+def test_a_refusal_is_an_error_and_may_leave_its_number_free(
+    reason: ErrorCode, error: type[Exception], is_free: bool
+) -> None:
+    outgoing = machine()
+    (batch,) = fill(outgoing, 1)
+    send_all(outgoing)
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(reason))))
+    assert isinstance(batch.error, error)
+    assert outgoing.take_error() is batch.error
+    assert outgoing.take_error() is None
+    fill(outgoing, 1)
+    assert send_all(outgoing) == [1 if is_free else 2]
+
+
+def test_a_free_number_counts_for_the_window() -> None:
+    outgoing = machine(window=3)
+    fill(outgoing, 4)
+    assert send_all(outgoing) == [1, 2, 3]
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_NOT_FOUND))))
+    assert outgoing.next_number == 1
+    assert send_all(outgoing) == [1]
+    assert outgoing.lowest_undecided == 1
+    fill(outgoing, 1)
+    outgoing.acked(ok(2, 3))
+    assert send_all(outgoing) == []
+    outgoing.acked(ok(1))
+    assert send_all(outgoing) == [4]
+
+
+def test_a_late_refusal_of_what_counted_as_done_is_reported() -> None:
+    outgoing = machine(ack=1)
+    fill(outgoing, 1)
+    send_all(outgoing)
+    outgoing.acked(ok(1))
+    outgoing.acked(rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_DELETED))))
+    assert isinstance(outgoing.take_error(), NotFoundError)
+
+
+def test_giving_up_tells_what_may_have_happened_from_what_did_not() -> None:
+    outgoing = machine()
+    (sent,) = fill(outgoing, 1)
+    send_all(outgoing)
+    waiting = add(outgoing)
+    outgoing.fail(RetryableError("no server"))
+    assert isinstance(sent.error, OutcomeUnknownError)
+    assert isinstance(waiting.error, RetryableError)
+    assert outgoing.is_empty
+
+
+def test_whoever_is_fenced_is_told_that() -> None:
+    outgoing = machine()
+    (sent,) = fill(outgoing, 1)
+    send_all(outgoing)
+    outgoing.fail(FencedError("newer"))
+    assert isinstance(sent.error, FencedError)
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "used"),
+    [
+        (Codec.LZ4, b"a" * 500, Codec.LZ4),
+        (Codec.ZSTD, b"a" * 500, Codec.ZSTD),
+        (Codec.LZ4, b"a" * 20, Codec.NONE),
+        (Codec.LZ4, bytes(range(256)), Codec.NONE),
+    ],
+)
+def test_blocks_are_compressed_where_that_is_smaller(codec: Codec, value: bytes, used: Codec) -> None:
+    outgoing = machine(codec=codec, batch_size=10_000)
+    batch = add(outgoing, value)
+    send_all(outgoing)
+    header_bytes, packed = outgoing.frame_of(batch, 9)
+    header = parse_batch_header(header_bytes, source=BatchSource.CLIENT)
+    assert header.codec is used
+    assert (header.client_id, header.session_epoch, header.client_seq, header.topic_id) == (7, 2, 1, TOPIC)
+    assert client_block_of(header, packed) == encode_raw(value)
+
+
+def test_a_batch_has_the_epoch_of_the_session_it_is_sent_in() -> None:
+    outgoing = machine()
+    (batch,) = fill(outgoing, 1)
+    send_all(outgoing)
+    outgoing.lost(LINK)
+    outgoing.welcomed(ClientId(7), SessionEpoch(3), ClientSeq(1))
+    assert send_all(outgoing) == [1]
+    header = parse_batch_header(outgoing.frame_of(batch, 0)[0], source=BatchSource.CLIENT)
+    assert header.session_epoch == 3
+
+
+def test_a_known_client_goes_on_with_its_numbers() -> None:
+    outgoing = machine()
+    outgoing.welcomed(ClientId(7), SessionEpoch(3), ClientSeq(41))
+    fill(outgoing, 1)
+    assert send_all(outgoing) == [41]

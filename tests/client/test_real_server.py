@@ -1,0 +1,289 @@
+"""Clients and the real server: the words of the embedded log, and nothing lost or doubled when it restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from real_server import RealServer
+
+import seawall
+from seawall.client.publisher import Compression
+from seawall.client.remote_log import RemoteLog
+from seawall.engine.served_log import ServedLog
+from seawall.errors import CallerError, ConflictError, FencedError, NotFoundError
+from seawall.server.context import ServerSettings
+from seawall.wire.codes import GapReason
+from seawall.wire.publishable import Message
+from seawall.wire.received import Gap, Item, ReceivedBatch
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data") as real:
+        yield real
+
+
+@pytest.fixture
+def log(server: RealServer) -> Iterator[RemoteLog]:
+    with seawall.connect(server.url) as connected:
+        connected.create_topic("events")
+        yield connected
+
+
+def values(items: list[Item]) -> list[bytes]:
+    return [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
+
+
+def stored(log: RemoteLog, topic: str = "events") -> list[bytes]:
+    return values(list(log.follow(topic)))
+
+
+def test_every_kind_of_record_comes_back(log: RemoteLog) -> None:
+    published = log.publish("events", [b"bytes", "text", {"n": 1}, Message(b"value", key=b"key", tag="tag")])
+    assert published.seqs == range(1, 5)
+    table = pa.table({"value": [b"row 1", b"row 2"], "key": [b"a", b"b"]})
+    assert log.publish_arrow("events", table).seqs == range(5, 7)
+    records = [record for item in log.read("events") if isinstance(item, ReceivedBatch) for record in item]
+    assert [record.value for record in records] == [b"bytes", b"text", b'{"n":1}', b"value", b"row 1", b"row 2"]
+    assert (records[3].key, records[3].tag) == (b"key", b"tag")
+    columns = log.read_arrow("events")
+    assert columns.column("key").to_pylist() == [None, None, None, b"key", b"a", b"b"]
+    assert columns.column("seq").to_pylist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None:
+    assert log.create_topic("aged", ttl_ms=60_000, cap_bytes=1_000_000).settings == {
+        "ttl_ms": 60_000,
+        "cap_bytes": 1_000_000,
+    }
+    assert log.configure_topic("aged", ttl_ms=0).settings == {"ttl_ms": 0, "cap_bytes": 1_000_000}
+    assert log.topics() == ["aged", "events"]
+    with pytest.raises(ConflictError):
+        log.create_topic("events")
+    log.delete_topic("aged")
+    with pytest.raises(NotFoundError):
+        log.publish("aged", b"value")
+    log.publish("events", [b"one", b"two"])
+    info = log.describe("events")
+    assert (info.floor, info.next_seq, info.record_count, info.byte_count) == (1, 3, 2, 16)
+
+
+def test_a_publisher_whose_topic_goes_is_told(log: RemoteLog) -> None:
+    publisher = log.publisher("events")
+    publisher.publish(b"one").result()
+    log.delete_topic("events")
+    with pytest.raises(NotFoundError):
+        publisher.publish(b"two").result()
+    with pytest.raises(NotFoundError):
+        publisher.close()
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+@pytest.mark.parametrize("connections", [1, 3])
+def test_a_publisher_stores_everything_once_in_order(
+    server: RealServer, log: RemoteLog, compression: Compression, connections: int
+) -> None:
+    wanted = [b"%d" % number * 20 for number in range(5_000)]
+    with log.publisher("events", batch_size=2_000, compression=compression, connections=connections) as publisher:
+        deliveries = [publisher.publish(value) for value in wanted]
+        publisher.flush()
+    found = dict(enumerate(stored(log), 1))
+    assert [found[delivery.first_seq] for delivery in deliveries] == wanted
+    assert len(found) == len(wanted)
+    if connections == 1:
+        assert list(found.values()) == wanted
+
+
+def test_connections_that_are_cut_lose_and_double_nothing(server: RealServer, log: RemoteLog) -> None:
+    wanted = [b"%d" % number for number in range(3_000)]
+    with log.publisher("events", batch_size=100, connections=2) as publisher:
+        for number, value in enumerate(wanted):
+            publisher.publish(value)
+            if number % 500 == 250:
+                server.cut_all()
+    assert sorted(stored(log)) == sorted(wanted)
+
+
+def test_a_server_that_restarts_loses_and_doubles_nothing(server: RealServer, log: RemoteLog) -> None:
+    wanted = [b"%d" % number for number in range(2_000)]
+    with log.publisher("events", batch_size=100) as publisher:
+        for value in wanted[:1_000]:
+            publisher.publish(value)
+        server.stop()
+        for value in wanted[1_000:]:
+            publisher.publish(value)
+        server.start()
+    assert stored(log) == wanted
+    assert log.publish("events", b"after").first_seq == 2_001
+
+
+def test_a_client_goes_on_with_its_numbers_and_fences_its_past(server: RealServer, log: RemoteLog) -> None:
+    old = log.publisher("events", client_id=5, batch_size=1)
+    old.publish(b"one").result()
+    old.publish(b"two").result()
+    with log.publisher("events", client_id=5, batch_size=1) as new:
+        assert new.next_client_seq == 3
+        repeated = new.publish(b"two", client_seq=2).result()
+        assert (repeated.is_duplicate, repeated.first_seq) == (True, 2)
+        with pytest.raises(ConflictError):
+            new.publish(b"another", client_seq=1).result()
+        assert new.publish(b"three").result().first_seq == 3
+        with pytest.raises(FencedError):
+            old.publish(b"late").result()
+        with pytest.raises(FencedError):
+            old.close()
+        assert isinstance(new._sender.take_error(), ConflictError)
+    assert stored(log) == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("ack", [0, 1, 2])
+def test_every_ack_level(log: RemoteLog, ack: int) -> None:
+    with log.publisher("events", ack=ack) as publisher:
+        deliveries = [publisher.publish(b"%d" % number) for number in range(100)]
+        assert not ack or [delivery.result().first_seq for delivery in deliveries] == list(range(1, 101))
+    assert log.wait_for("events", 100, 20)
+    assert len(stored(log)) == 100
+
+
+def test_readers_are_told_of_what_is_gone_and_not_of_what_was_deleted(server: RealServer, log: RemoteLog) -> None:
+    log.publish("events", [Message(b"one", tag="a"), Message(b"two", tag="b"), Message(b"three", tag="a")])
+    log.publish("events", [b"four", b"five"])
+
+    async def delete(served: ServedLog) -> int:
+        return await served.delete("events", tag="b")
+
+    assert server.run(delete) == 1
+    batch = log.read("events")[0]
+    assert isinstance(batch, ReceivedBatch)
+    assert (batch.live, len(batch)) == (((1, 1), (3, 3)), 2)
+    assert log.read_arrow("events").column("seq").to_pylist() == [1, 3, 4, 5]
+    following = iter(log.subscriber("events"))
+    assert values([next(following), next(following)]) == [b"one", b"three", b"four", b"five"]
+
+    async def cap(served: ServedLog) -> None:
+        await served.configure_topic("events", cap_records=1)
+
+    server.run(cap)
+    log.publish("events", b"six")
+    first, *rest = log.read("events")
+    assert isinstance(first, Gap)
+    assert (first.first_seq, first.reason) == (1, GapReason.CAP)
+    assert values(rest)[-1] == b"six"
+    told = next(iter(log.subscriber("events")))
+    assert told == first
+
+
+def test_starts_and_cursors(log: RemoteLog) -> None:
+    before = datetime.now(UTC)
+    log.publish("events", [b"one", b"two"])
+    log.publish("events", b"three")
+    assert log.seq_at("events", before) == 1
+    assert log.seq_at("events", datetime(2100, 1, 1, tzinfo=UTC)) == 4
+    assert log.start_seq("events", "latest", None) == 4
+    assert log.committed("billing", "events") is None
+    subscriber = log.subscriber("events", "committed", owner="billing")
+    assert values(subscriber.poll()) == [b"one", b"two", b"three"]
+    subscriber.commit()
+    assert log.committed("billing", "events") == 4
+    assert log.subscriber("events", "committed", owner="billing").poll() == []
+
+
+def test_cursors_survive_a_restart(server: RealServer, log: RemoteLog) -> None:
+    log.publish("events", [b"one", b"two"])
+    log.commit("billing", "events", 2)
+    server.stop()
+    server.start()
+    assert log.committed("billing", "events") == 2
+
+
+def test_everything_in_the_one_order(log: RemoteLog) -> None:
+    log.create_topic("other")
+    subscriber = log.position_subscriber("latest")
+    log.publish("events", b"one")
+    log.publish("other", b"two")
+    log.publish("events", b"three")
+    items = log.read_positions()
+    assert [item.topic for item in items] == ["events", "other", "events"]
+    assert [item.position for item in subscriber.poll(5) if isinstance(item, ReceivedBatch)] == [
+        item.position for item in items if isinstance(item, ReceivedBatch)
+    ]
+    assert subscriber.poll() == []
+
+
+def test_polls_and_followers_get_what_others_publish(server: RealServer, log: RemoteLog) -> None:
+    subscriber = log.subscriber("events", "latest")
+    following = iter(log.subscriber("events", "latest"))
+    assert subscriber.poll(0.01) == []
+    writer = threading.Timer(0.05, log.publish, ("events", b"late"))
+    writer.start()
+    assert values(subscriber.poll(20)) == [b"late"]
+    writer.join()
+    assert values([next(following)]) == [b"late"]
+    log.publish("events", b"later")
+    assert values([next(following)]) == [b"later"]
+
+
+def test_large_batches_go_both_ways(log: RemoteLog) -> None:
+    wanted = [bytes([number]) * 3_000_000 for number in range(12)]
+    assert log.publish("events", wanted).seqs == range(1, 13)
+    assert stored(log) == wanted
+    following = iter(log.subscriber("events"))
+    found: list[bytes] = []
+    while len(found) < 12:
+        found += values([next(following)])
+    assert found == wanted
+
+
+def test_a_token_is_shown(tmp_path: Path) -> None:
+    with RealServer(tmp_path / "data", ServerSettings(tokens=frozenset({"secret"}))) as server:
+        with pytest.raises(CallerError, match="needs a token"):
+            seawall.connect(server.url)
+        with pytest.raises(CallerError, match="not known"):
+            seawall.connect(server.url, token="wrong")
+        with seawall.connect(server.url, token="secret") as log:
+            log.create_topic("events")
+            assert log.publish("events", b"value").first_seq == 1
+
+
+def test_threads_share_a_log(log: RemoteLog) -> None:
+    seqs: list[int] = []
+
+    def work() -> None:
+        for _ in range(20):
+            seqs.append(log.publish("events", b"value").first_seq)
+            log.read("events", seqs[-1], limit=1)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seqs) == list(range(1, 121))
+
+
+def test_the_same_words_on_an_event_loop(server: RealServer) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log:
+            await log.create_topic("events")
+            assert (await log.publish("events", [b"one", b"two"])).seqs == range(1, 3)
+            async with await log.publisher("events", batch_size=200) as publisher:
+                deliveries = [publisher.publish(b"%d" % number) for number in range(500)]
+                server.cut_all()
+                assert [(await delivery).first_seq for delivery in deliveries] == list(range(3, 503))
+            assert (await log.read_arrow("events")).num_rows == 502
+            found = 0
+            async for item in log.subscriber("events", 101):
+                assert isinstance(item, ReceivedBatch)
+                found += len(item)
+                if item.last_seq == 502:
+                    break
+            assert found == 402
+            assert await log.topics() == ["events"]
+
+    asyncio.run(work())

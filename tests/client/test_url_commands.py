@@ -1,0 +1,96 @@
+"""Commands with `--url`: the same words behind a server as on a directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from scripted_server import ScriptedServer
+
+from seawall.cli import subscribe
+from seawall.cli.main import seawall
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as scripted:
+        yield scripted
+
+
+def run(server: ScriptedServer, *arguments: str, text: str | None = None) -> Result:
+    return CliRunner().invoke(seawall, [*arguments, "--url", server.url], input=text)
+
+
+def test_topics(server: ScriptedServer) -> None:
+    assert run(server, "topic", "create", "events").output == "created events (topic 1)\n"
+    assert run(server, "topic", "create", "aged", "--set", "ttl_ms=60000").exit_code == 0
+    assert run(server, "topic", "list").output.splitlines() == [
+        "aged    0 records  0 bytes  empty",
+        "events  0 records  0 bytes  empty",
+    ]
+    assert run(server, "topic", "set", "events", "cap_bytes=1000").output == "changed events\n"
+    described = json.loads(run(server, "topic", "describe", "events", "--json").output)
+    assert described["config"] == {"ttl_ms": 0, "cap_bytes": 1000}
+    assert run(server, "topic", "delete", "events", "--yes").output == "deleted events\n"
+    assert "events" not in run(server, "topic", "list").output
+
+
+def test_settings_that_a_server_cannot_be_told_are_refused(server: ScriptedServer) -> None:
+    refused = run(server, "topic", "create", "events", "--set", "durability=disk")
+    assert refused.exit_code == 2
+    assert "durability cannot be set over the network yet" in refused.output
+
+
+def test_publish_and_read(server: ScriptedServer) -> None:
+    assert run(server, "pub", "events", "--create", text="one\ntwo\nthree\n").output.startswith(
+        "3 records, seqs 1 to 3"
+    )
+    assert run(server, "read", "events").output == "one\ntwo\nthree\n"
+    assert run(server, "read", "events", "--from", "2", "--limit", "1").output == "two\n"
+    assert run(server, "read", "events", "--from", "latest").output == ""
+
+
+def test_owners(server: ScriptedServer) -> None:
+    run(server, "pub", "events", "--create", text="one\ntwo\n")
+    committed = ("sub", "events", "--from", "committed", "--owner", "billing", "--commit")
+    assert run(server, *committed, "--limit", "1").output == "one\n"
+    assert run(server, *committed).output == "two\n"
+    assert run(server, *committed).output == ""
+
+
+def test_following_waits_for_what_comes(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(server, "pub", "events", "--create", text="one\n")
+    monkeypatch.setattr(subscribe, "_SERVER_SECONDS", 0.01)
+    rests = iter([False, True])
+
+    def publish(_seconds: float) -> None:
+        if next(rests, False):
+            assert run(server, "pub", "events", text="two\n").exit_code == 0
+
+    monkeypatch.setattr(subscribe, "_rest", publish)
+    followed = run(server, "sub", "events", "--follow", "--limit", "2", "--owner", "billing", "--commit")
+    assert followed.output == "one\ntwo\n"
+    assert set(server.topic("events").cursors.values()) == {3}
+
+
+def test_a_command_has_one_log(server: ScriptedServer, tmp_path: Path) -> None:
+    both = run(server, "topic", "list", "--data", str(tmp_path))
+    assert both.exit_code == 2
+    assert "name two logs" in both.output
+
+
+def test_a_token_may_come_from_the_environment(server: ScriptedServer) -> None:
+    runner = CliRunner(env={"SEAWALL_TOKEN": "secret"})
+    assert runner.invoke(seawall, ["topic", "list", "--url", server.url]).exit_code == 0
+    assert server.hellos[-1].token == "secret"
+    assert run(server, "topic", "list", "--token", "other").exit_code == 0
+    assert server.hellos[-1].token == "other"
+
+
+def test_a_bad_url_is_the_callers_mistake() -> None:
+    refused = CliRunner().invoke(seawall, ["topic", "list", "--url", "http://host"])
+    assert refused.exit_code == 2
+    assert "seawall://host:port" in refused.output

@@ -1,0 +1,166 @@
+"""Arriving batches against their twin: what is refused and why, and what gets into the ring."""
+
+from __future__ import annotations
+
+import struct
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall.kernels import arriving, broker_ring, frames, jit
+from seawall.kernels.twins import arriving as twin
+
+EXAMPLES = 20 if jit.PYTHON_MODE else 200
+HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
+NAMES = (
+    *("magic", "version", "kind", "command", "crc", "client_seq", "time", "count", "length", "block_crc", "topic"),
+    *("reserved", "client", "position", "base_seq", "base_offset", "raw", "term", "epoch", "order", "level", "codec"),
+    "flags",
+)
+RECORD = b"\x01\x05\0\0\0hello"
+#: Topic 1 has order 2, topic 2 order 5; there is no topic 0.
+ORDERS = np.array([arriving.NO_TOPIC, 2, 5], np.uint8)
+LEVELS = np.array([0, 2, 1], np.uint8)
+NO_OFFSETS = np.zeros(0, np.int64)
+
+
+def batch(block: bytes = RECORD, **changed: Any) -> bytes:
+    fields = dict.fromkeys(NAMES, 0) | {"magic": b"LANC", "version": 2, "kind": 4, "client_seq": 1, "count": 1}
+    fields |= {"length": 52 + len(block), "topic": 1, "client": 7, "raw": len(block), "epoch": 3, "order": 0xFF}
+    return HEADER.pack(*(fields | {"level": 0xFF} | changed).values()) + block
+
+
+def rows_of(batches: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.zeros(len(batches), frames.FRAME_ROW)
+    at = 3
+    for row, each in zip(rows, batches, strict=True):
+        row["at"], row["size"] = at, len(each)
+        row["topic_id"] = struct.unpack_from("<I", each, 40)[0]
+        at += len(each)
+    return np.frombuffer(b"xyz" + b"".join(batches), np.uint8), rows
+
+
+def judge(module: ModuleType, *batches: bytes, codecs: int = 0) -> list[int]:
+    buffer, rows = rows_of(list(batches))
+    verdicts = np.full(len(batches), 77, np.int64)
+    others = module.judge_batches(buffer, rows, 7, 3, codecs, ORDERS, NO_OFFSETS, verdicts)
+    assert others == np.count_nonzero(verdicts)
+    return verdicts.tolist()
+
+
+INVALID = arriving.REASON_INVALID
+CASES: list[tuple[bytes, int]] = [
+    (batch(), arriving.TAKEN),
+    (batch(RECORD * 3, count=3), arriving.TAKEN),
+    (batch(RECORD * 3, count=2), INVALID),
+    (batch(b"anything", flags=2), arriving.TAKEN),
+    (batch(b"anything", flags=2, count=2), INVALID),
+    (batch(b"anything"), INVALID),
+    (batch(b"\x7e\0\0\0\0"), INVALID),
+    (batch(b"", count=0), INVALID),
+    (batch(count=0), INVALID),
+    (batch(count=65_537), INVALID),
+    (batch(flags=4), INVALID),
+    (batch(level=3), INVALID),
+    (batch(level=0), arriving.TAKEN),
+    (batch(raw=9), INVALID),
+    (batch(command=1), arriving.BROKEN),
+    (batch(client_seq=0), arriving.BROKEN),
+    (batch(client_seq=-1), arriving.BROKEN),
+    (batch(client=8), INVALID),
+    (batch(epoch=2), arriving.REASON_FENCED),
+    (batch(reserved=1), INVALID),
+    (batch(position=1), INVALID),
+    (batch(base_seq=1), INVALID),
+    (batch(base_offset=1), INVALID),
+    (batch(term=1), INVALID),
+    (batch(topic=0), arriving.REASON_TOPIC_NOT_FOUND),
+    (batch(topic=3), arriving.REASON_TOPIC_NOT_FOUND),
+    (batch(order=2), arriving.TAKEN),
+    (batch(order=5), arriving.REASON_NOT_ALLOWED),
+    (batch(order=5, topic=2), arriving.TAKEN),
+    (batch(order=0xFE, topic=0), arriving.REASON_TOPIC_NOT_FOUND),
+    (batch(codec=1), arriving.LOOK),
+    (batch(codec=2), INVALID),
+    (batch(codec=9), INVALID),
+    (batch(codec=1, raw=17 << 20), INVALID),
+]
+
+
+@pytest.mark.parametrize("module", [arriving, twin], ids=["kernel", "twin"])
+def test_each_fault_has_its_verdict(module: ModuleType) -> None:
+    assert judge(module, *(each for each, _ in CASES), codecs=0b010) == [verdict for _, verdict in CASES]
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.tuples(st.integers(0, 95 + len(RECORD)), st.integers(0, 255)), max_size=4), st.integers(0, 7))
+def test_changed_bytes_are_judged_as_by_the_twin(changes: list[tuple[int, int]], codecs: int) -> None:
+    damaged = bytearray(batch())
+    for at, value in changes:
+        damaged[at] = value
+    assert judge(arriving, bytes(damaged), codecs=codecs) == judge(twin, bytes(damaged), codecs=codecs)
+
+
+class Ring:
+    """A ring of four slots and a kilobyte."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.state = np.zeros(broker_ring.STATE_SIZE, np.int64)
+        self.tails = np.zeros(8, np.int64)
+        self.completion = np.zeros(16, np.int64)
+        self.pending = np.zeros(4, broker_ring.PENDING_ROW)
+        self.slots = np.zeros(32, np.int64)
+        self.blog = np.zeros(1024, np.uint8)
+        self.progress = np.zeros(arriving.PROGRESS_SIZE, np.int64)
+
+    def publish(self, batches: list[bytes], verdicts: list[int]) -> tuple[int, list[int], list[int]]:
+        buffer, rows = rows_of(batches)
+        judged = np.array(verdicts, np.int64)
+        code = self.module.publish_judged(
+            *(buffer, rows, judged, 5, ORDERS, LEVELS, 9, self.state, self.tails, self.completion, self.pending),
+            *(self.slots.view(np.uint8), self.slots, self.blog, self.progress),
+        )
+        return code, judged.tolist(), self.progress.tolist()
+
+    def contents(self) -> tuple[Any, ...]:
+        return (self.state.tolist(), self.pending.tolist(), self.slots.tobytes(), self.blog.tobytes())
+
+
+def test_only_what_was_taken_gets_into_the_ring() -> None:
+    ring = Ring(arriving)
+    batches = [batch(), batch(client_seq=2), batch(client_seq=3, topic=2)]
+    code, _, progress = ring.publish(batches, [0, 4, 0])
+    assert (code, progress) == (broker_ring.RUN_DONE, [2, 2 * len(batches[0]), 0, 3])
+    assert ring.pending["client_seq"][:2].tolist() == [1, 3]
+    assert ring.pending["owner"][:2].tolist() == [5, 5]
+    assert list(zip(ring.pending["order"][:2].tolist(), ring.pending["ack_level"][:2].tolist(), strict=True)) == [
+        (2, 2),
+        (5, 1),
+    ]
+
+
+def test_a_full_ring_stops_before_the_first_without_room() -> None:
+    ring = Ring(arriving)
+    code, _, progress = ring.publish([batch(client_seq=seq) for seq in range(1, 7)], [0, 4, 0, 0, 0, 0])
+    assert (code, progress[arriving.PROGRESS_COUNT], progress[arriving.PROGRESS_ROWS]) == (broker_ring.RUN_FULL, 4, 5)
+
+
+def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
+    ring = Ring(arriving)
+    code, verdicts, progress = ring.publish([batch(b"x" * 1000, flags=2), batch()], [0, 0])
+    assert (code, verdicts, progress[arriving.PROGRESS_COUNT]) == (broker_ring.RUN_DONE, [3, 0], 1)
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.tuples(st.integers(1, 1100), st.sampled_from([0, 0, 0, 4, 16]), st.integers(1, 2)), max_size=8))
+def test_publishing_equals_its_twin(given_batches: list[tuple[int, int, int]]) -> None:
+    batches = [batch(b"x" * size, flags=2, topic=topic) for size, _, topic in given_batches]
+    ring, model = Ring(arriving), Ring(twin)
+    verdicts = [verdict for _, verdict, _ in given_batches]
+    assert ring.publish(batches, verdicts) == model.publish(batches, verdicts)
+    assert ring.contents() == model.contents()

@@ -1,0 +1,71 @@
+"""A listener on a real port, in front of a real log, for tests of version 1."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from seawall.engine.served_log import ServedLog
+from seawall.engine.settings import StoreSettings
+from seawall.limits import KIB, MIB
+from seawall.server.access import Access
+from seawall.server.listener import Listener
+from seawall.server.lwp1_reading import PastEnd
+from seawall.server.lwp1_session import Lwp1Service
+from seawall.server.session import ConnectionLimits
+from seawall.server.topic_commands import TopicCommands
+
+SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
+
+
+@dataclass
+class Served:
+    """What a test may look at."""
+
+    log: ServedLog
+    service: Lwp1Service
+    listener: Listener
+    address: tuple[str, int]
+
+
+@asynccontextmanager
+async def serving(
+    path: Path,
+    *,
+    access: Access | None = None,
+    past_end: PastEnd = PastEnd.ERROR,
+    bounds: ConnectionLimits | None = None,
+    connections_max: int = 100,
+) -> AsyncIterator[Served]:
+    async with ServedLog(path / "data", SMALL) as log:
+        service = Lwp1Service(log, TopicCommands(log), access=access, past_end=past_end)
+        listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
+        try:
+            yield Served(log, service, listener, await listener.listen("127.0.0.1", 0))
+        finally:
+            listener.stop()
+            for connection in list(listener.connections):
+                connection.abort()
+            await asyncio.sleep(0)
+
+
+def served(
+    path: Path,
+    work: Callable[[Served], Awaitable[None]],
+    *,
+    access: Access | None = None,
+    past_end: PastEnd = PastEnd.ERROR,
+    bounds: ConnectionLimits | None = None,
+    connections_max: int = 100,
+) -> None:
+    """Run a coroutine against a server."""
+
+    async def main() -> None:
+        options = serving(path, access=access, past_end=past_end, bounds=bounds, connections_max=connections_max)
+        async with options as server:
+            await work(server)
+
+    asyncio.run(main())
