@@ -1,4 +1,4 @@
-"""Version 1 and bad input, wrong tokens, full disks, slow readers: each is told as published, and nobody else notices."""
+"""Version 1 and bad input, wrong tokens, full disks, slow readers: each is told as published, nobody else notices."""
 
 from __future__ import annotations
 
