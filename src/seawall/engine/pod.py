@@ -153,7 +153,7 @@ class Pod:
         self._repeats = []
 
     def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
-        """Appends, if there is room for them all, and topics that take nothing of what has arrived; before any order."""
+        """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)

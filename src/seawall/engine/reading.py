@@ -88,7 +88,7 @@ class ReadPlan:
 
     @property
     def is_unbroken(self) -> bool:
-        """Whether every record from `from_seq` to `end_seq` is live and in one of the runs, and nothing else is told."""
+        """Whether every record from `from_seq` to `end_seq` is live and in one of the runs, and nothing else is."""
         if self._gaps or self.skips or self.tail or self._live != ((self.from_seq, self.end_seq - 1),):
             return False
         counted = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)

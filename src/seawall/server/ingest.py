@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.broker.ring import Stop
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError
@@ -32,8 +31,8 @@ from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows
 from seawall.server.session import Bytes
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
-from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode, Features
 from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode, Features
 from seawall.wire.compression import decompress
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
@@ -58,6 +57,10 @@ class Publisher(Protocol):
 
     def fence(self) -> None:
         """A newer session of the same client was opened."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be written."""
         ...
 
 
@@ -181,6 +184,11 @@ class Ingest:
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
 
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be written: everybody who publishes is told."""
+        for publishing in list(self._publishing.values()):
+            publishing.publisher.fail(error)
+
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
@@ -188,6 +196,7 @@ class Ingest:
 
         Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
         """
+        given = rows.size
         rows = rows[: max(0, publishing.room)]
         if not rows.size:
             publishing.is_waiting = True
@@ -216,7 +225,7 @@ class Ingest:
             raise ProtocolError(
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
-        publishing.is_waiting = arrived.stop is Stop.FULL
+        publishing.is_waiting = arrived.rows < given
         return arrived.rows
 
     def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:

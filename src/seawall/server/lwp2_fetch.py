@@ -13,8 +13,9 @@ import asyncio
 from typing import Final
 
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.served_log import ServedLog
 from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.served_log import ServedLog
+from seawall.engine.served_offsets import consumer_owner
 from seawall.errors import ProtocolError
 from seawall.server.connection import Connection
 from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
@@ -24,11 +25,6 @@ from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
 
 _FIRST_SEQ: Final = Seq(1)
-
-
-def consumer_owner(consumer: int) -> str:
-    """Whose cursor the commits of a numbered consumer move."""
-    return f"consumer:{consumer}"
 
 
 async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, consumer: int) -> Seq:
@@ -77,8 +73,8 @@ class Fetching:
         """Answer a FETCH, when there is something to say or its time is over."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_ms / 1000
-        is_all = request.topic_id == ALL_TOPICS
-        if is_all:
+        start: int
+        if request.topic_id == ALL_TOPICS:
             start = await start_position(self._log, request.by, request.start)
         else:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)

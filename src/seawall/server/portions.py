@@ -19,10 +19,10 @@ from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
+from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.planning import Run
 from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.served_log import ServedLog
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import NotFoundError, ProtocolError
 from seawall.server.connection import Connection
@@ -142,7 +142,7 @@ async def next_portion(
     return _filled(portion, made, items, from_seq, flags)
 
 
-def topic_of(store: Store, topic_id: TopicId) -> TopicState:
+def topic_of(store: OrderedStore, topic_id: TopicId) -> TopicState:
     """A topic by its id, or the error that says that it is not there."""
     topic = store.catalog.find(topic_id)
     if topic is None:
@@ -199,9 +199,7 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
     portion.is_last = plan.end_seq >= plan.next_seq
 
 
-def _filled(
-    portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags
-) -> Portion | Gap:
+def _filled(portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags) -> Portion | Gap:
     """The batches before the first gap, or that gap."""
     for item in items:
         if isinstance(item, LostRange):

@@ -13,9 +13,10 @@ from functools import partial
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
+from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.position_reading import PositionPlan
 from seawall.engine.records import ReceivedSkip
 from seawall.engine.served_log import ServedLog
-from seawall.engine.ordered_store import OrderedStore
 from seawall.errors import ProtocolError
 from seawall.server.portions import Portion, chunk_of, skip_frame
 from seawall.topics.skips import Skip
@@ -33,9 +34,7 @@ async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
         return Position(0)
     if by is ReadBy.LATEST:
         return await log.ask(_end)
-    raise ProtocolError(
-        f"all topics at once cannot be read by {by.name}", code=ErrorCode.INVALID_PAYLOAD, closes=False
-    )
+    raise ProtocolError(f"all topics at once cannot be read by {by.name}", code=ErrorCode.INVALID_PAYLOAD, closes=False)
 
 
 async def next_position_portion(
@@ -44,12 +43,7 @@ async def next_position_portion(
     """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP."""
     size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
     while True:
-        plan, end = await log.ask(
-            lambda store: (
-                store.plan_positions(from_position, size_max=size_max, records_max=records_max or None),
-                _end(store),
-            )
-        )
+        plan, end = await log.ask(partial(_plan, from_position, size_max, records_max or None))
         items = await asyncio.to_thread(plan.stored)
         portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         portion.is_last = plan.is_last
@@ -68,6 +62,12 @@ async def next_position_portion(
             return portion
         # All that lay there was deleted.
         from_position = plan.end_position
+
+
+def _plan(
+    position: Position, size_max: int, records_max: int | None, store: OrderedStore
+) -> tuple[PositionPlan, Position]:
+    return store.plan_positions(position, size_max=size_max, records_max=records_max), _end(store)
 
 
 def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
