@@ -1,6 +1,6 @@
 """Version 1 on one connection, as the published clients speak it: frames in, answers out, in the order of requests.
 
-    ingest      a run of small frames becomes one batch by one kernel call, an opaque payload a batch of its own; all
+    ingest      a run of small frames becomes one batch by one kernel call, opaque payloads batches of their own; all
                 that came in one turn of the loop goes into one commit, and their acks into one write
     control     carried out one at a time, after everything before it was answered: a fetch sees what was sent before it
     keepalive   answered at once by the same frame, within a rate: published clients answer every answer
@@ -34,6 +34,7 @@ from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_CLIENT_SEQ, NO_SESSION
 from seawall.engine.delivery import Bundle, Identity
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
+from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import Rows
 from seawall.server.access import Access, Admission
@@ -64,6 +65,10 @@ from seawall.wire.lwp1_requests import (
     parse_request,
 )
 
+_HEADER: Final = limits.FRAME_HEADER_SIZE
+
+#: Bytes of opaque payloads that are decided together.
+_OPAQUE_RUN_SIZE: Final = 256 * limits.KIB
 _OPAQUE: Final = Identity(NO_SESSION, NO_CLIENT_SEQ, 0, int(BatchFlags.OPAQUE))
 #: Flags of frames that bring no batch.
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
@@ -225,9 +230,8 @@ class Lwp1Session:
                 topic = self._topic_of(topic_id)
                 if topic is None:
                     return 0
-                return self._ingest_run(buffer, rows, first, topic) or self._ingest(
-                    buffer[at + limits.FRAME_HEADER_SIZE : at + size], flags, batch_id, topic
-                )
+                count = self._ingest_run(buffer, rows, first, topic) or self._ingest_opaque(buffer, rows, first, topic)
+                return count or self._ingest(buffer[at + _HEADER : at + size], flags, batch_id, topic)
             if kind is V1Kind.KEEPALIVE:
                 self._keepalives.answer()
             elif kind is V1Kind.CONTROL:
@@ -238,7 +242,7 @@ class Lwp1Session:
                 error = self._admission.check(batch_id)
                 if error is not None:
                     raise error
-                payload = buffer[at + limits.FRAME_HEADER_SIZE : at + size].tobytes()
+                payload = buffer[at + _HEADER : at + size].tobytes()
                 self._begin(self._carry_out(parse_request(batch_id, payload)))
         except ProtocolError as error:
             self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
@@ -276,6 +280,22 @@ class Lwp1Session:
             size, record_count = gathered.tolist()
             bundle = Bundle(topic, [block[:size].tobytes()], size, record_count)
             self._offer(bundle, rows["id"][first : first + count].tolist())
+        return count
+
+    def _ingest_opaque(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
+        """Have each of a run of frames that hold no records stored as it is, all of them or none."""
+        count = kernel.count_opaque_payloads(buffer, rows, first, _OPAQUE_RUN_SIZE)
+        if count:
+            memory, run = buffer.data, rows[first : first + count]
+            ends = (run["at"] + run["size"]).tolist()
+            pieces: list[ReadableBuffer] = [
+                bytes(memory[at + _HEADER : end]) for at, end in zip(run["at"].tolist(), ends, strict=True)
+            ]
+            bundle = Bundle(topic, pieces, sum(map(len, pieces)), count)
+            bundle.identity = _OPAQUE
+            if count > 1:
+                bundle.counts = [1] * count
+            self._offer(bundle, run["id"].tolist())
         return count
 
     def _offer(self, bundle: Bundle, batch_ids: Sequence[int]) -> None:
