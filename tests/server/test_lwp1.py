@@ -11,7 +11,6 @@ import lz4.block
 import pytest
 from v1_clients import (
     ACK,
-    BATCH,
     CONTROL,
     END_OF_PYTHON,
     END_OF_RUST,
@@ -390,18 +389,12 @@ def test_two_clients_and_all_interfaces_share_a_topic(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_keepalives_are_answered_within_a_rate(tmp_path: Path) -> None:
+def test_keepalives_are_answered_and_other_frames_of_servers_ignored(tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
-        client.send(frame(KEEPALIVE) * 300)
-        # The burst at once, one more when there is a token again; behind it the answer to a command.
-        for _ in range(65):
-            assert await client.receive() == Received(KEEPALIVE, 0, b"")
-        assert (await client.ask(0x07)).batch_id == 0x81
         client.send(frame(ACK, batch_id=1), frame(0x10), frame(0), frame(KEEPALIVE))
         assert await client.receive() == Received(KEEPALIVE, 0, b"")
-        client.send(frame(KEEPALIVE) * 3)
-        await client.receive()
+        assert (await client.ask(0x07)).batch_id == 0x81
         await client.close()
 
     served(tmp_path, work)

@@ -41,6 +41,8 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
+        # Nothing is published to the ring of the network here.
+        log.on_answers = _no_answers
         service = Lwp1Service(log, TopicCommands(log), access=access, past_end=past_end)
         listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
         try:
@@ -50,6 +52,10 @@ async def serving(
             for connection in list(listener.connections):
                 connection.abort()
             await asyncio.sleep(0)
+
+
+def _no_answers() -> None:
+    return
 
 
 def served(
