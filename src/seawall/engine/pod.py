@@ -34,19 +34,19 @@ from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit, logged_size
 from seawall.engine.arrivals import Arrivals
+from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError, WrongStateError
+from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
 from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
-from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
 from seawall.topics.config import Order
@@ -63,8 +63,6 @@ R = TypeVar("R")
 
 #: The one replica, which counts alone.
 _REPLICA: Final = 0
-#: What a client seq is that needs no batch any more.
-_DECIDED: Final = (WindowCode.DUPLICATE, WindowCode.MISMATCH, WindowCode.REFUSED, WindowCode.SKIPPED)
 _FOR_EVER: Final = (1 << 63) - 1
 #: Steps without any work in which workers may come to rest for a checkpoint; more do not help.
 _IDLE_STEPS: Final = 8
@@ -104,8 +102,8 @@ class Pod:
         self._asked_total = 0
         #: Appends that have the key of another one of their group, which decides what becomes of them.
         self._repeats: list[tuple[Append, Append]] = []
-        #: The batch of a client whose turn it is, where some were published in this group.
-        self._turns: dict[ClientId, ClientSeq] = {}
+        #: Of the clients of which some were published in this group.
+        self._turns = ClientTurns(sessions)
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
@@ -188,7 +186,7 @@ class Pod:
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
         order = self._topic(append.topic_id).config.order
-        if append.has_session and order is Order.CLIENT and not self._is_in_turn(append):
+        if append.has_session and order is Order.CLIENT and not self._turns.check(append):
             return
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
         size = BATCH_HEADER_SIZE + len(append.block)
@@ -200,8 +198,7 @@ class Pod:
         except LimitError as error:
             append.error = error
             return
-        if append.client_id in self._turns:
-            self._pass_turn(append)
+        self._turns.published(append)
         header = batch_header(
             append.block,
             topic_id=append.topic_id,
@@ -224,34 +221,6 @@ class Pod:
         self._asked_total += 1
         if order is Order.NONE:
             append.numbered = arrived(append)
-
-    def _is_in_turn(self, append: Append) -> bool:
-        """Whether nothing is missing before a batch of order 5; else it has its error."""
-        window, client_id = self._sessions.window, append.client_id
-        if client_id not in window:
-            return True
-        turn = self._turns.setdefault(client_id, window.state(client_id).next_expected)
-        if append.client_seq <= turn or self._known(append, append.client_seq) is not WindowCode.NEW:
-            return True
-        append.error = WrongStateError(
-            f"batch {append.client_seq} of client {client_id:016x} is ahead of batch {turn}, which was not stored: "
-            f"order 5 takes the batches of a client in turn; publish {turn} first, then this one again"
-        )
-        return False
-
-    def _pass_turn(self, append: Append) -> None:
-        """A batch is on its way: the next that is not decided is in turn."""
-        turn = self._turns[append.client_id]
-        if append.client_seq == turn and self._known(append, turn) is WindowCode.NEW:
-            turn = ClientSeq(turn + 1)
-            while self._known(append, turn) in _DECIDED:
-                turn = ClientSeq(turn + 1)
-            self._turns[append.client_id] = turn
-
-    def _known(self, append: Append, client_seq: ClientSeq) -> WindowCode:
-        """What the store knows of a batch of the same session."""
-        epoch = SessionEpoch(append.session_epoch)
-        return self._sessions.window.check(append.client_id, epoch, client_seq, 0).code
 
     def _take_answers(self) -> None:
         for broker in self.brokers:
