@@ -54,6 +54,11 @@ def append_latency(directory: Path, size: int) -> Subject:
     return _appending(directory, size, latency)
 
 
+def append_rate(directory: Path, size: int) -> Subject:
+    """How many such writes become durable in a second, one after the other."""
+    return _appending(directory, size, lambda step: rate(step, 1.0))
+
+
 def append_bandwidth(directory: Path, size: int) -> Subject:
     """Bytes per second that become durable that way: what a log can do that never writes a byte twice."""
     return _appending(directory, size, lambda step: rate(step, size))
