@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lz4.block
 import pytest
+import uvloop
 from v1_clients import (
     ACK,
     CONTROL,
@@ -21,7 +24,8 @@ from v1_clients import (
     frame,
     record,
 )
-from v1_server import Served, served
+from v1_server import LoopFactory, Served
+from v1_server import served as served_on
 
 from seawall.engine.records import ReceivedBatch
 from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
@@ -31,6 +35,16 @@ ALONE = (
     b'{"node_id":0,"is_leader":true,"leader_id":0,"current_term":0,"node_count":1,"healthy_nodes":1,'
     b'"quorum_available":true,"peer_states":{},"mode":"standalone"}'
 )
+
+
+Serve = Callable[..., None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def served(request: pytest.FixtureRequest) -> Serve:
+    """Runs a coroutine against a server, on a loop of each kind."""
+    factory: LoopFactory | None = uvloop.new_event_loop if request.param == "uvloop" else None
+    return partial(served_on, factory)
 
 
 def vector(text: str) -> bytes:
@@ -54,7 +68,7 @@ ITS_REPLY = vector(
 )
 
 
-def test_the_published_vectors_byte_for_byte_in_any_slicing(tmp_path: Path) -> None:
+def test_the_published_vectors_byte_for_byte_in_any_slicing(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         for byte in KEEPALIVE_FRAME + CREATE:
@@ -75,7 +89,7 @@ def test_the_published_vectors_byte_for_byte_in_any_slicing(tmp_path: Path) -> N
     served(tmp_path, work)
 
 
-def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(tmp_path: Path) -> None:
+def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -97,7 +111,7 @@ def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(tmp_path: Path)
     served(tmp_path, work)
 
 
-def test_what_is_no_record_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_what_is_no_record_comes_back_byte_for_byte(served: Serve, tmp_path: Path) -> None:
     payloads = [b"x", b"several messages run together", b"\xff\1\0\0\0?", record(b"r") + b"rest", b"\1\2\3\4", bytes(4)]
 
     async def work(server: Served) -> None:
@@ -118,7 +132,7 @@ def test_what_is_no_record_comes_back_byte_for_byte(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_topic_0_is_there_and_in_no_list(tmp_path: Path) -> None:
+def test_topic_0_is_there_and_in_no_list(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         assert await client.fetch(0, 0) == (0, 0, b"")
@@ -142,7 +156,7 @@ def test_topic_0_is_there_and_in_no_list(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_the_commands_of_topics(tmp_path: Path) -> None:
+def test_the_commands_of_topics(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         assert (await client.ask(0x03)).payload == b'{"topics":[]}'
@@ -184,7 +198,7 @@ def test_the_commands_of_topics(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_ids_are_not_used_again_after_a_restart(tmp_path: Path) -> None:
+def test_ids_are_not_used_again_after_a_restart(served: Serve, tmp_path: Path) -> None:
     async def delete(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -205,7 +219,7 @@ def test_ids_are_not_used_again_after_a_restart(tmp_path: Path) -> None:
     served(tmp_path, create)
 
 
-def test_every_row_of_the_table_of_fetches(tmp_path: Path) -> None:
+def test_every_row_of_the_table_of_fetches(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -237,7 +251,7 @@ def test_every_row_of_the_table_of_fetches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("past_end", [PastEnd.CATCHING_UP, PastEnd.EMPTY])
-def test_the_published_alternatives_behind_the_end(tmp_path: Path, past_end: PastEnd) -> None:
+def test_the_published_alternatives_behind_the_end(served: Serve, tmp_path: Path, past_end: PastEnd) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -252,7 +266,7 @@ def test_the_published_alternatives_behind_the_end(tmp_path: Path, past_end: Pas
     served(tmp_path, work, past_end=past_end)
 
 
-def test_consumers_and_their_commits_outlive_a_restart(tmp_path: Path) -> None:
+def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: Path) -> None:
     async def commit(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -299,7 +313,7 @@ def test_consumers_and_their_commits_outlive_a_restart(tmp_path: Path) -> None:
     served(tmp_path, resume)
 
 
-def test_answers_come_in_the_order_of_requests_acks_included(tmp_path: Path) -> None:
+def test_answers_come_in_the_order_of_requests_acks_included(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -329,7 +343,7 @@ def test_answers_come_in_the_order_of_requests_acks_included(tmp_path: Path) -> 
     served(tmp_path, work)
 
 
-def test_lz4_is_stored_and_served_plain(tmp_path: Path) -> None:
+def test_lz4_is_stored_and_served_plain(served: Serve, tmp_path: Path) -> None:
     payload = b"".join(record(b"squeeze me " * 20) for _ in range(10))
 
     async def work(server: Served) -> None:
@@ -346,7 +360,7 @@ def test_lz4_is_stored_and_served_plain(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_payloads_of_the_largest_size_and_units_above_a_frame(tmp_path: Path) -> None:
+def test_payloads_of_the_largest_size_and_units_above_a_frame(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         topic = await client.create("events")
@@ -364,7 +378,7 @@ def test_payloads_of_the_largest_size_and_units_above_a_frame(tmp_path: Path) ->
     served(tmp_path, work)
 
 
-def test_two_clients_and_all_interfaces_share_a_topic(tmp_path: Path) -> None:
+def test_two_clients_and_all_interfaces_share_a_topic(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         writer, reader = [await PythonClient.connect(server.address) for _ in range(2)]
         topic = await writer.create("events")
@@ -389,7 +403,7 @@ def test_two_clients_and_all_interfaces_share_a_topic(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_keepalives_are_answered_and_other_frames_of_servers_ignored(tmp_path: Path) -> None:
+def test_keepalives_are_answered_and_other_frames_of_servers_ignored(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         client.send(frame(ACK, batch_id=1), frame(0x10), frame(0), frame(KEEPALIVE))
