@@ -27,9 +27,14 @@ from v1_clients import (
 from v1_server import LoopFactory, Served
 from v1_server import served as served_on
 
+from seawall.core.types import Offset
 from seawall.engine.records import ReceivedBatch
+from seawall.errors import ProtocolError
 from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
-from seawall.server.lwp1_reading import PastEnd
+from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.wire.codes import ErrorCode
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe
 
 ALONE = (
     b'{"node_id":0,"is_leader":true,"leader_id":0,"current_term":0,"node_count":1,"healthy_nodes":1,'
@@ -409,6 +414,51 @@ def test_keepalives_are_answered_and_other_frames_of_servers_ignored(served: Ser
         client.send(frame(ACK, batch_id=1), frame(0x10), frame(0), frame(KEEPALIVE))
         assert await client.receive() == Received(KEEPALIVE, 0, b"")
         assert (await client.ask(0x07)).batch_id == 0x81
+        await client.close()
+
+    served(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"order": 0}, {"order": 1}, {"order": 5}, {"ack_level": 0}, {"durability": "memory"}, {"durability": "ephemeral"}],
+    ids=str,
+)
+def test_topics_of_every_order_and_class(served: Serve, tmp_path: Path, config: dict[str, JsonValue]) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = (await server.log.create_topic("events", **config)).topic_id
+        for turn in range(3):
+            await client.publish(topic, record(b"a%d" % turn), b"opaque %d" % turn, record(b"b%d" % turn))
+        stream = b"".join(record(b"a%d" % turn) + b"opaque %d" % turn + record(b"b%d" % turn) for turn in range(3))
+        assert await client.fetch(topic, 0) == (len(stream), 9, stream)
+        assert await client.fetch(topic, 7, 8) == (15, 1, b"opaque 0")
+        await client.close()
+
+    served(tmp_path, work)
+
+
+def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        await client.publish(topic, record(b"old"))
+        state = server.log.topic_named("events")
+        reading = Lwp1Reading(server.log, server.service.commands, PastEnd.ERROR, server.service.count)
+        await server.log.delete_topic("events")
+        await server.log.create_topic("events")
+        # Looked up before: what is asked now is about a topic that is gone.
+        monkeypatch.setattr(server.service.commands, "find", lambda _topic_id: state)
+        for asked in (
+            reading.fetch(Fetch(state.topic_id, Offset(0), 9)),
+            reading.subscribe(Subscribe(state.topic_id, Offset(0), 9, 1)),
+            reading.commit(CommitOffset(state.topic_id, 1, Offset(0))),
+        ):
+            with pytest.raises(ProtocolError) as refused:
+                await asked
+            assert refused.value.code == ErrorCode.TOPIC_NOT_FOUND
         await client.close()
 
     served(tmp_path, work)
