@@ -12,11 +12,14 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB, MIB
 from seawall.server.access import Access
+from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp1_reading import PastEnd
 from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
 
@@ -41,9 +44,9 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
-        # Nothing is published to the ring of the network here.
-        log.on_answers = _no_answers
-        service = Lwp1Service(log, TopicCommands(log), access=access, past_end=past_end)
+        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+        log.on_failed = ingest.fail
+        service = Lwp1Service(log, ingest, TopicCommands(log), access=access, past_end=past_end)
         listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
         try:
             yield Served(log, service, listener, await listener.listen("127.0.0.1", 0))
@@ -54,11 +57,8 @@ async def serving(
             await asyncio.sleep(0)
 
 
-def _no_answers() -> None:
-    return
-
-
 def served(
+    loop_factory: LoopFactory | None,
     path: Path,
     work: Callable[[Served], Awaitable[None]],
     *,
@@ -67,11 +67,12 @@ def served(
     bounds: ConnectionLimits | None = None,
     connections_max: int = 100,
 ) -> None:
-    """Run a coroutine against a server."""
+    """Run a coroutine against a server, on a loop of one kind."""
 
     async def main() -> None:
         options = serving(path, access=access, past_end=past_end, bounds=bounds, connections_max=connections_max)
         async with options as server:
             await work(server)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
