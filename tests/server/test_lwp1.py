@@ -11,7 +11,6 @@ import lz4.block
 import pytest
 from v1_clients import (
     ACK,
-    BATCH,
     CONTROL,
     END_OF_PYTHON,
     END_OF_RUST,
