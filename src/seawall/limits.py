@@ -326,6 +326,12 @@ SERVER_RECEIVE_SIZE = 1 * MIB
 #: Frames that one look at received bytes finds; it looks again while there are more.
 SERVER_FRAME_ROWS = 4_096
 
+#: Where the binary protocol listens.
+LWP_PORT = 1992
+
+#: How long a node may take to end in order: less than what supervisors wait before they kill.
+NODE_DRAIN_S = 25.0
+
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
 

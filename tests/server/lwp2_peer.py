@@ -7,10 +7,12 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, T
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB
+from seawall.server.access import Access
 from seawall.server.context import ServerContext, ServerSettings
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp2_session import Lwp2Session
+from seawall.server.topic_commands import TopicCommands
 from seawall.wire.ack_rows import ack_rows
 from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.codes import Codec, Command, HelloFlags, Kind
@@ -143,9 +145,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(path, settings=None, *, bounds=None, topics=("events",), store=SMALL, **topic_settings):
+async def world(path, settings=None, *, bounds=None, topics=("events",), store=SMALL, access=None, **topic_settings):
     async with ServedLog(path / "data", store) as log:
-        context = ServerContext(log, Ingest(log, asyncio.get_running_loop().call_soon), settings or ServerSettings())
+        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+        parts = (settings or ServerSettings(), access or Access())
+        context = ServerContext(log, ingest, TopicCommands(log), *parts)
         for name in topics:
             if name not in await log.topics():
                 await log.create_topic(name, **topic_settings)

@@ -55,6 +55,9 @@ class Recorded:
         self.is_ended = True
         self.connection.finish(b"bye")
 
+    def drain(self, drain_ms):
+        self.connection.finish(b"drained %d" % drain_ms)
+
     def silent(self):
         self.silences += 1
         self.connection.write(b"ping")

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from lwp2_peer import world
 
+from seawall.server.access import Access, Right
 from seawall.wire.codes import AckStatus, Codec, ErrorCode, Features, HelloFlags, SessionStatus
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.lwp2_session import Error, Goodbye, Welcome
@@ -335,10 +336,8 @@ def test_a_goodbye_answers_what_is_under_way(on_loop, tmp_path):
 
 
 def test_a_token_is_asked_for_where_there_are_some(on_loop, tmp_path):
-    from seawall.server.context import ServerSettings
-
     async def work():
-        async with world(tmp_path, ServerSettings(tokens=frozenset({"secret"}))) as made:
+        async with world(tmp_path, access=Access({"secret": Right.ALL})) as made:
             peer = await made.connect()
             assert (await peer.hello()).code == ErrorCode.AUTHENTICATION_REQUIRED
             assert isinstance(await peer.hello(token="secret"), Welcome)

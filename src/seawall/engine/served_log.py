@@ -31,7 +31,6 @@ from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
-from seawall.errors import WrongStateError
 from seawall.fabric.records import Records
 from seawall.sequencer.client_window import ClientState
 from seawall.topics.state import TopicState
@@ -56,7 +55,7 @@ class ServedLog(AsyncLog):
     ) -> None:
         super().__init__(path, settings, config, brokers=brokers, networks=1)
         self.on_answers: Callable[[], None] = _nothing
-        self.on_failed: Callable[[BaseException], None] = _nothing_of
+        self.on_failed: Callable[[BaseException], None] = _nothing
         self._is_poked = False
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
@@ -242,9 +241,5 @@ class ServedLog(AsyncLog):
             self._driver.wake()
 
 
-def _nothing() -> None:
-    raise WrongStateError("nobody takes the answers: set `on_answers` before anything is published")
-
-
-def _nothing_of(_error: BaseException) -> None:
-    return
+def _nothing(*_: object) -> None:
+    """Nobody publishes to the ring yet."""

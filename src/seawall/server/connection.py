@@ -169,6 +169,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._outbox:
             self._shut()
 
+    def drain(self, drain_ms: int) -> None:
+        """The server ends: have what is under way answered, then end."""
+        if self._session is None:
+            self.finish()
+        else:
+            self._session.drain(drain_ms)
+
     def abort(self) -> None:
         """End at once, whatever is still to be sent."""
         self._transport.abort()

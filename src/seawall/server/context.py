@@ -5,19 +5,15 @@ This module must not know connections.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
 from seawall import limits
 from seawall.engine.served_log import ServedLog
+from seawall.server.access import Access
 from seawall.server.ingest import Ingest
+from seawall.server.topic_commands import TopicCommands
 from seawall.wire.codes import Features
-from seawall.wire.lwp1_requests import SharedRequest
-from seawall.wire.lwp2 import SharedReply
-
-#: Carries out a command that both versions have.
-AnswerShared: TypeAlias = Callable[[SharedRequest], Awaitable[SharedReply]]
 
 FEATURES: Final = int(
     Features.LZ4
@@ -35,8 +31,6 @@ class ServerSettings:
     """How a server treats its connections."""
 
     node_id: int = 0
-    #: Who may come in; everybody if there are none.
-    tokens: frozenset[str] = field(default=frozenset(), repr=False)
     keepalive_ms: int = limits.KEEPALIVE_MS
     idle_ms: int = limits.IDLE_MS
     window_batches: int = limits.SESSION_WINDOW_BATCHES
@@ -51,5 +45,6 @@ class ServerContext:
 
     log: ServedLog
     ingest: Ingest
-    settings: ServerSettings
-    answer_shared: AnswerShared | None = None
+    commands: TopicCommands
+    settings: ServerSettings = field(default_factory=ServerSettings)
+    access: Access = field(default_factory=Access)

@@ -59,6 +59,10 @@ class Publisher(Protocol):
         """A newer session of the same client was opened."""
         ...
 
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be written."""
+        ...
+
 
 class Publishing:
     """The batches of one connection."""
@@ -179,6 +183,11 @@ class Ingest:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing more can be written: everybody who publishes is told."""
+        for publishing in list(self._publishing.values()):
+            publishing.publisher.fail(error)
 
     # --- batches ---------------------------------------------------------------------------------------------------
 

@@ -190,6 +190,11 @@ class Lwp1Session:
         """The peer sends nothing more: what is under way is answered."""
         self._end_with(b"")
 
+    def drain(self, _drain_ms: int) -> None:
+        """The server ends: nothing more is taken, what is under way is answered."""
+        self._line.be_deaf()
+        self.ended()
+
     def silent(self) -> None:
         """Version 1 says nothing unasked."""
 

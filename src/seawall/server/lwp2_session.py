@@ -25,6 +25,7 @@ from seawall.errors import ProtocolError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.io.process import random_bytes
 from seawall.kernels.frames import Rows
+from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.context import FEATURES, ServerContext
 from seawall.server.ingest import Publishing
@@ -33,7 +34,8 @@ from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.session import Bytes
 from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
-from seawall.wire.lwp1_requests import SharedRequest
+from seawall.wire.lwp1_replies import AuthenticateReply
+from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
@@ -41,8 +43,6 @@ from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
 
 _BATCH: Final = int(Kind.BATCH)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
-#: Bad tokens until the connection ends.
-_TRIES_MAX: Final = 3
 _SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
 
 
@@ -57,7 +57,7 @@ class Lwp2Session:
         self._publishing: Publishing | None = None
         self._is_greeting = False
         self._is_welcome = False
-        self._tries = 0
+        self._admission = Admission(server.access)
         #: The last frame, once there is nothing more to take.
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,6 +116,10 @@ class Lwp2Session:
 
     def _carry_out(self, request: Request | SharedRequest, request_id: int) -> None:
         """A request of a client; whatever may take time is a task of its own."""
+        if not isinstance(request, Hello | Goodbye):
+            refused = self._admission.check(request.COMMAND)
+            if refused is not None:
+                raise refused
         match request:
             case Hello():
                 self._greet(request, request_id)
@@ -133,14 +137,23 @@ class Lwp2Session:
                 self._subscriptions.credit(request, request_id)
             case Unsubscribe():
                 self._subscriptions.unsubscribe(request_id)
+            case Authenticate():
+                self._authenticate(request, request_id)
             case _:
                 self._start(self._answer_shared(request, request_id), request_id)
 
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
-        answer = self._server.answer_shared
-        if answer is None:
-            raise ProtocolError("no topic commands here", code=ErrorCode.UNKNOWN_COMMAND, closes=False)
-        self._connection.write(encode_control(await answer(request), request_id=request_id))
+        reply = await self._server.commands.carry_out(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    def _authenticate(self, request: Authenticate, request_id: int) -> None:
+        is_known = self._admission.authenticate(request.token)
+        reply = AuthenticateReply(is_known, "welcome" if is_known else "this token is not known here")
+        frame = encode_control(reply, request_id=request_id)
+        if self._admission.is_over:
+            self._end_with(frame)
+        else:
+            self._connection.write(frame)
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> None:
         """Carry out a request beside others."""
@@ -180,12 +193,10 @@ class Lwp2Session:
             self._close(ErrorCode.WRONG_STATE, "HELLO is the first frame, and comes once", request_id)
             return
         choose_version(hello)
-        tokens = self._server.settings.tokens
-        if tokens and hello.token not in tokens:
-            self._tries += 1
+        if not self._admission.authenticate(hello.token):
             code = ErrorCode.AUTHENTICATION_FAILED if hello.token else ErrorCode.AUTHENTICATION_REQUIRED
             text = "the token of HELLO is not known here" if hello.token else "HELLO needs a token here"
-            if self._tries >= _TRIES_MAX:
+            if self._admission.is_over:
                 self._close(code, text, request_id)
             else:
                 self._connection.write(refusal(code, text, request_id=request_id))

@@ -42,6 +42,10 @@ class Session(Protocol):
         """The peer sends nothing more: answer what is under way, then `finish`."""
         ...
 
+    def drain(self, drain_ms: int) -> None:
+        """The server ends within this time: take nothing more, answer what is under way, then `finish`."""
+        ...
+
     def silent(self) -> None:
         """Nothing was received for `keepalive_s`."""
         ...

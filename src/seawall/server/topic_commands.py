@@ -28,7 +28,6 @@ from seawall.wire.codes import U64_MAX, ErrorCode
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import (
     ClusterStatusReply,
-    Reply,
     Retention,
     RetentionReply,
     TopicDeletedReply,
@@ -46,6 +45,7 @@ from seawall.wire.lwp1_requests import (
     SetRetention,
     SharedRequest,
 )
+from seawall.wire.lwp2 import SharedReply
 
 #: The topic of version 1 that is always there.
 DEFAULT_TOPIC_ID: Final = TopicId(0)
@@ -94,7 +94,7 @@ class TopicCommands:
 
     # --- commands ----------------------------------------------------------------------------------------------------
 
-    async def carry_out(self, request: SharedRequest) -> Reply:
+    async def carry_out(self, request: SharedRequest) -> SharedReply:
         """Answer one command; Authenticate belongs to the connection (`access`)."""
         match request:
             case GetTopic():

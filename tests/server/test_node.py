@@ -1,0 +1,213 @@
+"""A node as a process of its own: where it listens, how it ends, and what a kill leaves."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from lwp2_peer import Peer
+
+from seawall.cli.main import seawall
+from seawall.cli.serve import _access
+from seawall.core.types import TopicId
+from seawall.engine.open_log import open_log
+from seawall.errors import InvalidInputError
+from seawall.server.access import Right
+from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
+from seawall.wire.lwp1_requests import CreateTopic
+from seawall.wire.lwp2_reading import Fetch
+from seawall.wire.lwp2_session import Error, Goodbye
+
+
+class Process:
+    """A node that was started, and is waited for at the end."""
+
+    def __init__(self, data: Path, *arguments: str):
+        self.run_file = data.parent / "run.json"
+        command = [sys.executable, "-m", "seawall", "serve", "--data", str(data), "--port", "0"]
+        command += ["--run-file", str(self.run_file), *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        #: It says where it listens once it does, or ends.
+        self.first_line = self.process.stdout.readline()
+        assert self.first_line, self.process.stderr.read()
+        self.address = json.loads(self.run_file.read_text())["lwp"]
+
+    async def connect(self):
+        host, _, port = self.address.rpartition(":")
+        return Peer(*await asyncio.open_connection(host, int(port), limit=64 << 20))
+
+    def tell(self, number):
+        self.process.send_signal(number)
+
+    def ended(self):
+        """Exit code and what it said."""
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out + err
+
+
+@contextmanager
+def node(data, *arguments):
+    made = Process(data, *arguments)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.communicate()
+
+
+async def create(peer, name=b"events"):
+    peer.ask(CreateTopic(name.decode()), request_id=50)
+    frame = await peer.frame()
+    assert frame.header.id == 50
+    return json.loads(bytes(frame.payload))
+
+
+def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
+    async def work(made):
+        peer = await made.connect()
+        await peer.hello()
+        topic = await create(peer)
+        assert (topic["id"], topic["name"]) == (1, "events")
+        assert (await peer.publish(1, b"one"))["base_seq"] == 1
+        made.tell(signal.SIGTERM)
+        goodbye = await peer.answer(Goodbye)
+        assert (goodbye.code, goodbye.drain_ms) == (ErrorCode.SHUTTING_DOWN, 25_000)
+        await peer.ended()
+
+    with node(tmp_path / "data") as made:
+        assert made.address in made.first_line
+        assert json.loads(made.run_file.read_text())["pid"] == made.process.pid
+        asyncio.run(work(made))
+        code, said = made.ended()
+        assert (code, "in order" in said) == (0, True)
+        assert not made.run_file.exists()
+    with open_log(tmp_path / "data") as log:
+        assert [record.value for batch in log.read("events") for record in batch] == [b"one"]
+        assert not log.verify().findings
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_does_not_end_is_cut_off(tmp_path, again):
+    """A peer that takes no answers keeps a connection open until the deadline, or until it is told twice."""
+
+    async def work(made):
+        peer = await made.connect()
+        await peer.hello()
+        await create(peer)
+        for _ in range(12):
+            await peer.publish(1, os.urandom(1 << 20))
+        for number in range(40):
+            peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 22, 0), request_id=number)
+        await peer.writer.drain()
+        other = await made.connect()
+        await other.hello(8)
+        made.tell(signal.SIGINT)
+        await other.answer(Goodbye)
+        await other.ended()
+        if again:
+            made.tell(signal.SIGINT)
+        code, said = await asyncio.to_thread(made.ended)
+        assert code == 1, said
+        assert ("at once" in said) == again
+        peer.close()
+
+    with node(tmp_path / "data", "--drain", "60" if again else "0.2") as made:
+        asyncio.run(work(made))
+
+
+def test_a_kill_loses_nothing_that_was_acked(tmp_path):
+    acked = []
+
+    async def publish(made):
+        peer = await made.connect()
+        await peer.hello()
+        await create(peer)
+        sent = 0
+        while len(acked) < 600:
+            while sent - len(acked) < 100:
+                sent += 1
+                peer.send(peer.batch(1, b"%d" % sent))
+            acked.extend(row["client_seq"] for row in await peer.acks(1))
+        made.process.kill()
+        made.process.wait()
+        peer.close()
+
+    async def go_on(made):
+        peer = await made.connect()
+        await peer.hello()
+        next_seq = peer.welcome.next_seq
+        assert next_seq > max(acked)
+        # What is not known to be stored is sent again, and so is the last that is.
+        for seq in range(next_seq - 1, next_seq + 20):
+            row = await peer.publish(1, b"%d" % seq, seq=seq)
+            assert row["status"] == (AckStatus.DUPLICATE if seq < next_seq else AckStatus.OK)
+        peer.close()
+        return next_seq + 19
+
+    with node(tmp_path / "data") as made:
+        asyncio.run(publish(made))
+    assert made.run_file.exists()
+    with node(tmp_path / "data") as made:
+        last = asyncio.run(go_on(made))
+        made.tell(signal.SIGTERM)
+        assert made.ended()[0] == 0
+    with open_log(tmp_path / "data") as log:
+        values = [record.value for item in log.follow("events") if hasattr(item, "block") for record in item]
+        assert values == [b"%d" % seq for seq in range(1, last + 1)]
+
+
+def test_a_node_for_trying_out_leaves_nothing_behind(tmp_path):
+    with node(tmp_path / "unused", "--dev") as made:
+        assert not (tmp_path / "unused").exists()
+        place = Path(made.first_line.split()[2])
+        assert place.is_dir()
+        made.tell(signal.SIGTERM)
+        assert made.ended()[0] == 0
+        assert not place.parent.exists()
+
+
+def test_who_has_no_token_stays_outside(tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# who may\nsecret\nmachine write_only\n")
+
+    async def work(made):
+        peer = await made.connect()
+        assert (await peer.hello()).code == ErrorCode.AUTHENTICATION_REQUIRED
+        await peer.hello(token="machine")
+        await create(peer)
+        assert (await peer.publish(1, b"one"))["base_seq"] == 1
+        peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1000, 0))
+        assert (await peer.answer(Error)).code == ErrorCode.ACCESS_DENIED
+        peer.close()
+
+    with node(tmp_path / "data", "--token-file", str(tokens)) as made:
+        asyncio.run(work(made))
+
+
+def test_a_directory_has_one_node(tmp_path):
+    with node(tmp_path / "data"):
+        second = CliRunner().invoke(seawall, ["serve", "--data", str(tmp_path / "data"), "--port", "0"])
+        assert second.exit_code == 1
+        assert "one process at a time" in second.output
+
+
+@pytest.mark.parametrize(("text", "problem"), [("", "no token"), ("a b c\n", "line 1"), ("x\na nonsense\n", "line 2")])
+def test_a_bad_file_of_tokens_is_refused(tmp_path, text, problem):
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=problem):
+        _access(path)
+
+
+def test_tokens_are_read_by_lines(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("one\n\n# no token\ntwo write_only\n")
+    access = _access(path)
+    assert [access.right_of(token) for token in ("one", "two", "three")] == [Right.ALL, Right.WRITE_ONLY, None]
+    assert _access(None).is_open
