@@ -77,10 +77,11 @@ class AsyncRemoteSubscriber:
                 connection = await self._requests.open_connection()
                 async for item in _pushed(connection, reader):
                     backoff.succeeded()
-                    alone_since = loop.time()
                     yield item
             except (ConnectionError, RetryableError) as error:
-                if connection is None and loop.time() - alone_since >= self._requests.target.timeout_s:
+                if connection is not None:
+                    alone_since = loop.time()
+                elif loop.time() - alone_since >= self._requests.target.timeout_s:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
                 await asyncio.sleep(seconds(backoff.pause_ns()))
             finally:

@@ -86,6 +86,17 @@ class Outgoing:
         first = next(iter(self._numbered), int(self.next_seq))
         return ClientSeq(min(first, *self._out_of_line) if self._out_of_line else first)
 
+    @property
+    def lowest_unused(self) -> ClientSeq:
+        """All numbers below are decided: where the server is too, unless it has lost something."""
+        lowest = self.lowest_undecided
+        return min(lowest, self._free[0]) if self._free else lowest
+
+    def allow(self, batches: int, size: int) -> None:
+        """The server grants this window; beyond that of a session it could not tell repetitions any more."""
+        self.window_batches = max(1, min(batches, SESSION_WINDOW_BATCHES))
+        self.window_bytes = size
+
     # --- handing in ------------------------------------------------------------------------------------------------
 
     def add(
@@ -204,7 +215,7 @@ class Outgoing:
             return True
         number = self._free[0] if self._free else self.next_seq
         return (
-            number < self.lowest_undecided + self.window_batches
+            number < self.lowest_unused + self.window_batches
             and numbered < self.window_batches
             and self._sent_size + batch.size <= self.window_bytes
         )
