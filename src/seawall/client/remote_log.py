@@ -50,11 +50,10 @@ from seawall.client.requests import Requests, read_all
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
-from seawall.core.types import Seq, TopicId
+from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
-from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
@@ -294,17 +293,11 @@ class RemoteLog:
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
             frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
-            items = reader.take(frame, self._names(frame))
+            if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
+                self._load_topics()
+            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
             if items or reader.is_at_end:
                 return items
-
-    def _names(self, frame: Frame) -> dict[TopicId, str]:
-        """The names of topics; looked up anew where an answer has one that is not known."""
-        names = {topic.topic_id: name for name, topic in self._topics.items()}
-        if not topics_in(frame) <= set(names):
-            self._load_topics()
-            names.update({topic.topic_id: name for name, topic in self._topics.items()})
-        return names
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""
