@@ -39,7 +39,7 @@ from seawall.client.commands import (
 )
 from seawall.client.delivery import Delivery
 from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
+from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
 from seawall.core.types import Seq, TopicEpoch
@@ -142,7 +142,7 @@ class AsyncRemoteLog:
         """Append one record or many; durable in the topic's class when it is awaited."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks, _ = PublisherOptions().encode(records, None)
+        blocks, _ = LONE.encode(records, None)
 
         async def send(found: TopicReply) -> Delivery:
             sender = self._sender
@@ -301,7 +301,7 @@ class AsyncRemoteLog:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     await self._sender.close()
-                sender = AsyncSender(self.target, PublisherOptions().outgoing())
+                sender = AsyncSender(self.target, LONE.outgoing())
                 await sender.open()
                 self._sender = sender
             return self._sender

@@ -71,6 +71,11 @@ class Outgoing:
         self.first_error: Exception | None = None
 
     @property
+    def is_gathering(self) -> bool:
+        """Whether there is something that more may join."""
+        return self._gathering is not None
+
+    @property
     def is_empty(self) -> bool:
         """Whether everything is decided."""
         return not self.size

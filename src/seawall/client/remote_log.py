@@ -40,6 +40,7 @@ from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
     BATCH_SIZE,
     IN_FLIGHT_SIZE,
+    LONE,
     Compression,
     PublisherOptions,
     RemotePublisher,
@@ -129,7 +130,7 @@ class RemoteLog:
         """Append one record or many, in order; durable in the topic's class when this returns."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks, _ = PublisherOptions().encode(records, None)
+        blocks, _ = LONE.encode(records, None)
 
         def send(found: TopicReply) -> Delivery:
             return self._lone_sender().offer(topic, found.topic_id, blocks).result()
@@ -328,7 +329,7 @@ class RemoteLog:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()
-                self._sender = Sender(self.target, PublisherOptions().outgoing())
+                self._sender = Sender(self.target, LONE.outgoing())
                 self._sender.open()
             return self._sender
 

@@ -144,7 +144,8 @@ class Sender:
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
         """Wait until a delivery is decided; false if that takes too long."""
-        self.seal()
+        if self._outgoing.is_gathering:
+            self.seal()
         return self._wait_until(lambda: delivery.done, timeout_s)
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
