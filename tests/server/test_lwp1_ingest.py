@@ -1,4 +1,4 @@
-"""Frames of version 1 on their way through the ring: more than it holds, storage that fails, batches that are refused."""
+"""Frames of version 1 through the ring: more than it holds, storage that fails, batches that are refused."""
 
 from __future__ import annotations
 

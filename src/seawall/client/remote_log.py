@@ -40,27 +40,27 @@ from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
     BATCH_SIZE,
     IN_FLIGHT_SIZE,
+    LONE,
     Compression,
     PublisherOptions,
     RemotePublisher,
     WhenFull,
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.requests import Requests
+from seawall.client.requests import Requests, read_all
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
-from seawall.core.types import Seq, TopicId
+from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
-from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, PositionItem, ReceivedBatch, seq_after, to_arrow
+from seawall.wire.received import Item, PositionItem, seq_after, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,7 +130,7 @@ class RemoteLog:
         """Append one record or many, in order; durable in the topic's class when this returns."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks, _ = PublisherOptions().encode(records, None)
+        blocks, _ = LONE.encode(records, None)
 
         def send(found: TopicReply) -> Delivery:
             return self._lone_sender().offer(topic, found.topic_id, blocks).result()
@@ -230,15 +230,8 @@ class RemoteLog:
         check_columns(columns)
         end = self._with_topic(topic, self._bounds).end_seq
         reader = TopicReader(topic, self._topic(topic).topic_id, ReadBy.SEQ, from_seq)
-
-        def batches() -> Iterator[ReceivedBatch]:
-            while reader.next_seq < end:
-                frame = self._requests.ask(reader.fetch(max_bytes=READ_SIZE))
-                yield from (item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
-                if reader.is_at_end:
-                    return
-
-        return pa.Table.from_batches(list(to_arrow(batches(), columns)) or [empty_table(columns)])
+        batches = read_all(self._requests, reader, end)
+        return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def seq_at(self, topic: str, when: datetime) -> int:
         """Seq of the first record that is not older than `when`; the next one to come if all are."""
@@ -301,17 +294,11 @@ class RemoteLog:
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
             frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
-            items = reader.take(frame, self._names(frame))
+            if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
+                self._load_topics()
+            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
             if items or reader.is_at_end:
                 return items
-
-    def _names(self, frame: Frame) -> dict[TopicId, str]:
-        """The names of topics; looked up anew where an answer has one that is not known."""
-        names = {topic.topic_id: name for name, topic in self._topics.items()}
-        if not topics_in(frame) <= set(names):
-            self._load_topics()
-            names.update({topic.topic_id: name for name, topic in self._topics.items()})
-        return names
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""
@@ -342,7 +329,7 @@ class RemoteLog:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()
-                self._sender = Sender(self.target, PublisherOptions().outgoing())
+                self._sender = Sender(self.target, LONE.outgoing())
                 self._sender.open()
             return self._sender
 
