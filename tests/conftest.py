@@ -1,7 +1,17 @@
-"""Shared test setup: deterministic property tests, so that a failure on one machine is a failure on all."""
+"""Shared test setup: deterministic property tests, so that a failure on one machine is a failure on all.
 
+Fabrics of processes that a test kills lie in a place of their own, and go with it.
+"""
+
+import gc
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -13,3 +23,31 @@ settings.register_profile(
 )
 settings.register_profile("explore", parent=settings.get_profile("fixed"), derandomize=False, max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+#: A worker that has grown to so many bytes looks for what it can give back: closed logs refer to themselves in circles,
+#: and each may hold on to a fabric.
+_MUCH_MEMORY = 1 << 30
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fabrics() -> Iterator[None]:
+    """Where fabrics lie, for this process and those that it starts."""
+    shared = Path("/dev/shm")
+    directory = tempfile.mkdtemp(prefix="seawall-tests-", dir=shared if shared.is_dir() else None)
+    before = os.environ.get("SEAWALL_FABRIC_DIRECTORY")
+    os.environ["SEAWALL_FABRIC_DIRECTORY"] = directory
+    yield
+    if before is None:
+        del os.environ["SEAWALL_FABRIC_DIRECTORY"]
+    else:
+        os.environ["SEAWALL_FABRIC_DIRECTORY"] = before
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def memory() -> Iterator[None]:
+    """Give memory back between tests, where there is much of it."""
+    yield
+    with suppress(OSError):
+        if int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 > _MUCH_MEMORY:
+            gc.collect()

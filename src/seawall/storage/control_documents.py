@@ -103,7 +103,8 @@ class TopicCreate(_Document):
     def from_document(cls, document: JsonObject) -> Self:
         """The control that a document describes."""
         what = "TOPIC_CREATE"
-        created_ms = json_unsigned(document, "created_ms", what, 63)
+        # Logs of the first days have topics that do not say it.
+        created_ms = json_unsigned({"created_ms": 0} | document, "created_ms", what, 63)
         return cls(*_named(document), json_object(document, "config", what), created_ms)
 
 
