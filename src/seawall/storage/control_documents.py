@@ -104,7 +104,7 @@ class TopicCreate(_Document):
         """The control that a document describes."""
         what = "TOPIC_CREATE"
         # Logs of the first days have topics that do not say it.
-        created_ms = json_unsigned({"created_ms": 0} | document, "created_ms", what, 63)
+        created_ms = json_unsigned({"created_ms": 0, **document}, "created_ms", what, 63)
         return cls(*_named(document), json_object(document, "config", what), created_ms)
 
 

@@ -134,7 +134,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
     config = TopicConfig.from_stored(json_object(document, "config", what))
     topic = TopicState(topic_id, name, epoch, config)
     # Snapshots of the first days do not say when a topic was created.
-    document = {"created_ms": 0} | document
+    document = {"created_ms": 0, **document}
     for number in _NUMBERS:
         setattr(topic, number, json_unsigned(document, number, what, 63))
     losses = document.get("losses")
