@@ -107,6 +107,8 @@ CHECK_UNKNOWN_CLIENT = 7
 _words = types.Array(types.uint64, 2, "C")
 _batches = record_array(WINDOW_BATCH)
 _results = record_array(WINDOW_RESULT)
+#: The arrays of all windows, as most kernels take them.
+_window = (uint64_out, int64_out, bytes_out, _words, _words, _words, _results)
 _ONE = np.uint64(1)
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 _SYNTHETIC_SHIFT = np.uint64(63)
@@ -178,14 +180,7 @@ def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     return result_place(slots, slot, client_seq)
 
 
-@kernel(
-    int64(
-        *(uint64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64),
-    ),
-    counted=False,
-)
+@kernel(int64(uint64, int64, int64, int64, *_window, _results, int64), counted=False)
 def check_batch(
     client_id: np.uint64,
     session_epoch: int,
@@ -328,14 +323,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
     return seq - first
 
 
-@kernel(
-    int64(
-        *(uint64, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64),
-    ),
-    counted=False,
-)
+@kernel(int64(uint64, int64, *_window, _results, int64), counted=False)
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
@@ -399,14 +387,7 @@ def skip_to(
     return CHECK_NEW
 
 
-@kernel(
-    void(
-        *(_batches, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64_out),
-    ),
-    counted=False,
-)
+@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
 def check_many(
     batches: Rows,
     count: int,
@@ -432,14 +413,7 @@ def check_many(
         )
 
 
-@kernel(
-    void(
-        *(_batches, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64_out),
-    ),
-    counted=False,
-)
+@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
 def decide_many(
     batches: Rows,
     count: int,
