@@ -267,6 +267,25 @@ def test_the_memory_of_the_client_decided_longest_ago_goes() -> None:
     assert pair.check(1, 1, crc=1)[1][-1] == 0
 
 
+def test_a_memory_that_changes_hands_begins_on_its_own_line() -> None:
+    pair = Pair(memories=2)
+    for client_id, start in ((1, 1), (2, 200), (3, 1_000), (4, 77)):
+        pair.add(client_id, start=start)
+    for client_id, start, memory in ((1, 1, 0), (2, 200, 1), (3, 1_000, 0), (4, 77, 1)):
+        pair.decide(client_id, start, crc=client_id)
+        place = window.known_result(start, pair.ours.sides, pair.ours.slots, client_id - 1)
+        assert place == memory * window.WINDOW + window.first_result(memory)
+        assert window.first_result(memory) == memory * 64 // window.WINDOW_RESULT.itemsize
+
+
+def test_a_turned_memory_has_a_place_for_each_seq_of_the_window() -> None:
+    pair = pair_with(start=100)
+    for seq in range(100, 100 + window.WINDOW):
+        pair.decide(1, seq, crc=seq, number=seq)
+    answers = [pair.check(1, seq, crc=seq)[1] for seq in range(100, 100 + window.WINDOW)]
+    assert [answer[0] for answer in answers] == list(range(100, 100 + window.WINDOW))
+
+
 def test_skipping() -> None:
     pair = pair_with()
     pair.decide(1, 3)

@@ -22,8 +22,10 @@ from seawall.kernels.client_window import (
     WINDOW,
     WINDOW_RESULT,
     Rows,
+    first_result,
     next_memory,
     own_memory,
+    result_place,
 )
 from seawall.kernels.collecting import PBR_CLIENT, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.holding import AHEAD_ROWS, AHEAD_SLOTS, ClientWords
@@ -114,6 +116,8 @@ def ask_ahead(
             if memory == ABSENT:
                 memory = _next_unspared(memories, hand)
                 hand = next_memory(memories, memory)
-            seq = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ])
-            prefetch(results, (memory * WINDOW + (seq & (WINDOW - 1))) * RESULT_SIZE)
+                place = memory * WINDOW + first_result(memory)
+            else:
+                place = result_place(memories, memory, as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ]))
+            prefetch(results, place * RESULT_SIZE)
     return 1

@@ -7,10 +7,15 @@ A client is one row of `clients`, eight u64, which is also what snapshots store 
 
 and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
 page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
-*memory* of a client is one row of `slots` (owner's row + 1, whether it has a second chance, two zeros, bitmap of seqs
-with a known result) and 256 results. There are fewer memories than clients. Who needs one takes that which the hand
-points at; one whose client was decided again since the hand came by is spared, once. The last row of `slots` is no
+*memory* of a client is one row of `slots` (owner's row + 1, whether it has a second chance, its turn, a zero, bitmap of
+seqs with a known result) and 256 results. There are fewer memories than clients. Who needs one takes that which the
+hand points at; one whose client was decided again since the hand came by is spared, once. The last row of `slots` is no
 memory: it has the hand, and counts decisions.
+
+The result of a seq is at seq + turn mod 256. A memory that changes hands is turned so that the seq it begins with is on
+the line that the memory before used as its first: clients that come and go touch one line of each memory, and all of
+those together fit into a cache. From memory to memory that line is the next one, because lines that are whole memories
+apart would all belong into the same few places of a cache.
 
 A client whose memory was taken is not told, for that would be one more line from afar: a memory belongs to a client
 only where each names the other (INV-MEMORY-MUTUAL).
@@ -38,7 +43,7 @@ import numpy.typing as npt
 from numba.core import types
 
 from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint64, uint64_out, void
-from seawall.kernels.memory import Bytes, as_int64
+from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
 Words = npt.NDArray[np.uint64]
@@ -61,6 +66,7 @@ SIDE_PAGE = 2
 SIDE_GAP_NS = 3
 SLOT_OWNER = 0
 SLOT_SPARED = 1
+SLOT_TURN = 2
 #: Columns of the last row of `slots`.
 SLOT_HAND = 1
 SLOT_DECISIONS = 3
@@ -101,10 +107,13 @@ CHECK_UNKNOWN_CLIENT = 7
 _words = types.Array(types.uint64, 2, "C")
 _batches = record_array(WINDOW_BATCH)
 _results = record_array(WINDOW_RESULT)
+#: The arrays of all windows, as most kernels take them.
+_window = (uint64_out, int64_out, bytes_out, _words, _words, _words, _results)
 _ONE = np.uint64(1)
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 _SYNTHETIC_SHIFT = np.uint64(63)
 _LOW = 0xFFFFFFFF
+_RESULTS_PER_LINE = LINE_SIZE // WINDOW_RESULT.itemsize
 
 
 @kernel(types.boolean(_words, int64, int64), inline=True, counted=False)
@@ -150,23 +159,28 @@ def own_memory(sides: Words, slots: Words, row: int) -> int:
     return slot if slot >= 0 and as_int64(slots[slot, SLOT_OWNER]) == row + 1 else ABSENT
 
 
+@kernel(int64(int64), inline=True, counted=False)
+def first_result(slot: int) -> int:
+    """Which of its 256 results a memory begins with when another client takes it."""
+    return slot * _RESULTS_PER_LINE & (WINDOW - 1)
+
+
+@kernel(int64(_words, int64, int64), inline=True, counted=False)
+def result_place(slots: Words, slot: int, seq: int) -> int:
+    """Where a memory has the result of a seq."""
+    return slot * WINDOW + ((seq + as_int64(slots[slot, SLOT_TURN])) & (WINDOW - 1))
+
+
 @kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     """Where the result of a decided seq is, or ABSENT if it is forgotten."""
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or not _is_marked(slots, slot, client_seq):
         return ABSENT
-    return slot * WINDOW + (client_seq & (WINDOW - 1))
+    return result_place(slots, slot, client_seq)
 
 
-@kernel(
-    int64(
-        *(uint64, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64),
-    ),
-    counted=False,
-)
+@kernel(int64(uint64, int64, int64, int64, *_window, _results, int64), counted=False)
 def check_batch(
     client_id: np.uint64,
     session_epoch: int,
@@ -222,9 +236,9 @@ def next_memory(slots: Words, slot: int) -> int:
     return slot + 1 if slot + 2 < slots.shape[0] else 0
 
 
-@kernel(int64(_words, _words, int64), inline=True, counted=False)
-def _memory_of(sides: Words, slots: Words, row: int) -> int:
-    """The slot of a client, which is spared the next time; taken from another one if it had none."""
+@kernel(int64(_words, _words, int64, int64), inline=True, counted=False)
+def _memory_of(sides: Words, slots: Words, row: int, seq: int) -> int:
+    """The slot of a client, which is spared the next time; taken from another one if it had none, for a seq."""
     slot = own_memory(sides, slots, row)
     if slot != ABSENT:
         slots[slot, SLOT_SPARED] = 1
@@ -236,6 +250,7 @@ def _memory_of(sides: Words, slots: Words, row: int) -> int:
         slot = next_memory(slots, slot)
     slots[last, SLOT_HAND] = next_memory(slots, slot)
     slots[slot, SLOT_OWNER] = row + 1
+    slots[slot, SLOT_TURN] = (first_result(slot) - seq) & (WINDOW - 1)
     sides[row, SIDE_MEMORY] = slot + 1
     for word in range(BITS, ROW_WORDS):
         slots[slot, word] = 0
@@ -267,7 +282,7 @@ def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> N
 @kernel(int64(int64, int64, _words, _words, _words, int64), inline=True, counted=False)
 def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
     """Decide a seq that is new to a known client, as stored (1) or refused (0): where its result goes."""
-    slot = _memory_of(sides, slots, row)
+    slot = _memory_of(sides, slots, row, client_seq)
     if client_seq > as_int64(clients[row, HIGHEST_SEEN]):
         _raise_highest(clients, sides, slots, row, slot, client_seq)
     if stored != 0:
@@ -281,7 +296,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     decisions = as_int64(slots[sentinel, SLOT_DECISIONS]) + 1
     slots[sentinel, SLOT_DECISIONS] = decisions
     sides[row, SIDE_DECIDED_AT] = decisions
-    return slot * WINDOW + (client_seq & (WINDOW - 1))
+    return result_place(slots, slot, client_seq)
 
 
 @kernel(int64(int64, _words, _words, int64), counted=False)
@@ -308,14 +323,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
     return seq - first
 
 
-@kernel(
-    int64(
-        *(uint64, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64),
-    ),
-    counted=False,
-)
+@kernel(int64(uint64, int64, *_window, _results, int64), counted=False)
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
@@ -379,14 +387,7 @@ def skip_to(
     return CHECK_NEW
 
 
-@kernel(
-    void(
-        *(_batches, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64_out),
-    ),
-    counted=False,
-)
+@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
 def check_many(
     batches: Rows,
     count: int,
@@ -412,14 +413,7 @@ def check_many(
         )
 
 
-@kernel(
-    void(
-        *(_batches, int64),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results),
-        *(_results, int64_out),
-    ),
-    counted=False,
-)
+@kernel(void(_batches, int64, *_window, _results, int64_out), counted=False)
 def decide_many(
     batches: Rows,
     count: int,

@@ -211,7 +211,8 @@ class OrderWorker:
         share = max(1, self._settings.drain_refs // len(self._queues))
         for queue in self._queues:
             self._drain(queue, share, gap_now)
-        if self._paused_at is None:
+        # Without anything held there is no gap, and a kernel costs more to call than this is to ask.
+        if self.held and self._paused_at is None:
             self._expire(gap_now)
         return written + self._write()
 

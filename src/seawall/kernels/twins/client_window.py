@@ -27,6 +27,7 @@ from seawall.kernels.client_window import (
     SLOT_HAND,
     SLOT_OWNER,
     SLOT_SPARED,
+    SLOT_TURN,
     STATUS_STORED,
     WINDOW,
     Rows,
@@ -135,12 +136,22 @@ def next_memory(slots: Words, slot: int) -> int:
     return (slot + 1) % (len(slots) - 1)
 
 
+def first_result(slot: int) -> int:
+    """Two results are one line: the first of a memory is one line behind that of the memory before it, all round."""
+    return 2 * slot % WINDOW
+
+
+def result_place(slots: Words, slot: int, seq: int) -> int:
+    """The seq turned, among the 256 of the memory."""
+    return slot * WINDOW + (seq + int(slots[slot, SLOT_TURN])) % WINDOW
+
+
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
     """The place among the 256 of the client's memory, if the memory knows the seq."""
     slot = own_memory(sides, slots, row)
     if slot == ABSENT or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
         return ABSENT
-    return slot * WINDOW + client_seq % WINDOW
+    return result_place(slots, slot, client_seq)
 
 
 def check_batch(
@@ -175,7 +186,7 @@ def check_batch(
     return code
 
 
-def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
+def _take_slot(client: _Client, seq: int, sides: Words, slots: Words) -> int:
     """The client's memory, which is spared then, or the first from the hand on that is not."""
     if client.slot is not None:
         slots[client.slot, SLOT_SPARED] = 1
@@ -189,6 +200,7 @@ def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
     slots[-1, SLOT_HAND] = (slot + 1) % count
     sides[client.row, SIDE_MEMORY] = slot + 1
     slots[slot, SLOT_OWNER] = client.row + 1
+    slots[slot, SLOT_TURN] = (first_result(slot) - seq) % WINDOW
     client.slot = slot
     return slot
 
@@ -196,7 +208,7 @@ def _take_slot(client: _Client, sides: Words, slots: Words) -> int:
 def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
     """Decide a new seq, and count the decision."""
     client = _Client.read(row, clients, sides, slots)
-    slot = _take_slot(client, sides, slots)
+    slot = _take_slot(client, client_seq, sides, slots)
     client.raise_highest(client_seq)
     (client.stored if stored else client.refused).add(client_seq)
     client.known.add(client_seq)
@@ -205,7 +217,7 @@ def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots
     decisions = int(slots[-1, SLOT_DECISIONS]) + 1
     slots[-1, SLOT_DECISIONS] = decisions
     sides[row, SIDE_DECIDED_AT] = decisions
-    return slot * WINDOW + client_seq % WINDOW
+    return result_place(slots, slot, client_seq)
 
 
 def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
