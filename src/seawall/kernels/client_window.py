@@ -13,8 +13,9 @@ hand points at; one whose client was decided again since the hand came by is spa
 memory: it has the hand, and counts decisions.
 
 The result of a seq is at seq + turn mod 256. A memory that changes hands is turned so that the seq it begins with is on
-a line of the memory's own: clients that come and go touch one line of each memory, a small part of all of it. From memory to memory that line is the next one, because lines that are whole memories
-apart would all belong into the same few places of a cache.
+a line of the memory's own: clients that come and go touch one line of each memory, a small part of all of it. From
+memory to memory that line is the next one, because lines that are whole memories apart would all belong into the same
+few places of a cache.
 
 A client whose memory was taken is not told, for that would be one more line from afar: a memory belongs to a client
 only where each names the other (INV-MEMORY-MUTUAL).
