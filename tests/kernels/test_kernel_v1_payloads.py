@@ -41,6 +41,12 @@ def gathered(buffer: Any, rows: Any, first: int = 0, records_max: int = 100, siz
     return results[0]
 
 
+def opaque(buffer: Any, rows: Any, first: int = 0, size_max: int = 100) -> int:
+    counts = {int(module.count_opaque_payloads(buffer, rows, first, size_max)) for module in (kernel, twin)}
+    assert len(counts) == 1
+    return counts.pop()
+
+
 payload = st.one_of(
     st.binary(max_size=12),
     st.lists(st.builds(plain, st.binary(max_size=4), st.sampled_from([0, 1, 0x7F, 0xFF])), max_size=4).map(b"".join),
@@ -66,6 +72,7 @@ def test_it_equals_its_twin_whatever_the_frames_hold(
 ) -> None:
     each = [encode_frame(flags, data, topic_id=topic_id) for data, flags, topic_id in made]
     gathered(*received(*each), size=size, records_max=records_max)
+    opaque(*received(*each), size_max=size)
 
 
 def test_a_run_ends_where_something_else_begins() -> None:
@@ -82,3 +89,17 @@ def test_a_run_ends_where_something_else_begins() -> None:
     assert [gathered(buffer, rows, first)[0] for first in range(1, 6)] == [1, 1, 0, 0, 0]
     assert gathered(buffer, rows, records_max=2) == (1, one, 1)
     assert gathered(buffer, rows, size=len(one + two) - 1) == (1, one, 1)
+
+
+def test_opaque_payloads_of_one_topic_are_counted() -> None:
+    buffer, rows = received(
+        encode_frame(4, b"ab", topic_id=1),
+        encode_frame(0, b"cde", topic_id=1),
+        encode_frame(4, plain(b"record"), topic_id=1),
+        encode_frame(4, b"f", topic_id=1),
+        encode_frame(4, b"g", topic_id=2),
+        encode_frame(5, b"h", topic_id=2),
+        encode_frame(4, b"", topic_id=2),
+    )
+    assert [opaque(buffer, rows, first) for first in range(7)] == [2, 1, 0, 1, 1, 0, 0]
+    assert [opaque(buffer, rows, 0, size) for size in (1, 2, 4, 5)] == [0, 1, 1, 2]

@@ -18,6 +18,8 @@ from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
 SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
 
 
@@ -41,6 +43,8 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
+        # Nothing is published to the ring of the network here.
+        log.on_answers = _no_answers
         service = Lwp1Service(log, TopicCommands(log), access=access, past_end=past_end)
         listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
         try:
@@ -52,7 +56,12 @@ async def serving(
             await asyncio.sleep(0)
 
 
+def _no_answers() -> None:
+    return
+
+
 def served(
+    loop_factory: LoopFactory | None,
     path: Path,
     work: Callable[[Served], Awaitable[None]],
     *,
@@ -61,11 +70,12 @@ def served(
     bounds: ConnectionLimits | None = None,
     connections_max: int = 100,
 ) -> None:
-    """Run a coroutine against a server."""
+    """Run a coroutine against a server, on a loop of one kind."""
 
     async def main() -> None:
         options = serving(path, access=access, past_end=past_end, bounds=bounds, connections_max=connections_max)
         async with options as server:
             await work(server)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())

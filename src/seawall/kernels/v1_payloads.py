@@ -1,9 +1,9 @@
-"""Payloads of version 1 frames, gathered into one block: a run of small ingest frames is stored as one batch.
+"""Payloads of version 1 frames: which ones become one block together, and which ones batches of their own.
 
 A payload that is exactly a run of records, `[type u8][length u32][value]` each and a type FF of length 0 only, keeps
 its bytes and its boundaries wherever its records are stored; so payloads of one topic, one behind the other, are one
 block. Everything else ends the run: another topic, other flags, an empty payload, and one that is no run of records,
-which has to stay a unit of its own.
+which has to stay a unit of its own: an opaque one.
 
 INV-PAYLOAD-BOUNDS: no byte outside a frame is read and none outside `block` is written, whatever the bytes say.
 """
@@ -71,4 +71,23 @@ def gather_payloads(buffer: Bytes, rows: Rows, first: int, records_max: int, blo
         taken += 1
     state[PAYLOADS_SIZE] = size
     state[PAYLOADS_RECORDS] = records
+    return taken
+
+
+@kernel(int64(bytes_in, record_array(FRAME_ROW), int64, int64))
+def count_opaque_payloads(buffer: Bytes, rows: Rows, first: int, size_max: int) -> int:
+    """How many frames from `first` on bring opaque payloads to one topic, of at most so many bytes together."""
+    size = 0
+    taken = 0
+    topic_id = as_int64(rows[first]["topic_id"])
+    for index in range(first, rows.size):
+        row = rows[index]
+        length = as_int64(row["payload_length"])
+        if as_int64(row["topic_id"]) != topic_id or (as_int64(row["kind"]) | KIND_BATCH) != KIND_BATCH:
+            break
+        size += length
+        start = as_int64(row["at"]) + _FRAME_HEADER
+        if length == 0 or size > size_max or count_v1_records(buffer, start, start + length) != 0:
+            break
+        taken += 1
     return taken

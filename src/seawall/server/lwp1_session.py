@@ -1,6 +1,6 @@
 """Version 1 on one connection, as the published clients speak it: frames in, answers out, in the order of requests.
 
-    ingest      a run of small frames becomes one batch by one kernel call, an opaque payload a batch of its own; all
+    ingest      a run of small frames becomes one batch by one kernel call, opaque payloads batches of their own; all
                 that came in one turn of the loop goes into one commit, and their acks into one write
     control     carried out one at a time, after everything before it was answered: a fetch sees what was sent before it
     keepalive   answered at once by the same frame, within a rate: published clients answer every answer
@@ -21,14 +21,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.types import TopicId
@@ -36,6 +34,7 @@ from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_CLIENT_SEQ, NO_SESSION
 from seawall.engine.delivery import Bundle, Identity
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
+from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import Rows
 from seawall.server.access import Access, Admission
@@ -66,11 +65,13 @@ from seawall.wire.lwp1_requests import (
     parse_request,
 )
 
+_HEADER: Final = limits.FRAME_HEADER_SIZE
+
+#: Bytes of opaque payloads that are decided together.
+_OPAQUE_RUN_SIZE: Final = 256 * limits.KIB
 _OPAQUE: Final = Identity(NO_SESSION, NO_CLIENT_SEQ, 0, int(BatchFlags.OPAQUE))
-_INGEST: Final = int(V1Kind.INGEST)
 #: Flags of frames that bring no batch.
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
-_NO_IDS: Final[npt.NDArray[np.uint64]] = np.zeros(0, np.uint64)
 
 
 class Line(Protocol):
@@ -130,16 +131,18 @@ class Lwp1Service:
         self.counts[cause] += 1
 
 
-@dataclass(slots=True, eq=False)
 class _Answer:
     """What one request, or a run of ingest frames, is told; in its place among the others."""
 
-    batch_ids: npt.NDArray[np.uint64] = field(default_factory=lambda: _NO_IDS)
-    size: int = 0
-    #: Set once it is known: what goes out, or why the batch was not stored.
-    frames: bytes | None = None
-    error: Exception | None = None
-    is_decided: bool = False
+    __slots__ = ("batch_ids", "error", "frames", "is_decided", "size")
+
+    def __init__(self, batch_ids: Sequence[int] = (), size: int = 0, frames: bytes | None = None) -> None:
+        self.batch_ids = batch_ids
+        self.size = size
+        #: Frames of a command or a refusal, which are known at once; and why batches were not stored.
+        self.frames = frames
+        self.error: Exception | None = None
+        self.is_decided = frames is not None
 
 
 class Lwp1Session:
@@ -220,16 +223,18 @@ class Lwp1Session:
 
     def _take(self, buffer: Bytes, rows: Rows, first: int) -> int:
         """Take one frame or a run of them; how many, 0 if that has to wait."""
-        row = rows[first]
-        flags, length = int(row["kind"]), int(row["payload_length"])
-        batch_id = int(row["id"])
+        at, size, batch_id, _, _, length, _, topic_id, _, flags, *_ = rows[first].item()
         try:
-            kind = int(frame_kind(flags, length))
-            if kind == _INGEST:
-                return self._ingest(buffer, rows, first)
-            if kind == V1Kind.KEEPALIVE:
+            kind = frame_kind(flags, length)
+            if kind is V1Kind.INGEST:
+                topic = self._topic_of(topic_id)
+                if topic is None:
+                    return 0
+                count = self._ingest_run(buffer, rows, first, topic) or self._ingest_opaque(buffer, rows, first, topic)
+                return count or self._ingest(buffer[at + _HEADER : at + size], flags, batch_id, topic)
+            if kind is V1Kind.KEEPALIVE:
                 self._keepalives.answer()
-            elif kind == V1Kind.CONTROL:
+            elif kind is V1Kind.CONTROL:
                 self._write()
                 if self._answers:
                     # Everything before it is answered first.
@@ -237,35 +242,34 @@ class Lwp1Session:
                 error = self._admission.check(batch_id)
                 if error is not None:
                     raise error
-                self._begin(self._carry_out(parse_request(batch_id, _payload(buffer, row).tobytes())))
+                payload = buffer[at + _HEADER : at + size].tobytes()
+                self._begin(self._carry_out(parse_request(batch_id, payload)))
         except ProtocolError as error:
             self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
         return 1
 
     # --- ingest ------------------------------------------------------------------------------------------------------
 
-    def _ingest(self, buffer: Bytes, rows: Rows, first: int) -> int:
-        """Have the batches of one frame, or of a run of them, committed; how many frames were taken."""
+    def _topic_of(self, topic_id: TopicId) -> TopicState | None:
+        """The topic that a batch goes to; None if it is made first."""
         refused = self._admission.check_ingest()
         if refused is not None:
             raise refused
-        topic_id = TopicId(int(rows[first]["topic_id"]))
         topic = self._service.commands.find(topic_id)
         if topic is None:
             if topic_id != DEFAULT_TOPIC_ID:
                 raise unknown_topic(topic_id)
             self._begin_default_topic()
-            return 0
-        count = self._ingest_run(buffer, rows, first, topic)
-        if count:
-            return count
-        row = rows[first]
-        payload = plain_payload(int(row["kind"]), _payload(buffer, row).tobytes())
+        return topic
+
+    def _ingest(self, sent: Bytes, flags: int, batch_id: int, topic: TopicState) -> int:
+        """Make a batch of one payload as it was sent: of its records, or opaque."""
+        payload = plain_payload(flags, sent.tobytes())
         record_count = kernel.count_v1_records(np.frombuffer(payload, np.uint8), 0, len(payload))
-        bundle = Bundle(topic, [payload], len(payload), max(1, record_count))
+        bundle = Bundle(topic, [payload], len(payload), record_count or 1)
         if not record_count:
             bundle.identity = _OPAQUE
-        self._offer(bundle, rows["id"][first : first + 1])
+        self._offer(bundle, (batch_id,))
         return 1
 
     def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
@@ -275,11 +279,27 @@ class Lwp1Session:
         if count:
             size, record_count = gathered.tolist()
             bundle = Bundle(topic, [block[:size].tobytes()], size, record_count)
-            self._offer(bundle, rows["id"][first : first + count])
+            self._offer(bundle, rows["id"][first : first + count].tolist())
         return count
 
-    def _offer(self, bundle: Bundle, batch_ids: npt.NDArray[np.uint64]) -> None:
-        answer = _Answer(batch_ids.copy(), bundle.size)
+    def _ingest_opaque(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
+        """Have each of a run of frames that hold no records stored as it is, all of them or none."""
+        count = kernel.count_opaque_payloads(buffer, rows, first, _OPAQUE_RUN_SIZE)
+        if count:
+            memory, run = buffer.data, rows[first : first + count]
+            ends = (run["at"] + run["size"]).tolist()
+            pieces: list[ReadableBuffer] = [
+                bytes(memory[at + _HEADER : end]) for at, end in zip(run["at"].tolist(), ends, strict=True)
+            ]
+            bundle = Bundle(topic, pieces, sum(map(len, pieces)), count)
+            bundle.identity = _OPAQUE
+            if count > 1:
+                bundle.counts = [1] * count
+            self._offer(bundle, run["id"].tolist())
+        return count
+
+    def _offer(self, bundle: Bundle, batch_ids: Sequence[int]) -> None:
+        answer = _Answer(batch_ids, bundle.size)
         self._answers.append(answer)
         self._unacked_frames += len(batch_ids)
         self._unacked_size += bundle.size
@@ -335,7 +355,7 @@ class Lwp1Session:
     async def _carry_out(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
         try:
-            self._answers.append(_Answer(frames=await self._answer_to(request), is_decided=True))
+            self._answers.append(_Answer(frames=await self._answer_to(request)))
         except (SeawallError, OSError) as error:
             self._refuse(refusal(error))
 
@@ -368,17 +388,27 @@ class Lwp1Session:
     def _refuse(self, error: ProtocolError, batch_id: int | None = None) -> None:
         """Say why something was refused, where its answer would have been."""
         details: dict[str, JsonValue] = {} if batch_id is None else {"batch_id": batch_id}
-        self._answers.append(_Answer(frames=_error_frame(error, details), is_decided=True))
+        self._answers.append(_Answer(frames=_error_frame(error, details)))
         self._service.count(ErrorCode(error.code).name.lower())
 
     def _write(self) -> None:
         """Write every answer that no undecided one stands before."""
         frames: list[bytes] = []
+        acked: list[int] = []
         while self._answers and self._answers[0].is_decided:
             answer = self._answers.popleft()
-            self._unacked_frames -= len(answer.batch_ids)
-            self._unacked_size -= answer.size
-            frames.append(_answer_frames(answer) if answer.frames is None else answer.frames)
+            if answer.frames is None:
+                self._unacked_frames -= len(answer.batch_ids)
+                self._unacked_size -= answer.size
+                if answer.error is None:
+                    acked += answer.batch_ids
+                    continue
+            if acked:
+                frames.append(encode_acks(acked))
+                acked = []
+            frames.append(_refusals(answer) if answer.frames is None else answer.frames)
+        if acked:
+            frames.append(encode_acks(acked))
         if frames:
             self._line.write(frames[0] if len(frames) == 1 else b"".join(frames))
         if self._last is not None and not self._answers and self._command is None:
@@ -395,23 +425,17 @@ class Lwp1Session:
         self._write()
 
 
-def _payload(buffer: Bytes, row: np.void) -> Bytes:
-    at = int(row["at"])
-    return buffer[at + limits.FRAME_HEADER_SIZE : at + int(row["size"])]
-
-
 def _frames(reply: Reply | FetchReply) -> bytes:
     if isinstance(reply, FetchReply):
         return b"".join(encode_fetch_reply(reply))
     return encode_reply(reply)
 
 
-def _answer_frames(answer: _Answer) -> bytes:
-    """Acks, or one error in the place of each."""
-    if answer.error is None:
-        return encode_acks(answer.batch_ids)
+def _refusals(answer: _Answer) -> bytes:
+    """One error in the place of each ack."""
+    assert answer.error is not None
     refused = refusal(answer.error)
-    return b"".join(_error_frame(refused, {"batch_id": batch_id}) for batch_id in answer.batch_ids.tolist())
+    return b"".join(_error_frame(refused, {"batch_id": batch_id}) for batch_id in answer.batch_ids)
 
 
 def _error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:

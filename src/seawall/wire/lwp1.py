@@ -22,11 +22,11 @@ This module must not know topics, queues or the order of answers.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from seawall.core.types import TimestampNs, TopicId
 from seawall.errors import CorruptionError, InvalidInputError
@@ -37,7 +37,14 @@ from seawall.wire.frames import FrameHeader, encode_header_v1
 from seawall.wire.lwp1_replies import FetchReply, Reply
 from seawall.wire.lwp1_requests import Request
 
-_REFUSED_FLAGS: Final = V1Flags.ENCRYPTED | V1Flags.RESERVED
+#: As plain numbers: every frame is held against them, and operations on flags of an enumeration are slow.
+_REFUSED_FLAGS: Final = int(V1Flags.ENCRYPTED | V1Flags.RESERVED)
+_CONTROL: Final = int(V1Flags.CONTROL)
+_KEEPALIVE: Final = int(V1Flags.KEEPALIVE)
+_ACKNOWLEDGES: Final = int(V1Flags.ACK)
+_BACKPRESSURE: Final = int(V1Flags.BACKPRESSURE)
+_BATCH: Final = int(V1Flags.BATCH)
+_LZ4: Final = int(V1Flags.LZ4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +61,15 @@ def frame_kind(flags: int, payload_length: int) -> V1Kind:
     """What a frame is, by the precedence of its flags; encrypted and reserved flags are refused on every kind."""
     if flags & _REFUSED_FLAGS:
         raise malformed(f"flags {flags:#04x}: encryption and the reserved bit are not supported")
-    if flags & V1Flags.CONTROL:
+    if flags & _CONTROL:
         return V1Kind.CONTROL
-    if flags & V1Flags.KEEPALIVE:
+    if flags & _KEEPALIVE:
         return V1Kind.KEEPALIVE
-    if flags & V1Flags.ACK:
+    if flags & _ACKNOWLEDGES:
         return V1Kind.ACK
-    if flags & V1Flags.BACKPRESSURE:
+    if flags & _BACKPRESSURE:
         return V1Kind.BACKPRESSURE
-    return V1Kind.INGEST if flags & V1Flags.BATCH or payload_length else V1Kind.IGNORED
+    return V1Kind.INGEST if flags & _BATCH or payload_length else V1Kind.IGNORED
 
 
 def parse_ingest(header: FrameHeader, payload: Buffer) -> Ingest:
@@ -72,7 +79,7 @@ def parse_ingest(header: FrameHeader, payload: Buffer) -> Ingest:
 
 def plain_payload(flags: int, payload: Buffer) -> Buffer:
     """What an ingest frame with these flags brings: at least one byte. A bad LZ4 block and an empty one are refused."""
-    if flags & V1Flags.LZ4:
+    if flags & _LZ4:
         try:
             payload = decompress_v1(payload)
         except CorruptionError as error:
@@ -147,10 +154,12 @@ def encode_ack(batch_id: int) -> bytes:
     return encode_frame(V1Flags.ACK, batch_id=batch_id)
 
 
-def encode_acks(batch_ids: npt.NDArray[np.uint64]) -> bytes:
+def encode_acks(batch_ids: Sequence[int]) -> bytes:
     """The acks of many ingest frames, back to back, in their order."""
+    if len(batch_ids) == 1:
+        return encode_ack(batch_ids[0])
     acks = np.tile(_ACK, (len(batch_ids), 1))
-    acks[:, _ID_AT : _ID_AT + 8] = batch_ids.astype("<u8").view(np.uint8).reshape(-1, 8)
+    acks[:, _ID_AT : _ID_AT + 8] = np.array(batch_ids, "<u8").view(np.uint8).reshape(-1, 8)
     return acks.tobytes()
 
 

@@ -44,3 +44,15 @@ def gather_payloads(buffer: Bytes, rows: Rows, first: int, records_max: int, blo
     block[: len(joined)] = np.frombuffer(joined, np.uint8)
     state[PAYLOADS_SIZE], state[PAYLOADS_RECORDS] = len(joined), records
     return len(payloads)
+
+
+def count_opaque_payloads(buffer: Bytes, rows: Rows, first: int, size_max: int) -> int:
+    """How many frames in a row bring opaque payloads to one topic."""
+    taken = size = 0
+    for at, _, _, _, _, length, _, topic_id, _, kind, _, _ in rows[first:].tolist():
+        size += length
+        is_opaque = length and not count_v1_records(buffer, at + 44, at + 44 + length)
+        if topic_id != rows[first]["topic_id"] or kind not in (0, 4) or not is_opaque or size > size_max:
+            break
+        taken += 1
+    return taken
