@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError
@@ -68,7 +69,7 @@ class Publishing:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "is_waiting", "owner"),
+        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
         *("publisher", "session_epoch", "window_batches", "window_bytes"),
     )
 
@@ -97,8 +98,6 @@ class Publishing:
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
-        #: Whether batches wait for room.
-        self.is_waiting = False
 
     @property
     def undecided(self) -> int:
@@ -157,8 +156,11 @@ class Ingest:
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
         self._unsent: set[Publishing] = set()
+        #: Connections with batches that wait for room, in their window or in the ring.
+        self._waiting: set[Publishing] = set()
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
+        log.living_clients = self._clients
 
     def begin(
         self,
@@ -179,15 +181,27 @@ class Ingest:
         self._publishing[made.owner] = made
         return made
 
+    def begin_sessionless(self, publisher: Publisher, kind: type[Publishing]) -> Publishing:
+        """A connection may publish that has no session: its client id is its own."""
+        self._owners += 1
+        client_id = synthetic_client_id(self._owners)
+        made = kind(publisher, self._owners, client_id, SessionEpoch(0), 0, 0, 0)
+        self._publishing[made.owner] = made
+        return made
+
     def end(self, publishing: Publishing) -> None:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
+        self._waiting.discard(publishing)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told."""
         for publishing in list(self._publishing.values()):
             publishing.publisher.fail(error)
+
+    def _clients(self) -> set[ClientId]:
+        return {publishing.client_id for publishing in self._publishing.values()}
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
@@ -199,10 +213,10 @@ class Ingest:
         given = rows.size
         rows = rows[: max(0, publishing.room)]
         if not rows.size:
-            publishing.is_waiting = True
+            self._waiting.add(publishing)
             return 0
         verdicts = self._verdicts[: rows.size]
-        log, rules = self._log, self._log.rules
+        rules = self._log.rules
         others = arriving.judge_batches(
             *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
@@ -214,6 +228,27 @@ class Ingest:
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
+        handled = self._publish(publishing, buffer, rows, verdicts)
+        if broken is not None and handled == rows.size:
+            raise ProtocolError(
+                f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
+            )
+        if handled < given:
+            self._waiting.add(publishing)
+        return handled
+
+    def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+        """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
+        verdicts = self._verdicts[: rows.size]
+        verdicts[:] = arriving.TAKEN
+        handled = self._publish(publishing, buffer, rows, verdicts)
+        if handled < rows.size:
+            self._waiting.add(publishing)
+        return handled
+
+    def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+        """Publish batches that were judged, as many as have room; how many were handled."""
+        log, rules = self._log, self._log.rules
         if log.is_refusing:
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
         arrived = log.ring.publish_judged(buffer, rows, verdicts, publishing.owner, rules.orders, rules.levels)
@@ -221,11 +256,6 @@ class Ingest:
             self._keep(publishing, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:
             log.kick()
-        if broken is not None and arrived.rows == rows.size:
-            raise ProtocolError(
-                f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
-            )
-        publishing.is_waiting = arrived.rows < given
         return arrived.rows
 
     def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
@@ -285,10 +315,9 @@ class Ingest:
         for publishing in told | self._unsent:
             publishing.flush()
         self._unsent.clear()
-        for publishing in list(self._publishing.values()):
-            if publishing.is_waiting and publishing.room > 0:
-                publishing.is_waiting = False
-                publishing.publisher.go_on()
+        for publishing in [each for each in self._waiting if each.room > 0]:
+            self._waiting.discard(publishing)
+            publishing.publisher.go_on()
 
     def _flush_unsent(self) -> None:
         unsent, self._unsent = self._unsent, set()
