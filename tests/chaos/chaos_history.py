@@ -149,7 +149,8 @@ def _judge_reader(read: Read, items: list[ReadItem]) -> list[str]:
     due = [(item.seq if read.has_seqs else 0, item.mark) for item in items if item.mark]
     for place, (mine, theirs) in enumerate(zip(got, due, strict=False)):
         if mine != theirs:
-            return [*found, f"record {place} it read is {mine}, stored is {theirs}"]
+            where = due.index(mine) if mine in due else "nowhere"
+            return [*found, f"record {place} it read is {mine}, stored is {theirs}; that stands at {where}"]
     if len(got) > len(due):
         found.append(f"it read {len(got)} records, stored are {len(due)}")
     elif read.is_whole and len(got) < len(due):
