@@ -71,6 +71,11 @@ class Outgoing:
         self.first_error: Exception | None = None
 
     @property
+    def is_gathering(self) -> bool:
+        """Whether there is something that more may join."""
+        return self._gathering is not None
+
+    @property
     def is_empty(self) -> bool:
         """Whether everything is decided."""
         return not self.size
@@ -85,6 +90,17 @@ class Outgoing:
         """All numbers below are decided or free."""
         first = next(iter(self._numbered), int(self.next_seq))
         return ClientSeq(min(first, *self._out_of_line) if self._out_of_line else first)
+
+    @property
+    def lowest_unused(self) -> ClientSeq:
+        """All numbers below are decided: where the server is too, unless it has lost something."""
+        lowest = self.lowest_undecided
+        return min(lowest, self._free[0]) if self._free else lowest
+
+    def allow(self, batches: int, size: int) -> None:
+        """The server grants this window; beyond that of a session it could not tell repetitions any more."""
+        self.window_batches = max(1, min(batches, SESSION_WINDOW_BATCHES))
+        self.window_bytes = size
 
     # --- handing in ------------------------------------------------------------------------------------------------
 
@@ -204,7 +220,7 @@ class Outgoing:
             return True
         number = self._free[0] if self._free else self.next_seq
         return (
-            number < self.lowest_undecided + self.window_batches
+            number < self.lowest_unused + self.window_batches
             and numbered < self.window_batches
             and self._sent_size + batch.size <= self.window_bytes
         )

@@ -97,6 +97,10 @@ class PublisherOptions:
         return blocks, sum(len(block.block) for block in blocks)
 
 
+#: Those of `publish`, which waits for each call.
+LONE: Final = PublisherOptions()
+
+
 class RemotePublisher:
     """Publishes to one topic. Threads may share it."""
 

@@ -9,8 +9,8 @@ Others that wait are woken when something was decided. So a lone publisher sends
 another thread.
 
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
-is sent again under its number. If no server is found for as long as the target's patience lasts, everything under way
-fails: what was sent is of unknown fate, what was not did not happen.
+is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
+before its connection is lost, everything under way fails: what was sent is of unknown fate, the rest did not happen.
 
 INV-SENDER-LEADER: connections are opened, read and closed by the leader only; sending needs the lock.
 """
@@ -61,10 +61,8 @@ class Sender:
         self._backoff = Backoff()
         self._pressure = Backoff()
         self._connect_after_ns = 0
-        #: Since when there is no connection; 0 while there is one.
+        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
         self._alone_since_ns = self._clock.monotonic_ns()
-        #: Why the last connection was lost.
-        self._last_loss: Exception | None = None
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
 
@@ -146,7 +144,8 @@ class Sender:
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
         """Wait until a delivery is decided; false if that takes too long."""
-        self.seal()
+        if self._outgoing.is_gathering:
+            self.seal()
         return self._wait_until(lambda: delivery.done, timeout_s)
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
@@ -284,8 +283,10 @@ class Sender:
         header = frame.header
         if header.kind == Kind.ACK:
             outgoing = self._outgoing
-            outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
+            self._alone_since_ns = 0
+            outgoing.allow(*ack_window(frame.payload))
             worst = outgoing.acked(ack_rows(frame.payload))
+            self._backoff.succeeded()
             if outgoing.decided:
                 self._pressure.succeeded()
             if worst is AckStatus.RETRY:
@@ -325,9 +326,9 @@ class Sender:
         try:
             if connection is not None and self._session.is_granted(connection.welcome):
                 self._connections.append(connection)
-                self._alone_since_ns = 0
+                if self._outgoing.is_empty:
+                    self._alone_since_ns = 0
                 self._connect_after_ns = 0
-                self._backoff.succeeded()
                 return
         except FencedError as error:
             problem = error
@@ -353,11 +354,13 @@ class Sender:
         self._connections.remove(connection)
         connection.close()
         self._outgoing.lost(connection)
+        now_ns = self._clock.monotonic_ns()
         if not self._connections and not self._alone_since_ns:
-            self._alone_since_ns = self._clock.monotonic_ns()
+            self._alone_since_ns = now_ns
         if self._connect_after_ns == 0:
-            self._connect_after_ns = self._clock.monotonic_ns() + self._backoff.pause_ns()
-        self._last_loss = error
+            self._connect_after_ns = now_ns + self._backoff.pause_ns()
+        if not self._connections:
+            self._judge(error, connection.address)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error
