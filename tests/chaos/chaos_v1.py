@@ -156,6 +156,7 @@ class V1Reader(V1Worker, ReadingWorker):
             self.read.items.append(ReadItem(0, mark_of(payload[at + 5 : at + 5 + size])))
             at += 5 + size
         assert at == len(payload), "a reply ends with a whole record"
+        assert following - self._offset >= length, f"{length} bytes from {self._offset} on end behind {following}"
         self._offset = following
         if not length:
             time.sleep(0.02)
