@@ -1,4 +1,4 @@
-"""Payloads of version 1 frames gathered into one block: kernel, twin and the codec's own rule agree."""
+"""Batches of version 1 payloads: kernel, twin and the codecs agree on every byte."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from seawall.kernels import frames, jit
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.twins import v1_payloads as twin
+from seawall.limits import BATCH_RECORDS_MAX
+from seawall.wire.batches import BatchHeader, iter_batches
 from seawall.wire.lwp1 import encode_frame
 from seawall.wire.records import v1_record_count
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
+CLIENT = -(1 << 63) + 5
 
 
 def plain(value: bytes, record_type: int = 1) -> bytes:
@@ -31,20 +34,25 @@ def received(*made: bytes) -> tuple[Any, Any]:
     return buffer, rows[: len(made)]
 
 
-def gathered(buffer: Any, rows: Any, first: int = 0, records_max: int = 100, size: int = 100) -> tuple[int, bytes, int]:
+def batches(
+    buffer: Any, rows: Any, first: int = 0, *, joined: int = 100, size: int = 2_000, room: int = 20
+) -> list[tuple[BatchHeader, bytes, int]]:
+    """Header and block of each batch that is made, and how many frames it was made of."""
     results = []
     for module in (kernel, twin):
-        block, state = np.zeros(size, np.uint8), np.zeros(kernel.PAYLOADS_STATE, np.int64)
-        taken = module.gather_payloads(buffer, rows, first, records_max, block, state)
-        results.append((int(taken), block[: state[0]].tobytes(), int(state[1])))
+        out, out_rows = np.zeros(size, np.uint8), np.zeros(room, frames.FRAME_ROW)
+        counts = np.zeros(room, np.int64)
+        made = int(module.make_batches(buffer, rows, first, 9, CLIENT, 3, joined, out, out_rows, counts))
+        used = int(out_rows["size"][:made].sum())
+        results.append((made, out[:used].tobytes(), out_rows[:made].tobytes(), counts[:made].tolist()))
     assert results[0] == results[1]
-    return results[0]
-
-
-def opaque(buffer: Any, rows: Any, first: int = 0, size_max: int = 100) -> int:
-    counts = {int(module.count_opaque_payloads(buffer, rows, first, size_max)) for module in (kernel, twin)}
-    assert len(counts) == 1
-    return counts.pop()
+    made, data, row_bytes, frame_counts = results[0]
+    found = [(header, bytes(block)) for header, block in iter_batches(data)]
+    out_rows = np.frombuffer(row_bytes, frames.FRAME_ROW)
+    assert [header.size for header, _ in found] == out_rows["size"].tolist()
+    assert [header.client_seq for header, _ in found] == out_rows["id"].tolist() == list(range(3, 3 + made))
+    assert [header.record_count for header, _ in found] == out_rows["record_count"].tolist()
+    return [(header, block, count) for (header, block), count in zip(found, frame_counts, strict=True)]
 
 
 payload = st.one_of(
@@ -65,41 +73,47 @@ def test_records_are_counted_as_the_codec_does(data: bytes) -> None:
 @given(
     st.lists(st.tuples(payload, st.sampled_from([0, 4, 4, 5, 0x20]), st.integers(1, 2)), min_size=1, max_size=6),
     st.integers(0, 40),
-    st.integers(1, 5),
+    st.integers(0, 500),
+    st.integers(0, 4),
 )
 def test_it_equals_its_twin_whatever_the_frames_hold(
-    made: list[tuple[bytes, int, int]], size: int, records_max: int
+    made: list[tuple[bytes, int, int]], joined: int, size: int, room: int
 ) -> None:
     each = [encode_frame(flags, data, topic_id=topic_id) for data, flags, topic_id in made]
-    gathered(*received(*each), size=size, records_max=records_max)
-    opaque(*received(*each), size_max=size)
+    found = batches(*received(*each), joined=joined, size=size, room=room)
+    taken = sum(count for _, _, count in found)
+    assert b"".join(block for _, block, _ in found) == b"".join(data for data, _, _ in made[:taken])
 
 
-def test_a_run_ends_where_something_else_begins() -> None:
+def test_records_are_joined_and_opaque_payloads_stay_alone() -> None:
     one, two = plain(b"a"), plain(b"b") + plain(b"c")
     buffer, rows = received(
         encode_frame(4, one, topic_id=1),
         encode_frame(0, two, topic_id=1),
+        encode_frame(4, b"opaque", topic_id=1),
+        encode_frame(4, b"!", topic_id=1),
+        encode_frame(4, one, topic_id=1),
         encode_frame(4, one, topic_id=2),
         encode_frame(5, one, topic_id=2),
-        encode_frame(4, b"opaque", topic_id=2),
         encode_frame(4, b"", topic_id=2),
     )
-    assert gathered(buffer, rows) == (2, one + two, 3)
-    assert [gathered(buffer, rows, first)[0] for first in range(1, 6)] == [1, 1, 0, 0, 0]
-    assert gathered(buffer, rows, records_max=2) == (1, one, 1)
-    assert gathered(buffer, rows, size=len(one + two) - 1) == (1, one, 1)
+    found = batches(buffer, rows)
+    assert [(block, header.record_count, header.is_opaque, count) for header, block, count in found] == [
+        *((one + two, 3, False, 2), (b"opaque", 1, True, 1), (b"!", 1, True, 1), (one, 1, False, 1)),
+    ]
+    header = found[0][0]
+    assert (header.topic_id, header.client_id, header.session_epoch) == (9, CLIENT + (1 << 64), 0)
+    assert (header.order, header.ack_level, header.codec, header.term, header.timestamp_ns) == (0xFF, 2, 0, 0, 0)
+    assert [len(batches(buffer, rows, first)) for first in range(5, 8)] == [1, 0, 0]
+    assert [count for _, _, count in batches(buffer, rows, joined=len(one + two) - 1)] == [1, 1, 1, 1, 1]
 
 
-def test_opaque_payloads_of_one_topic_are_counted() -> None:
-    buffer, rows = received(
-        encode_frame(4, b"ab", topic_id=1),
-        encode_frame(0, b"cde", topic_id=1),
-        encode_frame(4, plain(b"record"), topic_id=1),
-        encode_frame(4, b"f", topic_id=1),
-        encode_frame(4, b"g", topic_id=2),
-        encode_frame(5, b"h", topic_id=2),
-        encode_frame(4, b"", topic_id=2),
-    )
-    assert [opaque(buffer, rows, first) for first in range(7)] == [2, 1, 0, 1, 1, 0, 0]
-    assert [opaque(buffer, rows, 0, size) for size in (1, 2, 4, 5)] == [0, 1, 1, 2]
+def test_a_run_ends_where_there_is_no_room() -> None:
+    one = plain(b"a")
+    buffer, rows = received(*(encode_frame(4, one, topic_id=1) for _ in range(4)), encode_frame(4, b"x", topic_id=1))
+    assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one))] == [4]
+    assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one) - 1)] == [3]
+    assert [count for _, _, count in batches(buffer, rows, size=96 + 4 * len(one) + 97)] == [4, 1]
+    assert [count for _, _, count in batches(buffer, rows, room=1)] == [4]
+    assert batches(buffer, rows, room=0) == batches(buffer, rows, size=100) == []
+    assert kernel.JOINED_RECORDS_MAX == BATCH_RECORDS_MAX

@@ -126,6 +126,18 @@ def test_a_session_that_shows_frames_is_not_silent() -> None:
     assert seqs(pod) == [1, 2]
 
 
+def test_a_session_that_lives_is_not_silent() -> None:
+    pod = pod_with_session()
+    pod.publish(0, ME, 2, flags=STRONG)
+    pod.step(0)
+    pod.worker.touch(ME, 900)
+    pod.worker.touch(ClientId(999), 900)
+    pod.step(1_899)
+    assert pod.worker.held == 1
+    pod.step(1_900)
+    assert seqs(pod) == [1, 2]
+
+
 def test_paused_time_does_not_count() -> None:
     pod = pod_with_session(after_gap_ns=100)
     pod.publish(0, ME, 2, flags=STRONG)

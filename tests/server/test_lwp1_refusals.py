@@ -19,7 +19,6 @@ from v1_server import LoopFactory, Served
 from v1_server import served as served_on
 
 from seawall import limits
-from seawall.engine.delivery import Bundle
 from seawall.errors import (
     CorruptionError,
     DiskFullError,
@@ -239,19 +238,12 @@ def test_what_could_not_be_stored_is_an_error_in_place_of_its_ack(
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
-        offer = server.log.offer
-
-        def refuse(bundle: Bundle) -> object:
-            assert bundle.ends is not None
-            bundle.ends[0](DiskFullError("no space left"))
-            return None
-
-        monkeypatch.setattr(server.log, "offer", refuse)
+        monkeypatch.setattr(type(server.log), "is_refusing", True)
         client.send(*(client.ingest(GOOD, topic) for _ in range(3)))
         for batch_id in (1, 2, 3):
             refused = await client.receive()
             assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": batch_id})
-        monkeypatch.setattr(server.log, "offer", offer)
+        monkeypatch.undo()
         await client.publish(topic, GOOD)
         await client.close()
 
@@ -286,7 +278,7 @@ def test_a_full_topic_refuses_and_says_so(served: Serve, tmp_path: Path) -> None
         await client.publish(info.topic_id, GOOD)
         client.send(client.ingest(GOOD, info.topic_id))
         refused = await client.receive()
-        assert (refused.error, refused.document["details"]) == (0x31, {"batch_id": 3})
+        assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": 3})
         await client.close()
 
     served(tmp_path, work)

@@ -12,6 +12,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB, MIB
 from seawall.server.access import Access
+from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp1_reading import PastEnd
 from seawall.server.lwp1_session import Lwp1Service
@@ -43,9 +44,9 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
-        # Nothing is published to the ring of the network here.
-        log.on_answers = _no_answers
-        service = Lwp1Service(log, TopicCommands(log), access=access, past_end=past_end)
+        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+        log.on_failed = ingest.fail
+        service = Lwp1Service(log, ingest, TopicCommands(log), access=access, past_end=past_end)
         listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
         try:
             yield Served(log, service, listener, await listener.listen("127.0.0.1", 0))
@@ -54,10 +55,6 @@ async def serving(
             for connection in list(listener.connections):
                 connection.abort()
             await asyncio.sleep(0)
-
-
-def _no_answers() -> None:
-    return
 
 
 def served(

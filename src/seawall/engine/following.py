@@ -131,7 +131,8 @@ class Follower:
             )
         self._parts = parts
         self._hooks = parts.hooks
-        self._commit_size_max = commit_size_max
+        #: Bytes that one commit may take in the log.
+        self.commit_size_max = commit_size_max
         self._mask = goi_entries - 1
         self._blog_size = blog_size
         #: The newest term of any entry that may come.
@@ -172,7 +173,7 @@ class Follower:
         with self._hooks.preparing():
             now = self._parts.clock.wall_ns()
             rings = (entries, sides, self._mask)
-            look = look_at(self._parts.catalog, *rings, first_position, count, self._commit_size_max)
+            look = look_at(self._parts.catalog, *rings, first_position, count, self.commit_size_max)
             needs = [
                 (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
                 for share in look.shares

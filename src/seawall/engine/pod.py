@@ -165,7 +165,8 @@ class Pod:
         taken = [(topic, need) for topic, need in arrived if self._committer.takes(topic, need, TimestampNs(now))]
         try:
             if appends or arrived:
-                self._follower.reserve(needs + taken, logged + arrived_logged)
+                # What has arrived may take several commits: the first has to have room, the others look for theirs.
+                self._follower.reserve(needs + taken, logged + min(arrived_logged, self._follower.commit_size_max))
         except (CallerError, RetryableError) as error:
             for append in appends:
                 append.error = error

@@ -15,7 +15,7 @@ A crash takes what was not acked. This module must not know connections, sockets
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -32,6 +32,7 @@ from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
 from seawall.fabric.records import Records
+from seawall.io.clocks import OsClock
 from seawall.sequencer.client_window import ClientState
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonValue
@@ -56,6 +57,8 @@ class ServedLog(AsyncLog):
         super().__init__(path, settings, config, brokers=brokers, networks=1)
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
+        #: Whose sessions live, whether they send batches or not.
+        self.living_clients: Callable[[], Iterable[ClientId]] = tuple
         self._is_poked = False
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
@@ -236,9 +239,13 @@ class ServedLog(AsyncLog):
     def _step(self) -> None:
         """Look after what only time decides."""
         self._timer = self._loop.call_later(_STEP_S, self._step)
-        if self._driver is not None and not self._store.is_failed and (self._pod.held or self._pod.is_stuck):
-            self._is_poked = True
-            self._driver.wake()
+        if self._driver is None or self._store.is_failed or not (self._pod.held or self._pod.is_stuck):
+            return
+        now_ns = OsClock().monotonic_ns()
+        for client_id in self.living_clients():
+            self._pod.sequencer.touch(client_id, now_ns)
+        self._is_poked = True
+        self._driver.wake()
 
 
 def _nothing(*_: object) -> None:

@@ -38,6 +38,11 @@ class TopicRules:
         self.orders[topic.topic_id] = int(topic.config.order)
         self.levels[topic.topic_id] = int(topic.config.ack_level)
 
+    def require(self, topic: TopicState) -> None:
+        """Learn of a topic that was found elsewhere, if it is new: whoever created it may be about to tell."""
+        if topic.topic_id >= len(self.orders) or self.orders[topic.topic_id] == NO_TOPIC:
+            self.learn(topic)
+
     def forget(self, topic_id: TopicId) -> None:
         """A topic is gone."""
         self.orders[topic_id] = NO_TOPIC

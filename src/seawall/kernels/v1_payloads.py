@@ -1,32 +1,42 @@
-"""Payloads of version 1 frames: which ones become one block together, and which ones batches of their own.
+"""Payloads of version 1 frames become batches: header, block and both checksums, as if a publisher had sent them.
 
 A payload that is exactly a run of records, `[type u8][length u32][value]` each and a type FF of length 0 only, keeps
-its bytes and its boundaries wherever its records are stored; so payloads of one topic, one behind the other, are one
-block. Everything else ends the run: another topic, other flags, an empty payload, and one that is no run of records,
-which has to stay a unit of its own: an opaque one.
+its bytes and its boundaries wherever its records are stored; so such payloads of one topic, one behind the other, are
+one batch, up to a bound. What is no run of records has to stay a unit of its own: it becomes an opaque batch.
 
-INV-PAYLOAD-BOUNDS: no byte outside a frame is read and none outside `block` is written, whatever the bytes say.
+`wire/batches.py` has the table of the header. Order is the topic's, the ack waits for durability, the client is one
+without a session.
+
+INV-PAYLOAD-BOUNDS: no byte outside a frame is read and none outside `out` is written, whatever the bytes say.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.blocks import TYPE_EXTENDED
-from seawall.kernels.frames import FRAME_ROW, KIND_BATCH, Rows
-from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
-from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u32
+from seawall.kernels.checksum import crc32c
+from seawall.kernels.frames import FRAME_ROW, KIND_BATCH, MAGIC, Rows
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
+from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u32, store_u32, store_u64
 
-Integers = npt.NDArray[np.int64]
+Integers: TypeAlias = npt.NDArray[np.int64]
 
-#: Places in `state`, out: bytes of the block, and records in it.
-PAYLOADS_SIZE = 0
-PAYLOADS_RECORDS = 1
-PAYLOADS_STATE = 2
+#: Records of several payloads in one batch at the most; the same as `limits.BATCH_RECORDS_MAX`.
+JOINED_RECORDS_MAX = 65_536
 
 _FRAME_HEADER = 44
+_HEADER = 96
+_PROLOGUE = 52
 _RECORD_HEADER = 5
+#: Version 2, kind BATCH, as bytes 4 to 7 of a header.
+_VERSION_AND_KIND = 0x0402
+_ORDER_OF_TOPIC = 0xFF
+_LEVEL_DURABLE = 2
+_FLAG_OPAQUE = 2
 
 
 @kernel(int64(bytes_in, int64, int64))
@@ -43,51 +53,106 @@ def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
     return count if at == end else 0
 
 
-@kernel(int64(bytes_in, record_array(FRAME_ROW), int64, int64, bytes_out, int64_out))
-def gather_payloads(buffer: Bytes, rows: Rows, first: int, records_max: int, block: Bytes, state: Integers) -> int:
-    """Put the payloads of a run of frames from `first` on into `block`; how many frames that were, maybe none.
+@kernel(void(bytes_out, int64, int64, int64, int64, int64, int64, int64))
+def _write_header(
+    out: Bytes, at: int, length: int, records: int, flags: int, topic_id: int, client_id: int, client_seq: int
+) -> None:
+    """The header of a batch whose block of `length` bytes stands behind it."""
+    store_u32(out, at, MAGIC)
+    store_u32(out, at + 4, _VERSION_AND_KIND)
+    store_u64(out, at + 12, client_seq)
+    store_u64(out, at + 20, 0)
+    store_u32(out, at + 28, records)
+    store_u32(out, at + 32, _PROLOGUE + length)
+    store_u32(out, at + 36, crc32c(out, at + _HEADER, at + _HEADER + length, 0))
+    store_u32(out, at + 40, topic_id)
+    store_u32(out, at + 44, 0)
+    store_u64(out, at + 48, client_id)
+    for word in range(at + 56, at + 80, 8):
+        store_u64(out, word, 0)
+    store_u32(out, at + 80, length)
+    store_u64(out, at + 84, 0)
+    store_u32(out, at + 92, _ORDER_OF_TOPIC | _LEVEL_DURABLE << 8 | flags << 24)
+    store_u32(out, at + 8, crc32c(out, at + 12, at + _HEADER, crc32c(out, at, at + 8, 0)))
 
-    The run ends before the frame whose payload the block has no room for, or whose records would be more than
-    `records_max` with those before it.
+
+@kernel(
+    int64(
+        bytes_in,
+        record_array(FRAME_ROW),
+        int64,
+        int64,
+        int64,
+        int64,
+        int64,
+        bytes_out,
+        record_array(FRAME_ROW),
+        int64_out,
+    )
+)
+def make_batches(
+    buffer: Bytes,
+    rows: Rows,
+    first: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    joined_size_max: int,
+    out: Bytes,
+    out_rows: Rows,
+    frame_counts: Integers,
+) -> int:
+    """Make batches of a run of ingest frames from `first` on, back to back in `out`; returns how many.
+
+    The run ends before a frame of another topic, with other flags or an empty payload, and where there is no room for
+    what it brings. Batches are numbered from `client_seq` on; payloads are joined to blocks of at most
+    `joined_size_max` bytes. Each batch has a row, and in `frame_counts` the number of frames it was made of.
     """
-    size = 0
+    wire_topic = as_int64(rows[first]["topic_id"])
+    made = 0
+    at = 0
+    # Of the batch that more payloads may join: none while there are no records in it.
+    length = 0
     records = 0
-    taken = 0
-    topic_id = as_int64(rows[first]["topic_id"])
-    for index in range(first, rows.size):
+    index = first
+    while index < rows.size:
         row = rows[index]
-        length = as_int64(row["payload_length"])
-        if as_int64(row["topic_id"]) != topic_id or (as_int64(row["kind"]) | KIND_BATCH) != KIND_BATCH:
+        size = as_int64(row["payload_length"])
+        if as_int64(row["topic_id"]) != wire_topic or (as_int64(row["kind"]) | KIND_BATCH) != KIND_BATCH or size == 0:
             break
         start = as_int64(row["at"]) + _FRAME_HEADER
-        if length > block.size - size:
-            break
-        count = count_v1_records(buffer, start, start + length)
-        if count == 0 or count > records_max - records:
-            break
-        copy_bytes(block, size, buffer, start, length)
-        size += length
+        count = count_v1_records(buffer, start, start + size)
+        joins = (
+            records > 0
+            and count > 0
+            and length + size <= joined_size_max
+            and records + count <= JOINED_RECORDS_MAX
+            and size <= out.size - at - _HEADER - length
+        )
+        if not joins:
+            if records > 0:
+                _write_header(out, at, length, records, 0, topic_id, client_id, client_seq + made - 1)
+                at += _HEADER + length
+                length = 0
+                records = 0
+            if made == out_rows.size or size > out.size - at - _HEADER:
+                break
+            out_rows[made]["at"] = at
+            out_rows[made]["id"] = client_seq + made
+            out_rows[made]["topic_id"] = topic_id
+            frame_counts[made] = 0
+            made += 1
+        copy_bytes(out, at + _HEADER + length, buffer, start, size)
+        length += size
         records += count
-        taken += 1
-    state[PAYLOADS_SIZE] = size
-    state[PAYLOADS_RECORDS] = records
-    return taken
-
-
-@kernel(int64(bytes_in, record_array(FRAME_ROW), int64, int64))
-def count_opaque_payloads(buffer: Bytes, rows: Rows, first: int, size_max: int) -> int:
-    """How many frames from `first` on bring opaque payloads to one topic, of at most so many bytes together."""
-    size = 0
-    taken = 0
-    topic_id = as_int64(rows[first]["topic_id"])
-    for index in range(first, rows.size):
-        row = rows[index]
-        length = as_int64(row["payload_length"])
-        if as_int64(row["topic_id"]) != topic_id or (as_int64(row["kind"]) | KIND_BATCH) != KIND_BATCH:
-            break
-        size += length
-        start = as_int64(row["at"]) + _FRAME_HEADER
-        if length == 0 or size > size_max or count_v1_records(buffer, start, start + length) != 0:
-            break
-        taken += 1
-    return taken
+        out_rows[made - 1]["size"] = _HEADER + length
+        out_rows[made - 1]["record_count"] = max(1, records)
+        frame_counts[made - 1] += 1
+        if count == 0:
+            _write_header(out, at, length, 1, _FLAG_OPAQUE, topic_id, client_id, client_seq + made - 1)
+            at += _HEADER + length
+            length = 0
+        index += 1
+    if records > 0:
+        _write_header(out, at, length, records, 0, topic_id, client_id, client_seq + made - 1)
+    return made

@@ -39,7 +39,7 @@ from seawall.kernels import client_window as window_kernels
 from seawall.kernels import gaps, holding, order_entries, ordering
 from seawall.kernels.atomics import load_acquire_u64
 from seawall.kernels.rings import CONSUMED
-from seawall.kernels.tables import table_find
+from seawall.kernels.tables import ABSENT, table_find
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.holds import empty_holds, empty_pages
@@ -277,10 +277,7 @@ class OrderWorker:
         return Position(start)
 
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
-        """Give up everything undecided of a client below a seq, by SKIPs of no topic; false if some has to wait.
-
-        Nothing of it may be held: its session was opened right before.
-        """
+        """Give up all below a seq of a client whose session was just opened, by SKIPs; false if some has to wait."""
         row = int(self._values[table_find(self._keys, self._used, np.uint64(client_id))])
         while (first := int(self._clients[row, window_kernels.NEXT_EXPECTED])) < end_seq:
             start = self._reserve(1, 1) if self._is_idle() else None
@@ -291,6 +288,13 @@ class OrderWorker:
             holding.push_ready(self._ready, self._state, count, holding.KIND_SKIP, row, first)
             self._write_at(start)
         return True
+
+    def touch(self, client_id: ClientId, now_ns: int) -> None:
+        """The session of a client lives, although no batch came: what it holds back may still get its turn."""
+        entry = table_find(self._keys, self._used, np.uint64(client_id))
+        page = int(self._sides[self._values[entry], window_kernels.SIDE_PAGE]) - 1 if entry != ABSENT else -1
+        if page >= 0:
+            self._pages[page * holding.PAGE_WORDS + holding.PAGE_LAST_SEEN] = self._gap_time(now_ns)
 
     def evictable(self, count: int) -> list[ClientId]:
         """Clients that have been idle longest and of which nothing is held, ready, unsettled or being opened."""

@@ -267,6 +267,10 @@ class PodSequencer:
         """Give up everything undecided of a client below a seq; false if some of it has to wait."""
         return not self.is_quiescing and self._worker_of(client_id).abandon(client_id, end_seq)
 
+    def touch(self, client_id: ClientId, now_ns: int) -> None:
+        """The session of a client lives, although no batch of it came."""
+        self._worker_of(client_id).touch(client_id, now_ns)
+
     # --- brokers -------------------------------------------------------------------------------------------------
 
     def broker_ended(self, broker: int, now_ns: int) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError
@@ -159,6 +160,7 @@ class Ingest:
         self._unsent: set[Publishing] = set()
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
+        log.living_clients = self._clients
 
     def begin(
         self,
@@ -179,6 +181,14 @@ class Ingest:
         self._publishing[made.owner] = made
         return made
 
+    def begin_sessionless(self, publisher: Publisher, kind: type[Publishing]) -> Publishing:
+        """A connection may publish that has no session: its client id is its own."""
+        self._owners += 1
+        client_id = synthetic_client_id(self._owners)
+        made = kind(publisher, self._owners, client_id, SessionEpoch(0), 0, 0, 0)
+        self._publishing[made.owner] = made
+        return made
+
     def end(self, publishing: Publishing) -> None:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
@@ -188,6 +198,9 @@ class Ingest:
         """Nothing more can be written: everybody who publishes is told."""
         for publishing in list(self._publishing.values()):
             publishing.publisher.fail(error)
+
+    def _clients(self) -> set[ClientId]:
+        return {publishing.client_id for publishing in self._publishing.values()}
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
@@ -202,7 +215,7 @@ class Ingest:
             publishing.is_waiting = True
             return 0
         verdicts = self._verdicts[: rows.size]
-        log, rules = self._log, self._log.rules
+        rules = self._log.rules
         others = arriving.judge_batches(
             *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
@@ -214,6 +227,25 @@ class Ingest:
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
+        handled = self._publish(publishing, buffer, rows, verdicts)
+        if broken is not None and handled == rows.size:
+            raise ProtocolError(
+                f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
+            )
+        publishing.is_waiting = handled < given
+        return handled
+
+    def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
+        """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
+        verdicts = self._verdicts[: rows.size]
+        verdicts[:] = arriving.TAKEN
+        handled = self._publish(publishing, buffer, rows, verdicts)
+        publishing.is_waiting = handled < rows.size
+        return handled
+
+    def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
+        """Publish batches that were judged, as many as have room; how many were handled."""
+        log, rules = self._log, self._log.rules
         if log.is_refusing:
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
         arrived = log.ring.publish_judged(buffer, rows, verdicts, publishing.owner, rules.orders, rules.levels)
@@ -221,11 +253,6 @@ class Ingest:
             self._keep(publishing, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:
             log.kick()
-        if broken is not None and arrived.rows == rows.size:
-            raise ProtocolError(
-                f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
-            )
-        publishing.is_waiting = arrived.rows < given
         return arrived.rows
 
     def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:

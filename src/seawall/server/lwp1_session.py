@@ -21,40 +21,32 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Coroutine, Sequence
-from functools import partial
-from threading import get_ident
+from collections.abc import Coroutine
 from typing import Any, Final, Protocol
-
-import numpy as np
 
 from seawall import limits
 from seawall.core.types import TopicId
-from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_CLIENT_SEQ, NO_SESSION
-from seawall.engine.delivery import Bundle, Identity
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
-from seawall.io.interfaces import ReadableBuffer
-from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import Rows
 from seawall.server.access import Access, Admission
+from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
+from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
 from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
-from seawall.server.refusals import refusal
+from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
-from seawall.wire.codes import VERSION_1, VERSION_2, BatchFlags, ErrorCode, V1Flags, V1Kind
+from seawall.wire.codes import ErrorCode, V1Flags, V1Kind
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1 import (
     encode_ack,
-    encode_acks,
     encode_fetch_reply,
     encode_reply,
     frame_kind,
-    plain_payload,
 )
-from seawall.wire.lwp1_replies import AuthenticateReply, ErrorReply, FetchReply, Reply
+from seawall.wire.lwp1_replies import AuthenticateReply, FetchReply, Reply
 from seawall.wire.lwp1_requests import (
     Authenticate,
     CommitOffset,
@@ -67,9 +59,6 @@ from seawall.wire.lwp1_requests import (
 
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 
-#: Bytes of opaque payloads that are decided together.
-_OPAQUE_RUN_SIZE: Final = 256 * limits.KIB
-_OPAQUE: Final = Identity(NO_SESSION, NO_CLIENT_SEQ, 0, int(BatchFlags.OPAQUE))
 #: Flags of frames that bring no batch.
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
 
@@ -105,22 +94,22 @@ class Lwp1Service:
     def __init__(
         self,
         log: ServedLog,
+        ingest: Ingest,
         commands: TopicCommands,
         *,
         access: Access | None = None,
         past_end: PastEnd = PastEnd.ERROR,
     ) -> None:
         self.log = log
+        self.ingest = ingest
         self.commands = commands
         self.access = access or Access()
         self.past_end = past_end
         #: How often each kind of refusal was seen.
         self.counts: Counter[str] = Counter()
         self.loop = asyncio.get_running_loop()
-        self.thread = get_ident()
-        #: Where runs of frames become blocks, one at a time.
-        self.block: Bytes = np.zeros(LARGE_BLOCK_SIZE - 1, np.uint8)
-        self.gathered = np.zeros(kernel.PAYLOADS_STATE, np.int64)
+        #: Where frames become batches.
+        self.room = BatchRoom()
 
     def __call__(self, line: Line) -> Lwp1Session:
         """The session of a connection."""
@@ -129,20 +118,6 @@ class Lwp1Service:
     def count(self, cause: str) -> None:
         """One more of these."""
         self.counts[cause] += 1
-
-
-class _Answer:
-    """What one request, or a run of ingest frames, is told; in its place among the others."""
-
-    __slots__ = ("batch_ids", "error", "frames", "is_decided", "size")
-
-    def __init__(self, batch_ids: Sequence[int] = (), size: int = 0, frames: bytes | None = None) -> None:
-        self.batch_ids = batch_ids
-        self.size = size
-        #: Frames of a command or a refusal, which are known at once; and why batches were not stored.
-        self.frames = frames
-        self.error: Exception | None = None
-        self.is_decided = frames is not None
 
 
 class Lwp1Session:
@@ -157,7 +132,7 @@ class Lwp1Session:
         self._admission = Admission(service.access)
         self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count)
         #: Answers that are not written, in the order of their requests.
-        self._answers: deque[_Answer] = deque()
+        self._answers: deque[Run | bytes] = deque()
         self._unacked_frames = 0
         self._unacked_size = 0
         #: What carries out a command, and whether frames were left because of it or of anything else.
@@ -167,6 +142,7 @@ class Lwp1Session:
         #: The last words, once the peer is not listened to any more.
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
+        self._ingest = Lwp1Ingest(service.log, service.ingest, service.room, self._told, self._go_on)
         #: Why topic 0 could not be made, for the frame that needed it.
         self._refused_default: ProtocolError | None = None
 
@@ -187,7 +163,7 @@ class Lwp1Session:
     def failed(self, error: ProtocolError) -> None:
         """The peer broke the protocol: what came before is answered, then it is told, if it may be."""
         self._service.count(ErrorCode(error.code).name.lower())
-        self._end_with(_error_frame(error) if error.answered else b"")
+        self._end_with(v1_error_frame(error) if error.answered else b"")
 
     def ended(self) -> None:
         """The peer sends nothing more: what is under way is answered."""
@@ -209,6 +185,7 @@ class Lwp1Session:
         """The connection is gone: nothing is answered any more."""
         self._last = b""
         self._keepalives.stop()
+        self._ingest.end()
 
     # --- frames ------------------------------------------------------------------------------------------------------
 
@@ -230,8 +207,7 @@ class Lwp1Session:
                 topic = self._topic_of(topic_id)
                 if topic is None:
                     return 0
-                count = self._ingest_run(buffer, rows, first, topic) or self._ingest_opaque(buffer, rows, first, topic)
-                return count or self._ingest(buffer[at + _HEADER : at + size], flags, batch_id, topic)
+                return self._ingest_run(buffer, rows, first, topic)
             if kind is V1Kind.KEEPALIVE:
                 self._keepalives.answer()
             elif kind is V1Kind.CONTROL:
@@ -262,63 +238,24 @@ class Lwp1Session:
             self._begin_default_topic()
         return topic
 
-    def _ingest(self, sent: Bytes, flags: int, batch_id: int, topic: TopicState) -> int:
-        """Make a batch of one payload as it was sent: of its records, or opaque."""
-        payload = plain_payload(flags, sent.tobytes())
-        record_count = kernel.count_v1_records(np.frombuffer(payload, np.uint8), 0, len(payload))
-        bundle = Bundle(topic, [payload], len(payload), record_count or 1)
-        if not record_count:
-            bundle.identity = _OPAQUE
-        self._offer(bundle, (batch_id,))
-        return 1
-
     def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
-        """Make one batch of a run of frames that hold records, if there is one."""
-        block, gathered = self._service.block, self._service.gathered
-        count = kernel.gather_payloads(buffer, rows, first, limits.BATCH_RECORDS_MAX, block, gathered)
-        if count:
-            size, record_count = gathered.tolist()
-            bundle = Bundle(topic, [block[:size].tobytes()], size, record_count)
-            self._offer(bundle, rows["id"][first : first + count].tolist())
+        """Publish one frame or a run of them; how many, 0 if there is no room."""
+        run = self._ingest.take(buffer, rows, first, topic)
+        if run is None:
+            return 0
+        count = len(run.batch_ids)
+        self._answers.append(run)
+        self._unacked_frames += count
+        self._unacked_size += run.size
         return count
 
-    def _ingest_opaque(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
-        """Have each of a run of frames that hold no records stored as it is, all of them or none."""
-        count = kernel.count_opaque_payloads(buffer, rows, first, _OPAQUE_RUN_SIZE)
-        if count:
-            memory, run = buffer.data, rows[first : first + count]
-            ends = (run["at"] + run["size"]).tolist()
-            pieces: list[ReadableBuffer] = [
-                bytes(memory[at + _HEADER : end]) for at, end in zip(run["at"].tolist(), ends, strict=True)
-            ]
-            bundle = Bundle(topic, pieces, sum(map(len, pieces)), count)
-            bundle.identity = _OPAQUE
-            if count > 1:
-                bundle.counts = [1] * count
-            self._offer(bundle, run["id"].tolist())
-        return count
-
-    def _offer(self, bundle: Bundle, batch_ids: Sequence[int]) -> None:
-        answer = _Answer(batch_ids, bundle.size)
-        self._answers.append(answer)
-        self._unacked_frames += len(batch_ids)
-        self._unacked_size += bundle.size
-        bundle.ends = [partial(self._decide, answer)]
-        self._service.log.offer(bundle)
-
-    def _decide(self, answer: _Answer, error: Exception | None) -> None:
-        """Called by whoever commits, on any thread. What one commit decides is written at once."""
-        answer.error = error
-        answer.is_decided = True
+    def _told(self) -> None:
+        """Runs are decided: at the end of this turn, behind everybody else's, their answers are written."""
         if not self._is_settling:
             self._is_settling = True
-            if get_ident() == self._service.thread:
-                self._loop.call_soon(self._settle)
-            else:
-                self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        # First: whoever decides something from here on has this called again.
         self._is_settling = False
         self._write()
         self._go_on()
@@ -348,14 +285,14 @@ class Lwp1Session:
         if bug is not None:
             self._loop.call_exception_handler({"message": "a command failed", "exception": bug, "task": task})
             self._line.be_deaf()
-            self._end_with(_error_frame(refusal(bug)))
+            self._end_with(v1_error_frame(refusal(bug)))
         self._write()
         self._go_on()
 
     async def _carry_out(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
         try:
-            self._answers.append(_Answer(frames=await self._answer_to(request)))
+            self._answers.append(await self._answer_to(request))
         except (SeawallError, OSError) as error:
             self._refuse(refusal(error))
 
@@ -388,27 +325,23 @@ class Lwp1Session:
     def _refuse(self, error: ProtocolError, batch_id: int | None = None) -> None:
         """Say why something was refused, where its answer would have been."""
         details: dict[str, JsonValue] = {} if batch_id is None else {"batch_id": batch_id}
-        self._answers.append(_Answer(frames=_error_frame(error, details)))
+        self._answers.append(v1_error_frame(error, details))
         self._service.count(ErrorCode(error.code).name.lower())
 
     def _write(self) -> None:
         """Write every answer that no undecided one stands before."""
         frames: list[bytes] = []
-        acked: list[int] = []
-        while self._answers and self._answers[0].is_decided:
-            answer = self._answers.popleft()
-            if answer.frames is None:
-                self._unacked_frames -= len(answer.batch_ids)
-                self._unacked_size -= answer.size
-                if answer.error is None:
-                    acked += answer.batch_ids
-                    continue
-            if acked:
-                frames.append(encode_acks(acked))
-                acked = []
-            frames.append(_refusals(answer) if answer.frames is None else answer.frames)
-        if acked:
-            frames.append(encode_acks(acked))
+        while self._answers:
+            first = self._answers[0]
+            if isinstance(first, Run):
+                if not first.is_decided:
+                    break
+                self._unacked_frames -= len(first.batch_ids)
+                self._unacked_size -= first.size
+                frames.append(first.frames())
+            else:
+                frames.append(first)
+            self._answers.popleft()
         if frames:
             self._line.write(frames[0] if len(frames) == 1 else b"".join(frames))
         if self._last is not None and not self._answers and self._command is None:
@@ -429,16 +362,3 @@ def _frames(reply: Reply | FetchReply) -> bytes:
     if isinstance(reply, FetchReply):
         return b"".join(encode_fetch_reply(reply))
     return encode_reply(reply)
-
-
-def _refusals(answer: _Answer) -> bytes:
-    """One error in the place of each ack."""
-    assert answer.error is not None
-    refused = refusal(answer.error)
-    return b"".join(_error_frame(refused, {"batch_id": batch_id}) for batch_id in answer.batch_ids)
-
-
-def _error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:
-    if error.code == ErrorCode.UNSUPPORTED_VERSION:
-        details = {"supported": [VERSION_1, VERSION_2]}
-    return encode_reply(ErrorReply(error.code, str(error), details or {}))

@@ -110,7 +110,7 @@ async def start_node(
         ingest = Ingest(log, asyncio.get_running_loop().call_soon)
         context = ServerContext(log, ingest, commands, own.server, allowed)
         versions: dict[int, MakeSession] = {
-            VERSION_1: Lwp1Service(log, commands, access=allowed, past_end=own.past_end),
+            VERSION_1: Lwp1Service(log, ingest, commands, access=allowed, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),
         }
         listener = Listener(versions, bounds=own.bounds, connections_max=own.connections_max)

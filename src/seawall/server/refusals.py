@@ -21,7 +21,10 @@ from seawall.errors import (
     ProtocolError,
     SeawallError,
 )
-from seawall.wire.codes import ErrorCode
+from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1 import encode_reply
+from seawall.wire.lwp1_replies import ErrorReply
 
 #: Characters of a text that says what is wrong: names in it may be long.
 _TEXT_SIZE_MAX: Final = 500
@@ -38,6 +41,13 @@ def refusal(error: BaseException) -> ProtocolError:
 def refuse(code: ErrorCode, text: str) -> ProtocolError:
     """A refusal after which the connection goes on."""
     return ProtocolError(text[:_TEXT_SIZE_MAX], code=code, closes=False)
+
+
+def v1_error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:
+    """A refusal as version 1 is told it."""
+    if error.code == ErrorCode.UNSUPPORTED_VERSION:
+        details = {"supported": [VERSION_1, VERSION_2]}
+    return encode_reply(ErrorReply(error.code, str(error), details or {}))
 
 
 def _refused(error: BaseException) -> tuple[ErrorCode, str]:

@@ -22,11 +22,11 @@ This module must not know topics, queues or the order of answers.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall.core.types import TimestampNs, TopicId
 from seawall.errors import CorruptionError, InvalidInputError
@@ -154,12 +154,10 @@ def encode_ack(batch_id: int) -> bytes:
     return encode_frame(V1Flags.ACK, batch_id=batch_id)
 
 
-def encode_acks(batch_ids: Sequence[int]) -> bytes:
+def encode_acks(batch_ids: npt.NDArray[np.uint64]) -> bytes:
     """The acks of many ingest frames, back to back, in their order."""
-    if len(batch_ids) == 1:
-        return encode_ack(batch_ids[0])
     acks = np.tile(_ACK, (len(batch_ids), 1))
-    acks[:, _ID_AT : _ID_AT + 8] = np.array(batch_ids, "<u8").view(np.uint8).reshape(-1, 8)
+    acks[:, _ID_AT : _ID_AT + 8] = batch_ids.astype("<u8").view(np.uint8).reshape(-1, 8)
     return acks.tobytes()
 
 

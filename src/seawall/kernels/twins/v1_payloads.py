@@ -1,4 +1,4 @@
-"""Payloads of version 1, taken apart by `struct` from copies of the bytes."""
+"""Batches of version 1 payloads, joined first and encoded one at a time by `struct`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from seawall.kernels.frames import Rows
 from seawall.kernels.memory import Bytes
-from seawall.kernels.v1_payloads import PAYLOADS_RECORDS, PAYLOADS_SIZE, Integers
+from seawall.kernels.twins.checksum import crc32c
+from seawall.kernels.v1_payloads import JOINED_RECORDS_MAX, Integers
 
 
 def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
@@ -26,33 +27,61 @@ def count_v1_records(buffer: Bytes, start: int, end: int) -> int:
     return count
 
 
-def gather_payloads(buffer: Bytes, rows: Rows, first: int, records_max: int, block: Bytes, state: Integers) -> int:
-    """Put the payloads of a run of frames into a block."""
-    payloads: list[bytes] = []
-    records = 0
-    for row in rows[first:]:
-        start = int(row["at"]) + 44
-        count = count_v1_records(buffer, start, start + int(row["payload_length"]))
-        payload = buffer[start : start + int(row["payload_length"])].tobytes()
-        if row["topic_id"] != rows[first]["topic_id"] or row["kind"] not in (0, 4) or not count:
+def make_batches(
+    buffer: Bytes,
+    rows: Rows,
+    first: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    joined_size_max: int,
+    out: Bytes,
+    out_rows: Rows,
+    frame_counts: Integers,
+) -> int:
+    """Make batches of a run of ingest frames."""
+    blocks: list[list[bytes]] = []
+    counts: list[int] = []
+    for at, _, _, _, _, length, _, wire_topic, _, kind, _, _ in rows[first:].tolist():
+        if wire_topic != rows[first]["topic_id"] or kind not in (0, 4) or not length:
             break
-        if sum(map(len, payloads)) + len(payload) > len(block) or records + count > records_max:
+        payload = buffer[at + 44 : at + 44 + length].tobytes()
+        count = count_v1_records(buffer, at + 44, at + 44 + length)
+        room = len(out) - sum(96 + len(b"".join(block)) for block in blocks)
+        joins = bool(counts and counts[-1] and count) and (
+            len(b"".join(blocks[-1])) + length <= joined_size_max
+            and counts[-1] + count <= JOINED_RECORDS_MAX
+            and length <= room
+        )
+        if joins:
+            blocks[-1].append(payload)
+            counts[-1] += count
+        elif len(blocks) == len(out_rows) or room < 96 + length:
             break
-        payloads.append(payload)
-        records += count
-    joined = b"".join(payloads)
-    block[: len(joined)] = np.frombuffer(joined, np.uint8)
-    state[PAYLOADS_SIZE], state[PAYLOADS_RECORDS] = len(joined), records
-    return len(payloads)
+        else:
+            blocks.append([payload])
+            counts.append(count)
+    at = 0
+    for index, (block, count) in enumerate(zip(blocks, counts, strict=True)):
+        batch = _batch(b"".join(block), count, topic_id, client_id, client_seq + index)
+        out[at : at + len(batch)] = np.frombuffer(batch, np.uint8)
+        for name, value in (
+            *(("at", at), ("size", len(batch)), ("id", client_seq + index)),
+            *(("topic_id", topic_id), ("record_count", count or 1)),
+        ):
+            out_rows[index][name] = value
+        frame_counts[index] = len(block)
+        at += len(batch)
+    return len(blocks)
 
 
-def count_opaque_payloads(buffer: Bytes, rows: Rows, first: int, size_max: int) -> int:
-    """How many frames in a row bring opaque payloads to one topic."""
-    taken = size = 0
-    for at, _, _, _, _, length, _, topic_id, _, kind, _, _ in rows[first:].tolist():
-        size += length
-        is_opaque = length and not count_v1_records(buffer, at + 44, at + 44 + length)
-        if topic_id != rows[first]["topic_id"] or kind not in (0, 4) or not is_opaque or size > size_max:
-            break
-        taken += 1
-    return taken
+def _batch(block: bytes, count: int, topic_id: int, client_id: int, client_seq: int) -> bytes:
+    head = struct.pack("<4sBBH", b"LANC", 2, 4, 0)
+    tail = struct.pack("<QQIIII", client_seq, 0, count or 1, 52 + len(block), _crc(block), topic_id)
+    tail += struct.pack("<IqQQQ", 0, client_id, 0, 0, 0)
+    tail += struct.pack("<IIIBBBB", len(block), 0, 0, 0xFF, 2, 0, 0 if count else 2)
+    return head + struct.pack("<I", _crc(head + tail)) + tail + block
+
+
+def _crc(data: bytes) -> int:
+    return crc32c(np.frombuffer(data, np.uint8), 0, len(data), 0)
