@@ -1,0 +1,110 @@
+"""Frames of version 1 on their way through the ring: more than it holds, storage that fails, batches that are refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+from v1_clients import ACK, PythonClient, RustClient, record
+from v1_server import Served, served
+
+from seawall.errors import FatalError
+from seawall.limits import FABRIC_BLOG_SIZE, MIB
+from seawall.server.lwp1_ingest import Run
+from seawall.wire.codes import ErrorCode
+from seawall.wire.lwp1 import encode_ack
+from seawall.wire.lwp1_replies import parse_error_reply
+
+
+def test_more_than_the_ring_holds_waits_and_keeps_its_order(tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        client = await RustClient.connect(server.address)
+        topic = await client.create("events")
+        payloads = [bytes([number]) * (2 * MIB) for number in range(FABRIC_BLOG_SIZE // (2 * MIB) + 4)]
+        client.send(*(client.ingest(payload, topic) for payload in payloads))
+        assert await client.acks(len(payloads)) == list(range(1, len(payloads) + 1))
+        offset = 0
+        for payload in payloads:
+            following, count, data = await client.fetch(topic, offset, 1)
+            assert (following - offset, count, data == payload) == (2 * MIB, 1, True)
+            offset = following
+        await client.close()
+
+    served(None, tmp_path, work)
+
+
+def test_many_small_batches_take_several_commits(tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        # Far more small batches than one commit may bring to the log.
+        await client.publish(topic, *(record(bytes(999)) * 60 for _ in range(300)))
+        assert (await server.log.describe("events")).record_count == 300 * 60
+        await client.close()
+
+    served(None, tmp_path, work)
+
+
+def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        # Nothing is committed any more.
+        monkeypatch.setattr(server.log, "kick", lambda: None)
+        client.send(client.ingest(record(b"a"), topic), client.ingest(b"opaque", topic))
+        while not server.log.ring.claimed:
+            await asyncio.sleep(0.001)
+        server.service.ingest.fail(FatalError("the disk is gone"))
+        for batch_id in (1, 2):
+            refused = await client.receive()
+            assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": batch_id})
+        # It stays open: what is there can be read.
+        assert await client.fetch(topic, 0) == (0, 0, b"")
+        monkeypatch.undo()
+        await client.close()
+
+    served(None, tmp_path, work)
+
+
+def test_a_topic_that_goes_before_a_batch_is_ordered_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(server: Served) -> None:
+        client, other = [await PythonClient.connect(server.address) for _ in range(2)]
+        topic = await client.create("events")
+        monkeypatch.setattr(server.log, "kick", lambda: None)
+        client.send(client.ingest(record(b"a"), topic))
+        while not server.log.ring.claimed:
+            await asyncio.sleep(0.001)
+        deleting = asyncio.ensure_future(server.log.delete_topic("events"))
+        monkeypatch.undo()
+        await deleting
+        answer = await client.receive()
+        # Ordered before the delete, or behind it.
+        assert answer.flags == ACK or (answer.error, answer.document["details"]) == (0x10, {"batch_id": 1})
+        assert (await other.ask(0x03)).document == {"topics": []}
+        await client.close()
+        await other.close()
+
+    served(None, tmp_path, work)
+
+
+def test_frames_share_the_fate_of_their_batch() -> None:
+    run = Run(np.arange(7, 13, dtype=np.uint64), 100, 40, np.array([2, 1, 3]))
+    assert (run.behind, run.is_decided) == (43, False)
+    run.decide(np.array([42, 40]), np.array([int(ErrorCode.READ_ONLY), 0]))
+    assert not run.is_decided
+    run.decide(np.array([41]), np.array([int(ErrorCode.TOPIC_NOT_FOUND)]))
+    assert run.is_decided
+    answers = run.frames()
+    assert answers.startswith(encode_ack(7) + encode_ack(8))
+    told = []
+    at = 88
+    while at < len(answers):
+        end = at + 44 + int.from_bytes(answers[at + 32 : at + 36], "little")
+        error = parse_error_reply(answers[at + 44 : end])
+        told.append((error.code, error.details["batch_id"]))
+        at = end
+    assert told == [(0x10, 9), (0x61, 10), (0x61, 11), (0x61, 12)]
