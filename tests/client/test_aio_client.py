@@ -165,7 +165,7 @@ def test_a_follower_without_a_server_gives_up() -> None:
         with pytest.raises(RetryableError, match="no server"):
             await anext(aiter(subscriber))
 
-    run(server, work, timeout_s=0.2, connect_timeout_s=0.1)
+    run(server, work, timeout_s=1, connect_timeout_s=0.5)
 
 
 def test_lost_acks_are_made_up_for(server: ScriptedServer) -> None:
@@ -321,7 +321,7 @@ def test_a_server_that_does_not_come_back_is_given_up() -> None:
         with pytest.raises(RetryableError):
             await log.publisher("events")
 
-    run(server, work, timeout_s=0.2, connect_timeout_s=0.1)
+    run(server, work, timeout_s=1, connect_timeout_s=0.5)
 
 
 def test_a_batch_that_no_server_survives_is_given_up(server: ScriptedServer) -> None:

@@ -422,7 +422,7 @@ def test_a_server_that_does_not_come_back_is_given_up(server: ScriptedServer) ->
         return False
 
     server.script.on_batch = swallow
-    log = seawall.connect(server.url, timeout_s=0.3, connect_timeout_s=0.2)
+    log = seawall.connect(server.url, timeout_s=1, connect_timeout_s=0.5)
     publisher = log.publisher("events", batch_size=1)
     sent = publisher.publish(b"sent")
     assert silent.wait(10)
@@ -642,7 +642,7 @@ def test_a_small_window_is_kept_to(server: ScriptedServer, log: RemoteLog) -> No
 def test_a_publisher_without_its_server_says_so() -> None:
     with ScriptedServer() as server:
         server.create("events")
-        log = seawall.connect(server.url, timeout_s=0.2, connect_timeout_s=0.1)
+        log = seawall.connect(server.url, timeout_s=1, connect_timeout_s=0.5)
     with pytest.raises(RetryableError):
         log.publisher("events")
     with pytest.raises(RetryableError):
