@@ -1,13 +1,14 @@
-"""Frames of version 1 on their way through the ring: more than it holds, storage that fails, batches that are refused."""
+"""Frames of version 1 on their way through the ring: more than it holds, storage that fails, what is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from v1_clients import ACK, PythonClient, RustClient, record
+from v1_clients import PythonClient, RustClient, record
 from v1_server import Served, served
 
 from seawall.errors import FatalError
@@ -82,9 +83,31 @@ def test_a_topic_that_goes_before_a_batch_is_ordered_refuses_it(
         monkeypatch.undo()
         await deleting
         answer = await client.receive()
-        # Ordered before the delete, or behind it.
-        assert answer.flags == ACK or (answer.error, answer.document["details"]) == (0x10, {"batch_id": 1})
+        assert (answer.error, answer.document["details"]) == (0x13, {"batch_id": 1})
         assert (await other.ask(0x03)).document == {"topics": []}
+        await client.close()
+        await other.close()
+
+    served(None, tmp_path, work)
+
+
+def test_changes_of_others_keep_no_ack_back(tmp_path: Path) -> None:
+    """A change may bring a batch to the store before any commit does."""
+
+    async def work(server: Served) -> None:
+        client, other = [await PythonClient.connect(server.address) for _ in range(2)]
+        topic = await client.create("events")
+        is_over = False
+
+        async def commit() -> None:
+            while not is_over:
+                assert (await other.ask(0x22, struct.pack("<IQQ", topic, 1, 7))).batch_id == 0x24
+
+        committing = asyncio.ensure_future(commit())
+        for _ in range(100):
+            await client.publish(topic, record(b"a"))
+        is_over = True
+        await committing
         await client.close()
         await other.close()
 

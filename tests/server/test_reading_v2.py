@@ -115,7 +115,6 @@ def test_what_is_wrong_with_a_fetch_is_told_and_the_connection_goes_on(on_loop, 
             for request, code in (
                 (fetch(topic_id=9), ErrorCode.TOPIC_NOT_FOUND),
                 (fetch(start=0), ErrorCode.INVALID_OFFSET),
-                (fetch(ReadBy.TIME, topic_id=ALL_TOPICS), ErrorCode.INVALID_PAYLOAD),
                 (Bounds(TopicId(9)), ErrorCode.TOPIC_NOT_FOUND),
                 (Commit(TopicId(1), 4, TopicEpoch(9), Seq(1)), ErrorCode.TOPIC_DELETED),
                 (Commit(TopicId(1), 0, TopicEpoch(1), Seq(1)), ErrorCode.CONSUMER),
@@ -253,6 +252,11 @@ def test_everything_is_read_by_position(on_loop, tmp_path):
             peer.ask(fetch(ReadBy.POSITION, positions[3], topic_id=ALL_TOPICS, max_records=2))
             data = await peer.answer(Data)
             assert [header.position for header, _ in data.batches] == positions[3:5]
+            when = data.batches[1][0].timestamp_ns
+            for start, expected in ((when, positions[4:]), (0, positions), (when + 10**12, [])):
+                peer.ask(fetch(ReadBy.TIME, start, topic_id=ALL_TOPICS))
+                found = await peer.answer(Data)
+                assert [header.position for header, _ in found.batches] == expected
             peer.ask(fetch(ReadBy.LATEST, topic_id=ALL_TOPICS))
             assert (await peer.answer(Data)).batches == []
             peer.close()

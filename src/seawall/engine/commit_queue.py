@@ -54,7 +54,7 @@ class CommitQueue:
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
-        #: Called, by whoever commits, after something new can be read.
+        #: Called, by whoever commits or changes something, after something new can be read: also what came before it.
         self.listeners: list[Callable[[], None]] = []
         #: Looks after a commit that is under way without a thread; set by whoever commits so.
         self.help: Callable[[], None] | None = None
@@ -203,6 +203,8 @@ class CommitQueue:
                 yield self._store
         finally:
             self.hand_on()
+            for listener in self.listeners:
+                listener()
 
     def _take_turn(self, turn: Turn) -> bool:
         """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""

@@ -217,7 +217,7 @@ class ServedLog(AsyncLog):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _has_arrivals(self) -> bool:
-        return self._is_poked or self._pod.is_behind
+        return not self._store.is_failed and (self._is_poked or self._pod.is_behind)
 
     def _answers_may_be_there(self) -> None:
         """Called by whoever commits, when a group has its numbers and when it is written."""

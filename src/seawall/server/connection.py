@@ -88,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._is_deaf = False
         self._is_finishing = False
+        #: Whether the peer sends nothing more: then nothing can come that would make a reset.
+        self._is_half_closed = False
         self._lingered = 0
         now = self._loop.time()
         self._received_at = now
@@ -287,6 +289,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """The peer sends nothing more; what is under way is still answered."""
+        self._is_half_closed = True
         if self._is_finishing or self._session is None:
             return False
         if not self._is_deaf:
@@ -374,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
         """Everything is written: say so to the peer, and listen a little longer, so that no reset swallows it."""
         if self._transport.is_closing():
             return
-        if self._transport.can_write_eof():
+        if self._transport.can_write_eof() and not self._is_half_closed:
             self._transport.write_eof()
             self._loop.call_later(self._bounds.linger_s, self._transport.close)
         else:

@@ -69,7 +69,7 @@ class Publishing:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "is_waiting", "owner"),
+        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
         *("publisher", "session_epoch", "window_batches", "window_bytes"),
     )
 
@@ -98,8 +98,6 @@ class Publishing:
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
-        #: Whether batches wait for room.
-        self.is_waiting = False
 
     @property
     def undecided(self) -> int:
@@ -158,6 +156,8 @@ class Ingest:
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
         self._unsent: set[Publishing] = set()
+        #: Connections with batches that wait for room, in their window or in the ring.
+        self._waiting: set[Publishing] = set()
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
         log.living_clients = self._clients
@@ -193,6 +193,7 @@ class Ingest:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
+        self._waiting.discard(publishing)
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told."""
@@ -212,7 +213,7 @@ class Ingest:
         given = rows.size
         rows = rows[: max(0, publishing.room)]
         if not rows.size:
-            publishing.is_waiting = True
+            self._waiting.add(publishing)
             return 0
         verdicts = self._verdicts[: rows.size]
         rules = self._log.rules
@@ -232,7 +233,8 @@ class Ingest:
             raise ProtocolError(
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
-        publishing.is_waiting = handled < given
+        if handled < given:
+            self._waiting.add(publishing)
         return handled
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
@@ -240,7 +242,8 @@ class Ingest:
         verdicts = self._verdicts[: rows.size]
         verdicts[:] = arriving.TAKEN
         handled = self._publish(publishing, buffer, rows, verdicts)
-        publishing.is_waiting = handled < rows.size
+        if handled < rows.size:
+            self._waiting.add(publishing)
         return handled
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
@@ -312,10 +315,9 @@ class Ingest:
         for publishing in told | self._unsent:
             publishing.flush()
         self._unsent.clear()
-        for publishing in list(self._publishing.values()):
-            if publishing.is_waiting and publishing.room > 0:
-                publishing.is_waiting = False
-                publishing.publisher.go_on()
+        for publishing in [each for each in self._waiting if each.room > 0]:
+            self._waiting.discard(publishing)
+            publishing.publisher.go_on()
 
     def _flush_unsent(self) -> None:
         unsent, self._unsent = self._unsent, set()

@@ -114,7 +114,7 @@ def _refused(reason: int, batch_id: int) -> bytes:
 
 
 _TEXTS: Final = {
-    ErrorCode.TOPIC_NOT_FOUND: "the topic was deleted before the batch was stored",
+    ErrorCode.TOPIC_DELETED: "the topic was deleted before the batch was stored",
     ErrorCode.READ_ONLY: "the disk of the server is full, or failed: nothing was stored",
     ErrorCode.STORAGE: "the storage of the server failed: it has to be started again",
 }

@@ -12,15 +12,14 @@ import asyncio
 from functools import partial
 
 from seawall import limits
-from seawall.core.types import Position, Seq, TopicId
+from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.position_reading import PositionPlan
 from seawall.engine.records import ReceivedSkip
 from seawall.engine.served_log import ServedLog
-from seawall.errors import ProtocolError
 from seawall.server.portions import Portion, chunk_of, skip_frame
 from seawall.topics.skips import Skip
-from seawall.wire.codes import ALL_TOPICS, ErrorCode, ReadBy, ReadFlags
+from seawall.wire.codes import ALL_TOPICS, ReadBy, ReadFlags
 from seawall.wire.lwp2_reading import Gap
 
 _ALL: TopicId = TopicId(ALL_TOPICS)
@@ -34,7 +33,8 @@ async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
         return Position(0)
     if by is ReadBy.LATEST:
         return await log.ask(_end)
-    raise ProtocolError(f"all topics at once cannot be read by {by.name}", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+    # By time: what only one topic has was refused when the request was parsed.
+    return await log.ask(partial(_position_at, TimestampNs(start)))
 
 
 async def next_position_portion(
@@ -75,6 +75,18 @@ def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
     topic_id = store.catalog.named(skipped.topic).topic_id if is_there else TopicId(0)
     skip = Skip(skipped.position, skipped.client_id, skipped.first_client_seq, skipped.skip_count)
     return skip_frame(topic_id, skip)
+
+
+def _position_at(timestamp_ns: TimestampNs, store: OrderedStore) -> Position:
+    """Where the first batch of any topic lies that is not older; the end if all are."""
+    found = _end(store)
+    for topic in store.catalog:
+        segments, seq = store.topic_log(topic.topic_id), store.seq_at(topic.name, timestamp_ns)
+        if segments is not None and seq < topic.next_seq:
+            planned = segments.plan(seq, topic.next_seq, 1)
+            found = min([found, *(Position(int(run.entries["position"][0])) for run in planned.runs)])
+            planned.release()
+    return found
 
 
 def _end(store: OrderedStore) -> Position:
