@@ -13,16 +13,21 @@ from scripted_server import Peer, ScriptedServer, Topic, rejected
 import seawall
 from seawall.client import pushed
 from seawall.client.aio_remote_log import AsyncRemoteLog
+from seawall.client.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.client.requests import Requests
 from seawall.client.sender import Sender
 from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
+from seawall.io.waiting import await_streams
+from seawall.testing.clock import SimClock
 from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode, ReadBy
 from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_reading import Committed, Fetch
-from seawall.wire.lwp2_session import AckEntry
+from seawall.wire.lwp2_session import AckEntry, Hello
 from seawall.wire.received import ReceivedBatch
+
+MS = 1_000_000
 
 
 @pytest.fixture
@@ -259,3 +264,37 @@ def test_a_read_begins_where_it_is_asked_to(server: ScriptedServer, log: RemoteL
         assert log.read("events", 3) == []
     assert asked == [(ReadBy.SEQ, 3)]
     assert topic.next_seq == 3
+
+
+def test_silence_counts_from_a_question_on() -> None:
+    with ScriptedServer() as server:
+        server.script.keepalive_ms, server.script.idle_ms = 10, 30
+        clock = SimClock()
+        connection = Connection.open(f"127.0.0.1:{server.port}", Hello(), timeout_s=20, clock=clock)
+        start = clock.monotonic_ns()
+        assert connection.keep_alive(start) == start + 10 * MS
+        # Nobody has listened for an hour: the server is asked first, and again.
+        late = start + 3_600_000 * MS
+        assert connection.keep_alive(late) == late + 10 * MS
+        assert connection.keep_alive(late + 10 * MS) == late + 20 * MS
+        with pytest.raises(ConnectionError, match="has been silent"):
+            connection.keep_alive(late + 20 * MS)
+        # An answer ends the silence, however old it is.
+        clock.advance(late + 20 * MS - start)
+        await_streams([connection.stream], None, 20)
+        assert connection.receive() == []
+        assert connection.keep_alive(late + 20 * MS) > late
+        connection.close()
+
+
+def test_an_idle_publisher_hears_what_the_server_says() -> None:
+    with ScriptedServer() as server:
+        server.create("events")
+        server.script.keepalive_ms, server.script.idle_ms = 5, 40
+        with seawall.connect(server.url) as log, log.publisher("events") as publisher:
+            publisher.publish(b"one").result()
+            for _ in range(20):
+                server.pings = threading.Event()
+                assert server.pings.wait(20)
+            publisher.publish(b"two").result()
+        assert len([hello for hello in server.hellos if hello.flags]) == 1

@@ -138,7 +138,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> No
                         server.start()
             assert stored(log) == wanted
     finally:
-        server.kill()
+        server.stop()
 
 
 def test_a_client_goes_on_with_its_numbers_and_fences_its_past(server: RealServer, log: RemoteLog) -> None:

@@ -41,6 +41,8 @@ class Connection:
         self._next_id = 0
         #: When we heard of the server, spoke to it, and asked whether it lives.
         self._heard_ns = self._spoke_ns = self._asked_ns = clock.monotonic_ns()
+        #: When we asked first of all the times that were not answered.
+        self._first_asked_ns = 0
         self._welcome: Welcome | None = None
         #: Whether the server will end it: what is under way is still answered.
         self.goodbye: Goodbye | None = None
@@ -139,14 +141,19 @@ class Connection:
         return False
 
     def keep_alive(self, now_ns: int) -> int:
-        """Ask a silent server whether it lives; when to come again. `ConnectionError` if it is gone."""
+        """Ask a quiet server whether it lives; when to come again. `ConnectionError` if it does not answer.
+
+        It may only be quiet because nobody has listened, so silence counts from a question on.
+        """
         welcome = self.welcome
-        silence_ns = now_ns - self._heard_ns
-        if welcome.idle_ms and silence_ns >= welcome.idle_ms * _MS:
-            raise ConnectionError(f"{self.address} has been silent for {silence_ns // _MS} ms")
         pause_ns = max(1, welcome.keepalive_ms) * _MS
+        is_unanswered = self._asked_ns > self._heard_ns
+        if welcome.idle_ms and is_unanswered and now_ns - self._first_asked_ns >= welcome.idle_ms * _MS - pause_ns:
+            raise ConnectionError(f"{self.address} has been silent for {(now_ns - self._heard_ns) // _MS} ms")
         if now_ns >= max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns:
             self.send(encode_ping(self.new_id()))
+            if not is_unanswered:
+                self._first_asked_ns = now_ns
             self._asked_ns = now_ns
         return max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns
 

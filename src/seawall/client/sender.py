@@ -162,6 +162,8 @@ class Sender:
             with self._change:
                 if self._outgoing.is_empty and not self._is_closed:
                     self._change.wait(seconds(self._keep_alive()))
+                    if not self._leads and not self._is_closed:
+                        self._listen()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
 
     def close(self) -> None:
@@ -228,6 +230,11 @@ class Sender:
             await_streams(streams, self._waker, seconds(pause_ns))
         finally:
             self._change.acquire()
+        self._listen()
+        self._push(self._clock.monotonic_ns())
+
+    def _listen(self) -> None:
+        """Take what has come, from whoever; called by the leader, or where there is none."""
         for connection in list(self._connections):
             try:
                 connection.flush()
@@ -235,7 +242,6 @@ class Sender:
                     self._heard(frame)
             except (ConnectionError, ProtocolError) as error:
                 self._drop(connection, error)
-        self._push(self._clock.monotonic_ns())
 
     def _next_look_ns(self, now_ns: int) -> int:
         """When there is something to do though nothing comes."""
