@@ -38,7 +38,7 @@ class ChaosNode:
         self.data = data
         self.port = 0
         self.starts = 0
-        self._arguments = arguments
+        self.arguments = arguments
         self._run_file = data.with_name("run.json")
         self._errors = data.with_name("node.err")
         self._process: subprocess.Popen[str] | None = None
@@ -51,7 +51,7 @@ class ChaosNode:
     def start(self) -> None:
         """Start it and wait until it listens; on the same port from the second time on."""
         command = [sys.executable, "-m", "seawall", "serve", "--data", str(self.data), "--port", str(self.port)]
-        command += ["--run-file", str(self._run_file), *self._arguments]
+        command += ["--run-file", str(self._run_file), *self.arguments]
         self._run_file.unlink(missing_ok=True)
         with self._errors.open("a") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)

@@ -63,6 +63,7 @@ def test_an_end_that_is_cut_short_says_so_and_keeps_what_was_acked(tmp_path, how
             asyncio.run(_hold_up(made, how))
             assert made.wait() == 1
             delivery = publisher.publish(b"24 after")
+            made.arguments = ()
             made.start()
             assert delivery.result(60).seqs
             publisher.close()
@@ -160,7 +161,6 @@ async def _v1_is_refused(made):
 def corpus():
     """Sound frames of both versions, as clients send them."""
     peer = Peer(None, None)
-    peer.welcome = Hello(client_id=ClientId(77))
     peer.welcome = type("Welcome", (), {"client_id": 77, "session_epoch": 1})
     v1 = [
         frame(BATCH, record(b"hello"), batch_id=1, topic=4),
