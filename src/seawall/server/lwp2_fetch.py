@@ -40,7 +40,8 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
                 return Seq(start)
             case ReadBy.POSITION:
                 found = None if segments is None else segments.seq_behind(Position(start))
-                return topic.next_seq if found is None else found
+                # The index may be ahead of what is published.
+                return topic.next_seq if found is None else min(found, topic.next_seq)
             case ReadBy.TIME:
                 return store.seq_at(topic.name, TimestampNs(start))
             case ReadBy.OFFSET:
