@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-import seawall
 from chaos_history import Mark, Read, ReadItem, Written, mark_of, value_of
+
+import seawall
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.errors import SeawallError
 from seawall.wire.received import Gap

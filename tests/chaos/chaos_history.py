@@ -5,8 +5,8 @@
     read        what a reader got, in the order it got it
     final       what is in the log when everything is over
 
-Values are `name connection number`, and a space and filling behind them. `judge` gives complaints, none if every promise
-is kept.
+Values are `name connection number`, and a space and filling behind them. `judge` gives complaints, none if every
+promise is kept.
 """
 
 from __future__ import annotations

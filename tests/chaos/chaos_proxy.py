@@ -212,7 +212,6 @@ class Proxy:
         await writer.drain()
 
 
-
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection by a reset: the other side loses what it has not read."""
     sock = writer.get_extra_info("socket")

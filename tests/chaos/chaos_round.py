@@ -12,7 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos_clients import AsyncPublisher, AsyncReader, LonePublisher, PollingReader, ReadingWorker, SyncPublisher, Worker
+from chaos_clients import (
+    AsyncPublisher,
+    AsyncReader,
+    LonePublisher,
+    PollingReader,
+    ReadingWorker,
+    SyncPublisher,
+    Worker,
+)
 from chaos_history import History, ReadItem, judge, mark_of
 from chaos_node import TOPICS, ChaosNode, make_topics
 from chaos_proxy import CALM, Faults, Proxy

@@ -21,7 +21,7 @@ PIPELINE = 40
 FETCH, FETCH_REPLY, LIST, ERROR = 0x10, 0x11, 0x03, 0xFF
 
 
-class Lost(OSError):
+class LostError(OSError):
     """The connection is gone, or what came is no answer."""
 
 
@@ -48,7 +48,7 @@ class Wire:
         while len(found) < size:
             data = self._socket.recv(size - len(found))
             if not data:
-                raise Lost("the server has closed")
+                raise LostError("the server has closed")
             found += data
         return bytes(found)
 
@@ -111,7 +111,7 @@ class V1Publisher(V1Worker):
                 while waiting:
                     flags, acked, payload = wire.receive()
                     if flags != ACK:
-                        raise Lost(f"refused: {payload!r}")
+                        raise LostError(f"refused: {payload!r}")
                     assert acked == batch_id - len(waiting) + 1, "acks come in the order of their batches"
                     self.written.acked[waiting.popleft()] = 0
                     self._unacked.popleft()
@@ -147,7 +147,7 @@ class V1Reader(V1Worker, ReadingWorker):
         wire.send(frame(CONTROL, request, batch_id=FETCH))
         flags, command, payload = wire.receive()
         if (flags, command) != (CONTROL, FETCH_REPLY):
-            raise Lost(f"refused: {payload!r}")
+            raise LostError(f"refused: {payload!r}")
         following, length, _ = struct.unpack_from("<QII", payload)
         assert len(payload) == 16 + length
         at = 16

@@ -15,11 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "server")]
-
-from chaos_round import Round  # the clients of version 1 stand beside the server's tests
 from rich.console import Console
+
+HERE = Path(__file__).parent
 
 
 def main() -> int:
@@ -29,6 +27,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="one round with this seed")
     options = parser.parse_args()
+    # Clients of version 1 stand beside the tests of the server.
+    sys.path.insert(0, str(HERE.parent / "server"))
+    from chaos_round import Round
+
     console = Console()
     began, rounds, failed = time.monotonic(), 0, 0
     seed = options.first if options.seed is None else options.seed

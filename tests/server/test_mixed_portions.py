@@ -1,4 +1,4 @@
-"""A portion that lies in a file and in the log, where batches of other topics stand between its own; late connections."""
+"""A portion that lies in a file and in the log, with batches of other topics between; connections that come late."""
 
 import asyncio
 import os
@@ -30,7 +30,9 @@ def test_what_lies_between_batches_of_the_log_is_not_sent(on_loop, tmp_path, by_
             reader = await made.peer(8, features=int(Features.PUSH | Features.STORED_BLOCKS))
             flags = ReadFlags.STORED_CODEC
             if by_push:
-                reader.ask(Subscribe(TopicId(1), ReadBy.EARLIEST, 0, 1 << 40, 1 << 40, 1 << 20, flags=flags), request_id=3)
+                reader.ask(
+                    Subscribe(TopicId(1), ReadBy.EARLIEST, 0, 1 << 40, 1 << 40, 1 << 20, flags=flags), request_id=3
+                )
                 await reader.answer()
             else:
                 reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 4096 * KIB, 0, flags=flags))

@@ -187,7 +187,9 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
         # What lies between batches that are read together is none of the reader's: it may be of other topics.
         is_whole = int(entries["length"].sum()) == run.size
         stretches = [(run.at, run.size)] if is_whole else entries[["at", "length"]].tolist()
-        counts = [(len(entries), int(entries["count"].sum()))] if is_whole else [(1, n) for n in entries["count"].tolist()]
+        counts = (
+            [(len(entries), int(entries["count"].sum()))] if is_whole else [(1, n) for n in entries["count"].tolist()]
+        )
         for number, ((at, length), (batches, records)) in enumerate(zip(stretches, counts, strict=True)):
             if run.source is None:
                 chunk: Chunk = memoryview(run.data)[at - run.at : at - run.at + length]
