@@ -315,11 +315,10 @@ class Pod:
                 failed.append(error)
 
         def is_ordered() -> bool:
-            if order() is None:
-                return False
+            is_there = order() is not None
             # Not before: an order that stands still must not leave a change behind.
-            self._change = carry_out
-            return True
+            self._change = carry_out if is_there else None
+            return is_there
 
         self._insist(is_ordered)
         if failed:
