@@ -315,10 +315,9 @@ class Pod:
                 failed.append(error)
 
         def is_ordered() -> bool:
-            is_there = order() is not None
             # Not before: an order that stands still must not leave a change behind.
-            self._change = carry_out if is_there else None
-            return is_there
+            self._change = carry_out if order() is not None else None
+            return self._change is not None
 
         self._insist(is_ordered)
         if failed:
