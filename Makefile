@@ -10,6 +10,7 @@ CRASH_IMAGES ?= 20000
 CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
 SEEDS ?= 2000
+CHAOS_SECONDS ?= 600
 SUITE ?= kernels
 ARGS ?=
 
@@ -87,6 +88,11 @@ stress: setup ## Write, read, delete and checkpoint at once for STRESS_SECONDS (
 .PHONY: sim
 sim: setup ## Run a simulated pod for SEEDS seeds (default 2,000), every promise checked; SEED=n runs one again
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --planted) $(ARGS)
+
+.PHONY: chaos
+chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600); SEED=n runs one round again
+	$(BIN)/python tests/chaos/run.py $(if $(SEED),--seed $(SEED),--seconds $(CHAOS_SECONDS)) $(ARGS)
+	$(if $(SEED),,CHAOS_BAD_BYTES=10000000 $(PYTEST) -q tests/chaos/test_chaos.py -k bad_bytes)
 
 .PHONY: scenarios
 scenarios: setup ## Store what the scenarios of the simulated pod do now as what they must do

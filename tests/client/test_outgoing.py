@@ -19,7 +19,7 @@ from seawall.errors import (
 from seawall.wire.ack_rows import ACK_ROW, Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
-from seawall.wire.codes import AckStatus, Codec, ErrorCode
+from seawall.wire.codes import AckLevel, AckStatus, Codec, ErrorCode
 from seawall.wire.records import encode_raw
 
 LINK, OTHER_LINK = object(), object()
@@ -247,6 +247,19 @@ def test_a_refusal_is_an_error_and_may_leave_its_number_free(
     assert outgoing.take_error() is None
     fill(outgoing, 1)
     assert send_all(outgoing) == [1 if is_free else 2]
+
+
+def test_a_refusal_by_the_order_has_used_its_number() -> None:
+    """A batch that comes under it would be told that it is refused, or another one, for ever."""
+    outgoing = machine()
+    (batch,) = fill(outgoing, 1)
+    send_all(outgoing)
+    refused = rows((1, AckStatus.REJECTED, int(ErrorCode.READ_ONLY)))
+    refused["level"] = AckLevel.ORDERED
+    outgoing.acked(refused)
+    assert isinstance(batch.error, FatalError)
+    fill(outgoing, 1)
+    assert send_all(outgoing) == [2]
 
 
 def test_a_free_number_counts_for_the_window() -> None:

@@ -369,26 +369,29 @@ def test_an_idle_publisher_stays_connected() -> None:
         assert len([hello for hello in server.hellos if hello.flags]) == 1
 
 
-def test_a_server_that_says_goodbye_gets_nothing_new(server: ScriptedServer, log: RemoteLog) -> None:
-    late: list[int] = []
-    said = threading.Event()
+def test_a_server_that_says_goodbye_gets_nothing_new(
+    server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = Peer._take
+    was_heard = threading.Event()
 
-    def watch(peer: Peer, header: BatchHeader) -> bool:
-        if said.is_set() and peer is first:
-            late.append(header.client_seq)
-        return True
+    def note_pongs(peer: Peer, frame: Frame, entries: list[AckEntry]) -> None:
+        if frame.header.kind == Kind.KEEPALIVE and frame.header.id == 77:
+            was_heard.set()
+        answer(peer, frame, entries)
 
+    monkeypatch.setattr(Peer, "_take", note_pongs)
     with log.publisher("events", batch_size=1) as publisher:
         publisher.publish(b"first").result()
         first = next(peer for peer in server.peers if peer.batch_count)
-        server.script.on_batch = watch
         first.say_goodbye()
-        said.set()
         first.send(encode_ping(77))
-        # The pong says that the goodbye was heard.
+        # The pong says that what came before the ping was heard, too.
+        assert was_heard.wait(20)
         publisher.publish(b"second")
         first.close()
         publisher.flush(20)
+    assert first.batch_count == 1
     assert stored(log) == [b"first", b"second"]
 
 

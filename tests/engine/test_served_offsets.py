@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -267,3 +268,18 @@ def test_the_package_still_opens_what_version_1_wrote(tmp_path: Path) -> None:
         batches = [item for item in log.read("events") if isinstance(item, ReceivedBatch)]
         records = [record for batch in batches for record in batch]
         assert [(record.record_type, record.value) for record in records] == [(1, b"a"), (1, b"b"), (0x7F, b"opaque!")]
+
+
+def test_what_is_indexed_and_not_published_is_not_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        put(log, plain(b"one"))
+        store = store_of(log)
+        topic = store.catalog.named("events")
+        before = copy.copy(topic)
+        put(log, plain(b"two"), plain(b"three"))
+        assert bounds(log).end > before.end_offset
+        segments = store.topic_log(topic.topic_id)
+        read = StreamRead(Offset(0), 1 * MIB)
+        while read.plan(before, segments) and not read.carry_out():
+            pass
+        assert read.result() == StreamPiece(Offset(8), 1, memoryview(plain(b"one")))

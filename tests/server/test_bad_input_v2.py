@@ -14,7 +14,7 @@ from seawall.io.ring import Completion, DiskRing
 from seawall.limits import KIB, MIB
 from seawall.server.context import ServerSettings
 from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import AckStatus, Command, ErrorCode, Kind, ReadBy
+from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
 from seawall.wire.frames import checksum, encode_header_v2
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.lwp2_reading import Fetch
@@ -215,6 +215,8 @@ def test_a_full_disk_refuses_and_takes_again(on_loop, tmp_path, monkeypatch):
                 patch.setattr(files, "reserve_space", full)
                 row = await peer.publish(1, b"x" * (8 * MIB))
                 assert (row["status"], row["reason"]) == (REJECTED, ErrorCode.READ_ONLY)
+                # The order has refused it: its number is used.
+                assert row["level"] == AckLevel.ORDERED
                 peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1000, 0))
                 assert len((await peer.answer(Data)).batches) == 1
             assert (await peer.publish(1, b"x" * (8 * MIB)))["status"] == OK

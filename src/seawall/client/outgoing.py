@@ -270,7 +270,7 @@ class Outgoing:
         """
         worst = AckStatus.OK
         sent_back: set[int] = set()
-        for client_seq, base_seq, position, timestamp_ns, _topic, _run, _count, status, _level, reason in rows.tolist():
+        for client_seq, base_seq, position, timestamp_ns, _topic, _run, _count, status, level, reason in rows.tolist():
             batch = self._numbered.get(client_seq)
             if batch is None:
                 if status == AckStatus.REJECTED:
@@ -284,7 +284,8 @@ class Outgoing:
                 batch.is_duplicate = status == AckStatus.DUPLICATE and batch.sends == 1
                 self._decide(batch, None)
             elif status == AckStatus.REJECTED:
-                if reason in NUMBER_IS_FREE:
+                # Where the order has refused it (level 1), its number is used.
+                if reason in NUMBER_IS_FREE and not level:
                     heappush(self._free, ClientSeq(client_seq))
                 self._decide(batch, rejection(reason, batch.topic, client_seq))
             elif status == AckStatus.RETRY:

@@ -284,11 +284,9 @@ class Pod:
                 failed.append(error)
 
         def is_ordered() -> bool:
-            if order() is None:
-                return False
             # Not before: an order that stands still must not leave a change behind.
-            self._change = carry_out
-            return True
+            self._change = carry_out if order() is not None else None
+            return self._change is not None
 
         self._insist(is_ordered)
         if failed:

@@ -142,7 +142,9 @@ class StreamRead:
             return False
         last = log.at_offset(Offset(max(self._start, base_offset) + self._room))
         assert last is not None
-        self._plan = plan_records(topic, log, seq, max(Seq(seq + 1), last[1]), size_max=_PIECE_SIZE)
+        # The index may be ahead of the topic: what is written and not published yet is nobody's to read.
+        behind = min(topic.next_seq, max(Seq(seq + 1), last[1]))
+        self._plan = plan_records(topic, log, seq, behind, size_max=_PIECE_SIZE)
         self._seq = self._plan.end_seq
         return True
 

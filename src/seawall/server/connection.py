@@ -190,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         # Told of everything that cannot be sent at once: files have to wait for it, and the bound is kept here.
         self._transport.set_write_buffer_limits(high=0)
         self._arm()
+        self._listener.remember(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go: behind the beginning of their frame."""

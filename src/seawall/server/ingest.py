@@ -43,6 +43,8 @@ _NO_SEQS: Final = np.zeros(0, np.uint64)
 _NO_SIZES: Final = np.zeros(0, np.int64)
 _OK: Final = int(AckStatus.OK)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
+_REJECTED: Final = int(AckStatus.REJECTED)
+_ORDERED: Final = int(AckLevel.ORDERED)
 
 
 class Publisher(Protocol):
@@ -345,7 +347,8 @@ class Ingest:
                 rows["base_seq"][index], rows["timestamp_ns"][index] = known.base_seq, known.timestamp_ns
                 rows["position"][index] = known.position if known.base_seq else POSITION_UNKNOWN
         is_refused = rows["status"] > _DUPLICATE
-        rows["level"][is_refused] = 0
+        # What the order has refused has used its number; what was refused on arrival, at level 0, has not.
+        rows["level"][is_refused] = np.where(rows["status"][is_refused] == _REJECTED, _ORDERED, 0)
         rows["position"][is_refused] = POSITION_UNKNOWN
         return rows
 

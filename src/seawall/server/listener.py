@@ -47,6 +47,7 @@ class Listener:
         self._connections_max = connections_max
         self._room = room or ReceiveRoom()
         self._server: asyncio.Server | None = None
+        self._is_stopped = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Begin to take connections; the address really bound, also for port 0."""
@@ -57,15 +58,21 @@ class Listener:
 
     def stop(self) -> None:
         """Take no more connections; those that are there go on."""
+        self._is_stopped = True
         if self._server is not None:
             self._server.close()
 
     def _make(self) -> Connection:
-        connection = Connection(self, self._room, self._bounds)
-        self.connections.add(connection)
-        return connection
+        return Connection(self, self._room, self._bounds)
 
     # --- for connections -------------------------------------------------------------------------------------------
+
+    def remember(self, connection: Connection) -> None:
+        """A connection is there; one that was taken just before the end is too late."""
+        if self._is_stopped:
+            connection.abort()
+        else:
+            self.connections.add(connection)
 
     def session_for(self, version: int, connection: Connection) -> Session:
         """The session of a connection whose first frame is of a version."""

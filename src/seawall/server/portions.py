@@ -184,16 +184,20 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
     """Take the runs of a plan over, with what they have pinned."""
     for run in plan.take_runs():
         entries = run.entries
-        count, records = len(entries), int(entries["count"].sum())
-        if run.source is None:
-            portion.add(memoryview(run.data), count, records)
-        elif int(entries["length"].sum()) == run.size:
-            portion.add(FileStretch(run, run.at, run.size), count, records)
-        else:
-            for number, (at, length) in enumerate(entries[["at", "length"]].tolist()):
+        # What lies between batches that are read together is none of the reader's: it may be of other topics.
+        is_whole = int(entries["length"].sum()) == run.size
+        stretches = [(run.at, run.size)] if is_whole else entries[["at", "length"]].tolist()
+        counts = (
+            [(len(entries), int(entries["count"].sum()))] if is_whole else [(1, n) for n in entries["count"].tolist()]
+        )
+        for number, ((at, length), (batches, records)) in enumerate(zip(stretches, counts, strict=True)):
+            if run.source is None:
+                chunk: Chunk = memoryview(run.data)[at - run.at : at - run.at + length]
+            else:
                 if number:
                     run.source.pin()
-                portion.add(FileStretch(run, at, length), 1, int(entries["count"][number]))
+                chunk = FileStretch(run, at, length)
+            portion.add(chunk, batches, records)
         portion.next_position = Position(int(entries["position"][-1]) + 1)
     portion.next_seq = plan.end_seq
     portion.is_last = plan.end_seq >= plan.next_seq

@@ -1,0 +1,83 @@
+"""A portion that lies in a file and in the log, with batches of other topics between; connections that come late."""
+
+import asyncio
+import os
+
+import pytest
+from lwp2_peer import Data, world
+
+from seawall.core.types import TopicId
+from seawall.limits import KIB, SEND_FILE_SIZE_MIN
+from seawall.server.node import NodeSettings, start_node
+from seawall.wire.codes import Features, ReadBy, ReadFlags
+from seawall.wire.lwp2_reading import Fetch
+from seawall.wire.lwp2_subscriptions import Subscribe
+
+
+@pytest.mark.parametrize("by_push", [False, True])
+def test_what_lies_between_batches_of_the_log_is_not_sent(on_loop, tmp_path, by_push):
+    large = os.urandom(SEND_FILE_SIZE_MIN)
+
+    async def work():
+        async with world(tmp_path, topics=("events", "secrets")) as made:
+            peer = await made.peer(features=0xFF)
+            # Large batches are at their places at once, small ones wait in the log.
+            for _ in range(4):
+                await peer.publish(1, large * 8)
+            for number in range(10):
+                await peer.publish(1, b"%d" % number)
+                await peer.publish(2, b"secret")
+            reader = await made.peer(8, features=int(Features.PUSH | Features.STORED_BLOCKS))
+            flags = ReadFlags.STORED_CODEC
+            if by_push:
+                reader.ask(
+                    Subscribe(TopicId(1), ReadBy.EARLIEST, 0, 1 << 40, 1 << 40, 1 << 20, flags=flags), request_id=3
+                )
+                await reader.answer()
+            else:
+                reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 4096 * KIB, 0, flags=flags))
+            seqs = []
+            while len(seqs) < 14:
+                data = await reader.answer(Data)
+                assert {header.topic_id for header, _ in data.batches} == {1}
+                seqs += [header.base_seq for header, _ in data.batches]
+            assert seqs == list(range(1, 15))
+            peer.close()
+            reader.close()
+
+    on_loop(work())
+
+
+def test_a_connection_that_comes_with_the_end_does_not_hold_it_up(on_loop, tmp_path):
+    """Loops make a connection first, and tell it a little later that it is there."""
+
+    async def work():
+        node = await start_node(tmp_path / "data", NodeSettings(port=0))
+        host, _, port = node.address.rpartition(":")
+        early = await asyncio.open_connection(host, int(port))
+        listener = node._listener
+        while not listener.connections:
+            await asyncio.sleep(0)
+        made = listener._make()
+        ending = asyncio.ensure_future(node.drain(20))
+        await asyncio.sleep(0)
+        transport = Transport()
+        made.connection_made(transport)
+        assert transport.is_aborted
+        made.connection_lost(None)
+        assert await ending
+        early[1].close()
+
+    on_loop(work())
+
+
+class Transport(asyncio.Transport):
+    """As much of one as a connection that is too late needs."""
+
+    is_aborted = False
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def abort(self):
+        self.is_aborted = True
