@@ -38,6 +38,7 @@ from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
+from seawall.engine.pod_rows import PodRows
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError, WrongStateError
 from seawall.fabric import records
@@ -45,7 +46,7 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.limits import BATCH_HEADER_SIZE, CLIENT_ROW_SIZE
+from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
@@ -95,8 +96,9 @@ class Pod:
         self._sessions = sessions
         self._clock = clock
         self._topic_of = topic_of
-        #: Rows that a worker had no room for and that the store may not know yet.
-        self._away: dict[ClientId, bytes] = {}
+        self._rows = PodRows(sessions)
+        #: For the sequencer: rows of clients that no worker has.
+        self.load, self.save = self._rows.load, self._rows.save
         #: What is to be done at the position of the next CONTROL entry.
         self._change: Callable[[], None] | None = None
         #: Appends whose answers are still to come, by the number they were published with.
@@ -409,7 +411,7 @@ class Pod:
         store_release_u64(vector, records.REPLICA_DURABLE, self._follower.next_position)
         self.sequencer.advance_durable((_REPLICA,), 1)
         if self._follower.next_position == self.sequencer.frontier.committed:
-            self._away.clear()
+            self._rows.forget()
 
     def ahead_of(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
         """Copies of what is ordered and not in the store yet: the commit that is being written."""
@@ -427,19 +429,6 @@ class Pod:
         )
 
     # --- the owner of a sequencer --------------------------------------------------------------------------------
-
-    def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
-        row = self._away.get(client_id)
-        if row is None and client_id in self._sessions.window:
-            row = self._sessions.window.export_rows([client_id])
-        return row
-
-    def save(self, rows: bytes) -> None:
-        """Keep rows until the store has followed what they know: from then on it has them itself."""
-        for at in range(0, len(rows), CLIENT_ROW_SIZE):
-            row = rows[at : at + CLIENT_ROW_SIZE]
-            self._away[ClientId(int.from_bytes(row[:8], "little"))] = row
 
     def carry_out(self, position: Position) -> None:
         """Make the change that was ordered at a position."""

@@ -27,7 +27,8 @@ from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_reading import Gap
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribed
 
-Start: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
+#: Has a task carried out, which is about a subscription.
+Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
 
 #: How long one wait for news lasts at the most; then it looks again.
 _LOOK_AGAIN_S: Final = 30.0
@@ -56,11 +57,15 @@ class Subscription:
 class Subscriptions:
     """All subscriptions of one connection, by their ids."""
 
-    def __init__(self, log: ServedLog, connection: Connection, start: Start) -> None:
+    def __init__(self, log: ServedLog, connection: Connection, begin: Begin) -> None:
         self._log = log
         self._connection = connection
-        self._start = start
+        self._begin_task = begin
         self._live: dict[int, Subscription] = {}
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._live)
 
     def subscribe(self, request: Subscribe, request_id: int) -> None:
         """Begin a subscription."""
@@ -70,7 +75,7 @@ class Subscriptions:
             text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
         made = self._live[request_id] = Subscription(request)
-        self._start(self._push(made, request_id), request_id)
+        self._begin_task(self._push(made, request_id), request_id)
 
     def credit(self, request: Credit, request_id: int) -> None:
         """Let a subscription send more."""

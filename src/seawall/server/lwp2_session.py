@@ -62,7 +62,7 @@ class Lwp2Session:
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching = Fetching(server.log, connection)
-        self._subscriptions = Subscriptions(server.log, connection, self._start)
+        self._subscriptions = Subscriptions(server.log, connection, self._begin)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
@@ -157,11 +157,14 @@ class Lwp2Session:
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> None:
         """Carry out a request beside others."""
-        if len(self._tasks) >= limits.REQUESTS_MAX:
+        if len(self._tasks) - len(self._subscriptions) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are under way: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
-            return
+        else:
+            self._begin(work, request_id)
+
+    def _begin(self, work: Coroutine[None, None, None], request_id: int) -> None:
         task = self._loop.create_task(self._run(work, request_id))
         self._tasks.add(task)
         task.add_done_callback(self._done)

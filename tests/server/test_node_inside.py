@@ -1,0 +1,149 @@
+"""A node inside the process of the test: what it shares with its connections, and how it ends them."""
+
+import asyncio
+import errno
+
+import pytest
+from lwp2_peer import SMALL, Data, Peer
+
+from seawall.engine.served_log import ServedLog
+from seawall.engine.topic_rules import TopicRules
+from seawall.io.ring import Completion, DiskRing
+from seawall.kernels.arriving import NO_TOPIC
+from seawall.server.node import NodeSettings, start_node
+from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
+from seawall.wire.lwp1_requests import CreateTopic, ListTopics
+from seawall.wire.lwp2_reading import Fetch
+from seawall.wire.lwp2_session import Error, Goodbye
+
+
+async def connect(node):
+    host, _, port = node.address.rpartition(":")
+    return Peer(*await asyncio.open_connection(host, int(port)))
+
+
+async def started(path, **named):
+    return await start_node(path / "data", NodeSettings(port=0, **named), store=SMALL)
+
+
+def test_a_drain_ends_everybody_and_answers_what_is_under_way(on_loop, tmp_path):
+    async def work():
+        node = await started(tmp_path)
+        unknown, peer, waiting = await connect(node), await connect(node), await connect(node)
+        await peer.hello()
+        await waiting.hello(8)
+        peer.ask(CreateTopic("events"))
+        await peer.frame()
+        waiting.ask(Fetch(1, ReadBy.LATEST, 0, 1 << 20, 0, min_bytes=1 << 20, wait_ms=30_000), request_id=4)
+        peer.send(b"".join(peer.batch(1, b"%d" % number) for number in range(50)))
+        first = await peer.acks(1)
+        assert node.connection_count == 3
+        draining = asyncio.ensure_future(node.drain(20))
+        frame = await waiting.answer(Goodbye)
+        assert frame.code == ErrorCode.SHUTTING_DOWN
+        await waiting.answer(Data)
+        await waiting.ended()
+        await unknown.ended()
+        seen = len(first)
+        goodbyes = 0
+        while (frame := await peer.frame()) is not None:
+            seen += frame.header.record_count
+            goodbyes += frame.header.kind == 0x40
+        assert goodbyes == 1
+        assert await draining is True
+        assert node.counts == {}
+        peer.close()
+        async with ServedLog(tmp_path / "data", SMALL) as log:
+            stored = sum(len(batch) for batch in await log.read("events"))
+            assert stored == seen
+
+    on_loop(work())
+
+
+def test_the_port_is_closed_behind_a_node_and_a_taken_one_is_told(on_loop, tmp_path):
+    async def work():
+        node = await started(tmp_path)
+        port = int(node.address.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            await start_node(tmp_path / "other", NodeSettings(port=port), store=SMALL)
+        assert await node.drain(5)
+        again = await start_node(tmp_path / "other", NodeSettings(port=port), store=SMALL)
+        assert await again.drain(5)
+
+    on_loop(work())
+
+
+def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypatch):
+    real = DiskRing.reap
+
+    def reap(self, **named):
+        return [Completion(tag, -errno.EIO) for tag, _ in real(self, **named)]
+
+    async def work():
+        node = await started(tmp_path)
+        peer = await connect(node)
+        await peer.hello()
+        peer.ask(CreateTopic("events"))
+        await peer.frame()
+        monkeypatch.setattr(DiskRing, "reap", reap)
+        peer.send(peer.batch(1, b"lost"))
+        assert (await peer.answer(Error)).code == ErrorCode.READ_ONLY
+        assert "EIO" in str(await node.failure)
+        await peer.ended()
+        monkeypatch.undo()
+        assert await node.drain(5)
+
+    on_loop(work())
+
+
+def test_both_versions_share_topics(on_loop, tmp_path):
+    async def work():
+        node = await started(tmp_path)
+        await node.log.create_topic("made-here", order=5)
+        peer = await connect(node)
+        await peer.hello()
+        peer.ask(ListTopics(), request_id=3)
+        frame = await peer.frame()
+        assert b"made-here" in bytes(frame.payload)
+        row = await peer.publish(1, b"one")
+        assert row["status"] == AckStatus.OK
+        await node.log.delete_topic("made-here")
+        row = await peer.publish(1, b"two")
+        assert (row["status"], row["reason"]) == (AckStatus.REJECTED, ErrorCode.TOPIC_NOT_FOUND)
+        peer.close()
+        assert await node.drain(5)
+
+    on_loop(work())
+
+
+def test_questions_wait_on_a_thread_while_the_store_is_changed(on_loop, tmp_path):
+    async def work():
+        async with ServedLog(tmp_path / "data", SMALL) as log:
+            await log.create_topic("events")
+            state = log._opened().queue.state
+            state.acquire()
+            question = asyncio.ensure_future(log.ask(lambda store: store.catalog.names()))
+            await asyncio.sleep(0)
+            assert not question.done()
+            state.release()
+            assert await question == ["events"]
+            assert log.topic(1) is log.topic_named("events")
+            assert log.topic(9) is None
+            assert await log.session_of(7) is None
+
+    on_loop(work())
+
+
+def test_rules_know_every_topic_however_many(on_loop, tmp_path):
+    async def work():
+        async with ServedLog(tmp_path / "data", SMALL) as log:
+            for number in range(70):
+                await log.create_topic(f"topic-{number}", order=5 if number % 2 else 2)
+            await log.configure_topic("topic-69", ack_level=1)
+            fresh = TopicRules([log.topic(topic_id) for topic_id in range(1, 71)])
+            for rules in (log.rules, fresh):
+                assert rules.orders[:71].tolist() == [NO_TOPIC, *([2, 5] * 35)]
+                assert rules.levels[70] == 1
+                assert (rules.orders[71:] == NO_TOPIC).all()
+
+    on_loop(work())
