@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lz4.block
 import pytest
+import uvloop
 from v1_clients import (
     ACK,
     CONTROL,
@@ -21,16 +24,32 @@ from v1_clients import (
     frame,
     record,
 )
-from v1_server import Served, served
+from v1_server import LoopFactory, Served
+from v1_server import served as served_on
 
+from seawall.core.types import Offset
 from seawall.engine.records import ReceivedBatch
+from seawall.errors import ProtocolError
 from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
-from seawall.server.lwp1_reading import PastEnd
+from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.wire.codes import ErrorCode
+from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe
 
 ALONE = (
     b'{"node_id":0,"is_leader":true,"leader_id":0,"current_term":0,"node_count":1,"healthy_nodes":1,'
     b'"quorum_available":true,"peer_states":{},"mode":"standalone"}'
 )
+
+
+Serve = Callable[..., None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def served(request: pytest.FixtureRequest) -> Serve:
+    """Runs a coroutine against a server, on a loop of each kind."""
+    factory: LoopFactory | None = uvloop.new_event_loop if request.param == "uvloop" else None
+    return partial(served_on, factory)
 
 
 def vector(text: str) -> bytes:
@@ -54,7 +73,7 @@ ITS_REPLY = vector(
 )
 
 
-def test_the_published_vectors_byte_for_byte_in_any_slicing(tmp_path: Path) -> None:
+def test_the_published_vectors_byte_for_byte_in_any_slicing(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         for byte in KEEPALIVE_FRAME + CREATE:
@@ -75,7 +94,7 @@ def test_the_published_vectors_byte_for_byte_in_any_slicing(tmp_path: Path) -> N
     served(tmp_path, work)
 
 
-def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(tmp_path: Path) -> None:
+def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -97,7 +116,7 @@ def test_a_thousand_frames_are_sent_before_the_first_ack_is_read(tmp_path: Path)
     served(tmp_path, work)
 
 
-def test_what_is_no_record_comes_back_byte_for_byte(tmp_path: Path) -> None:
+def test_what_is_no_record_comes_back_byte_for_byte(served: Serve, tmp_path: Path) -> None:
     payloads = [b"x", b"several messages run together", b"\xff\1\0\0\0?", record(b"r") + b"rest", b"\1\2\3\4", bytes(4)]
 
     async def work(server: Served) -> None:
@@ -118,7 +137,7 @@ def test_what_is_no_record_comes_back_byte_for_byte(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_topic_0_is_there_and_in_no_list(tmp_path: Path) -> None:
+def test_topic_0_is_there_and_in_no_list(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         assert await client.fetch(0, 0) == (0, 0, b"")
@@ -142,7 +161,7 @@ def test_topic_0_is_there_and_in_no_list(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_the_commands_of_topics(tmp_path: Path) -> None:
+def test_the_commands_of_topics(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         assert (await client.ask(0x03)).payload == b'{"topics":[]}'
@@ -184,7 +203,7 @@ def test_the_commands_of_topics(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_ids_are_not_used_again_after_a_restart(tmp_path: Path) -> None:
+def test_ids_are_not_used_again_after_a_restart(served: Serve, tmp_path: Path) -> None:
     async def delete(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -205,7 +224,7 @@ def test_ids_are_not_used_again_after_a_restart(tmp_path: Path) -> None:
     served(tmp_path, create)
 
 
-def test_every_row_of_the_table_of_fetches(tmp_path: Path) -> None:
+def test_every_row_of_the_table_of_fetches(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -237,7 +256,7 @@ def test_every_row_of_the_table_of_fetches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("past_end", [PastEnd.CATCHING_UP, PastEnd.EMPTY])
-def test_the_published_alternatives_behind_the_end(tmp_path: Path, past_end: PastEnd) -> None:
+def test_the_published_alternatives_behind_the_end(served: Serve, tmp_path: Path, past_end: PastEnd) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -252,7 +271,7 @@ def test_the_published_alternatives_behind_the_end(tmp_path: Path, past_end: Pas
     served(tmp_path, work, past_end=past_end)
 
 
-def test_consumers_and_their_commits_outlive_a_restart(tmp_path: Path) -> None:
+def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: Path) -> None:
     async def commit(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -299,7 +318,7 @@ def test_consumers_and_their_commits_outlive_a_restart(tmp_path: Path) -> None:
     served(tmp_path, resume)
 
 
-def test_answers_come_in_the_order_of_requests_acks_included(tmp_path: Path) -> None:
+def test_answers_come_in_the_order_of_requests_acks_included(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -329,7 +348,7 @@ def test_answers_come_in_the_order_of_requests_acks_included(tmp_path: Path) -> 
     served(tmp_path, work)
 
 
-def test_lz4_is_stored_and_served_plain(tmp_path: Path) -> None:
+def test_lz4_is_stored_and_served_plain(served: Serve, tmp_path: Path) -> None:
     payload = b"".join(record(b"squeeze me " * 20) for _ in range(10))
 
     async def work(server: Served) -> None:
@@ -346,7 +365,7 @@ def test_lz4_is_stored_and_served_plain(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_payloads_of_the_largest_size_and_units_above_a_frame(tmp_path: Path) -> None:
+def test_payloads_of_the_largest_size_and_units_above_a_frame(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         topic = await client.create("events")
@@ -364,7 +383,7 @@ def test_payloads_of_the_largest_size_and_units_above_a_frame(tmp_path: Path) ->
     served(tmp_path, work)
 
 
-def test_two_clients_and_all_interfaces_share_a_topic(tmp_path: Path) -> None:
+def test_two_clients_and_all_interfaces_share_a_topic(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         writer, reader = [await PythonClient.connect(server.address) for _ in range(2)]
         topic = await writer.create("events")
@@ -389,12 +408,57 @@ def test_two_clients_and_all_interfaces_share_a_topic(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_keepalives_are_answered_and_other_frames_of_servers_ignored(tmp_path: Path) -> None:
+def test_keepalives_are_answered_and_other_frames_of_servers_ignored(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         client.send(frame(ACK, batch_id=1), frame(0x10), frame(0), frame(KEEPALIVE))
         assert await client.receive() == Received(KEEPALIVE, 0, b"")
         assert (await client.ask(0x07)).batch_id == 0x81
+        await client.close()
+
+    served(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"order": 0}, {"order": 1}, {"order": 5}, {"ack_level": 0}, {"durability": "memory"}, {"durability": "ephemeral"}],
+    ids=str,
+)
+def test_topics_of_every_order_and_class(served: Serve, tmp_path: Path, config: dict[str, JsonValue]) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = (await server.log.create_topic("events", **config)).topic_id
+        for turn in range(3):
+            await client.publish(topic, record(b"a%d" % turn), b"opaque %d" % turn, record(b"b%d" % turn))
+        stream = b"".join(record(b"a%d" % turn) + b"opaque %d" % turn + record(b"b%d" % turn) for turn in range(3))
+        assert await client.fetch(topic, 0) == (len(stream), 9, stream)
+        assert await client.fetch(topic, 7, 8) == (15, 1, b"opaque 0")
+        await client.close()
+
+    served(tmp_path, work)
+
+
+def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        await client.publish(topic, record(b"old"))
+        state = server.log.topic_named("events")
+        reading = Lwp1Reading(server.log, server.service.commands, PastEnd.ERROR, server.service.count)
+        await server.log.delete_topic("events")
+        await server.log.create_topic("events")
+        # Looked up before: what is asked now is about a topic that is gone.
+        monkeypatch.setattr(server.service.commands, "find", lambda _topic_id: state)
+        for asked in (
+            reading.fetch(Fetch(state.topic_id, Offset(0), 9)),
+            reading.subscribe(Subscribe(state.topic_id, Offset(0), 9, 1)),
+            reading.commit(CommitOffset(state.topic_id, 1, Offset(0))),
+        ):
+            with pytest.raises(ProtocolError) as refused:
+                await asked
+            assert refused.value.code == ErrorCode.TOPIC_NOT_FOUND
         await client.close()
 
     served(tmp_path, work)

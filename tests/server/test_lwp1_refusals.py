@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from v1_clients import ACK, BATCH, CONTROL, HEADER, PythonClient, Received, RustClient, frame, record
-from v1_server import Served, served
+from v1_server import LoopFactory, Served
+from v1_server import served as served_on
 
 from seawall import limits
 from seawall.engine.delivery import Bundle
@@ -32,6 +39,16 @@ from seawall.wire.codes import ErrorCode
 GOOD = record(b"good")
 
 
+Serve = Callable[..., None]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def served(request: pytest.FixtureRequest) -> Serve:
+    """Runs a coroutine against a server, on a loop of each kind."""
+    factory: LoopFactory | None = uvloop.new_event_loop if request.param == "uvloop" else None
+    return partial(served_on, factory)
+
+
 def damaged_payload(topic: int) -> bytes:
     whole = bytearray(frame(BATCH, GOOD, batch_id=9, topic=topic))
     whole[-1] ^= 1
@@ -49,6 +66,20 @@ def claiming(version: int = 1, length: int = 0) -> bytes:
     return HEADER.pack(b"LANC", version, BATCH, 0, crc, 9, 0, 0, length, 0, 0)
 
 
+#: What a peer may send: any frame with any payload, cut or damaged, and bytes that are none.
+noise = st.one_of(
+    st.builds(
+        lambda flags, payload, batch_id, topic: frame(flags, payload, batch_id=batch_id, topic=topic),
+        st.sampled_from([0x04, 0x04, 0x05, 0x00, 0x20, 0x08, 0x10, 0x40, 0x44, 0x06, 0x80]),
+        st.one_of(st.binary(max_size=40), st.just(GOOD), st.just(b"events")),
+        st.one_of(st.integers(0, 0x25), st.just(0xFF), st.integers(0, 2**64 - 1)),
+        st.integers(0, 3),
+    ),
+    st.just(frame(CONTROL, b"events", batch_id=0x01)),
+    st.binary(max_size=60),
+    st.just(damaged_payload(1)),
+)
+
 #: What ends a connection, and the code that is told before; None where nothing is said.
 ENDING = {
     "magic": (b"GET / HTTP/1.1\r\n\r\n", None),
@@ -61,7 +92,7 @@ ENDING = {
 
 
 @pytest.mark.parametrize("what", ENDING)
-def test_what_comes_before_bad_bytes_is_stored_and_answered(tmp_path: Path, what: str) -> None:
+def test_what_comes_before_bad_bytes_is_stored_and_answered(served: Serve, tmp_path: Path, what: str) -> None:
     bad, code = ENDING[what]
 
     async def work(server: Served) -> None:
@@ -84,7 +115,7 @@ def test_what_comes_before_bad_bytes_is_stored_and_answered(tmp_path: Path, what
 
 
 @pytest.mark.parametrize("what", ["magic", "version", "too large"])
-def test_a_stranger_is_told_no_more_than_that(tmp_path: Path, what: str) -> None:
+def test_a_stranger_is_told_no_more_than_that(served: Serve, tmp_path: Path, what: str) -> None:
     bad, code = ENDING[what]
 
     async def work(server: Served) -> None:
@@ -98,7 +129,7 @@ def test_a_stranger_is_told_no_more_than_that(tmp_path: Path, what: str) -> None
     served(tmp_path, work)
 
 
-def test_a_peer_that_has_said_all_gets_its_acks(tmp_path: Path) -> None:
+def test_a_peer_that_has_said_all_gets_its_acks(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -112,7 +143,7 @@ def test_a_peer_that_has_said_all_gets_its_acks(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_a_peer_that_goes_away_harms_nobody(tmp_path: Path) -> None:
+def test_a_peer_that_goes_away_harms_nobody(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -126,7 +157,7 @@ def test_a_peer_that_goes_away_harms_nobody(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_what_is_wrong_with_one_request_leaves_the_connection_open(tmp_path: Path) -> None:
+def test_what_is_wrong_with_one_request_leaves_the_connection_open(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -150,7 +181,7 @@ def test_what_is_wrong_with_one_request_leaves_the_connection_open(tmp_path: Pat
     served(tmp_path, work)
 
 
-def test_tokens(tmp_path: Path) -> None:
+def test_tokens(served: Serve, tmp_path: Path) -> None:
     access = Access({"all": Right.ALL, "writer": Right.WRITE_ONLY})
 
     async def work(server: Served) -> None:
@@ -175,7 +206,7 @@ def test_tokens(tmp_path: Path) -> None:
     served(tmp_path, work, access=access)
 
 
-def test_the_third_wrong_token_ends_the_connection(tmp_path: Path) -> None:
+def test_the_third_wrong_token_ends_the_connection(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         client.send(*(frame(CONTROL, b"wrong", batch_id=0x08) for _ in range(5)))
@@ -188,7 +219,7 @@ def test_the_third_wrong_token_ends_the_connection(tmp_path: Path) -> None:
     served(tmp_path, work, access=Access({"right": Right.ALL}))
 
 
-def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
+def test_one_connection_too_many_is_told_so(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         await client.create("events")
@@ -203,7 +234,7 @@ def test_one_connection_too_many_is_told_so(tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_stored_is_an_error_in_place_of_its_ack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
@@ -227,7 +258,9 @@ def test_what_could_not_be_stored_is_an_error_in_place_of_its_ack(
     served(tmp_path, work)
 
 
-def test_topic_0_that_cannot_be_made_is_refused_frame_by_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_0_that_cannot_be_made_is_refused_frame_by_frame(
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(server: Served) -> None:
         client = await RustClient.connect(server.address)
         create = server.log.create_topic
@@ -245,7 +278,7 @@ def test_topic_0_that_cannot_be_made_is_refused_frame_by_frame(tmp_path: Path, m
     served(tmp_path, work)
 
 
-def test_a_full_topic_refuses_and_says_so(tmp_path: Path) -> None:
+def test_a_full_topic_refuses_and_says_so(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         info = await server.log.create_topic("events", cap_records=2, discard="reject")
@@ -259,7 +292,9 @@ def test_a_full_topic_refuses_and_says_so(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_a_defect_ends_one_connection_and_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_ends_one_connection_and_is_reported(
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(server: Served) -> None:
         reported: list[str] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, about: reported.append(about["message"]))
@@ -280,7 +315,9 @@ def test_a_defect_ends_one_connection_and_is_reported(tmp_path: Path, monkeypatc
     served(tmp_path, work)
 
 
-def test_more_than_may_be_unacked_waits_and_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_may_be_unacked_waits_and_is_not_lost(
+    served: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "V1_UNACKED_FRAMES_MAX", 5)
 
     async def work(server: Served) -> None:
@@ -293,7 +330,7 @@ def test_more_than_may_be_unacked_waits_and_is_not_lost(tmp_path: Path, monkeypa
     served(tmp_path, work)
 
 
-def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+def test_answers_that_nobody_reads_are_bounded(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -313,7 +350,7 @@ def test_answers_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
     served(tmp_path, work)
 
 
-def test_a_reader_that_takes_nothing_is_let_go(tmp_path: Path) -> None:
+def test_a_reader_that_takes_nothing_is_let_go(served: Serve, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client = await PythonClient.connect(server.address)
         topic = await client.create("events")
@@ -348,3 +385,28 @@ def test_every_error_has_its_code_and_tells_no_secrets(error: Exception, code: E
     assert refused.code == code
     assert "secret" not in str(refused)
     assert len(str(refusal(InvalidInputError("x" * 9_999)))) == 500
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(noise, max_size=12).map(b"".join), st.lists(st.integers(1, 400), min_size=1, max_size=6))
+def test_no_bytes_stop_a_server(tmp_path_factory: pytest.TempPathFactory, stream: bytes, slices: list[int]) -> None:
+    async def work(server: Served) -> None:
+        client, other = [await PythonClient.connect(server.address) for _ in range(2)]
+        at = turn = 0
+        while at < len(stream):
+            size = slices[turn % len(slices)]
+            client.send(stream[at : at + size])
+            at, turn = at + size, turn + 1
+            await asyncio.sleep(0)
+        client.writer.write_eof()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await client.receive()
+        topic = await other.create("another")
+        await other.publish(topic, GOOD)
+        assert await other.fetch(topic, 0) == (len(GOOD), 1, GOOD)
+        with contextlib.suppress(ConnectionError):
+            await client.close()
+        await other.close()
+
+    served_on(None, tmp_path_factory.mktemp("noise"), work)

@@ -18,6 +18,8 @@ from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
 SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
 
 
@@ -59,6 +61,7 @@ def _no_answers() -> None:
 
 
 def served(
+    loop_factory: LoopFactory | None,
     path: Path,
     work: Callable[[Served], Awaitable[None]],
     *,
@@ -67,11 +70,12 @@ def served(
     bounds: ConnectionLimits | None = None,
     connections_max: int = 100,
 ) -> None:
-    """Run a coroutine against a server."""
+    """Run a coroutine against a server, on a loop of one kind."""
 
     async def main() -> None:
         options = serving(path, access=access, past_end=past_end, bounds=bounds, connections_max=connections_max)
         async with options as server:
             await work(server)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())

@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from seawall.core.types import Offset, TopicId
 from seawall.engine.served_log import ServedLog
@@ -35,6 +35,8 @@ from seawall.topics.state import TopicState
 from seawall.wire.codes import U64_MAX, V1_OFFSET_END, ErrorCode
 from seawall.wire.lwp1_replies import CatchingUp, CommitReply, ErrorReply, FetchReply, SubscribeReply
 from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe, Unsubscribe
+
+R = TypeVar("R")
 
 #: Bytes that are read from files on the event loop; what is larger, and may come from a disk, is read on a thread.
 _INLINE_SIZE: Final = 256 * KIB
@@ -100,7 +102,7 @@ class Lwp1Reading:
         if offset >= V1_OFFSET_END:
             offset = (await self._bounds(topic)).end
         elif not offset:
-            offset = await self._log.ask(lambda store: _committed(store, topic, request.consumer))
+            offset = await self._ask(topic, lambda store: _committed(store, topic, request.consumer))
         return SubscribeReply(request.consumer, offset)
 
     async def unsubscribe(self, request: Unsubscribe) -> int:
@@ -113,6 +115,7 @@ class Lwp1Reading:
         topic = await self.topic(request.topic_id)
 
         def keep(store: Store) -> None:
+            _require(store, topic)
             offset = request.offset
             if offset >= V1_OFFSET_END:
                 offset = store.offset_bounds(topic.name).end
@@ -123,12 +126,21 @@ class Lwp1Reading:
         return CommitReply(request.consumer, request.offset)
 
     async def _bounds(self, topic: TopicState) -> OffsetBounds:
-        return await self._log.ask(lambda store: store.offset_bounds(topic.name))
+        return await self._ask(topic, lambda store: store.offset_bounds(topic.name))
+
+    async def _ask(self, topic: TopicState, question: Callable[[Store], R]) -> R:
+        """Ask about a topic, as long as it is there: its name may be that of another one by now."""
+
+        def ask(store: Store) -> R:
+            _require(store, topic)
+            return question(store)
+
+        return await self._log.ask(ask)
 
     async def _read(self, topic: TopicState, start: Offset, size_max: int) -> StreamPiece:
         read = StreamRead(start, size_max)
         try:
-            while await self._log.ask(lambda store: store.plan_stream(topic.name, read)):
+            while await self._ask(topic, lambda store: store.plan_stream(topic.name, read)):
                 if read.read_size <= _INLINE_SIZE:
                     is_full = read.carry_out()
                 else:
@@ -148,6 +160,11 @@ class Lwp1Reading:
                 return CatchingUp(end)
         text = f"offset {start} is behind the end of the topic, {end}"
         return ErrorReply(ErrorCode.OFFSET_OUT_OF_RANGE, text, {"requested": start, "end": end})
+
+
+def _require(store: Store, topic: TopicState) -> None:
+    if store.catalog.find(topic.topic_id) is not topic:
+        raise unknown_topic(topic.topic_id)
 
 
 def _nothing(next_offset: Offset) -> FetchReply:
