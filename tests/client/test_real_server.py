@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from real_server import RealServer
+from real_server import RealServer, ServerProcess
 
 import seawall
 from seawall.client.publisher import Compression
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CallerError, ConflictError, FencedError, NotFoundError
-from seawall.server.context import ServerSettings
+from seawall.server.access import Access, Right
 from seawall.wire.codes import GapReason
 from seawall.wire.publishable import Message
 from seawall.wire.received import Gap, Item, ReceivedBatch
@@ -121,6 +121,24 @@ def test_a_server_that_restarts_loses_and_doubles_nothing(server: RealServer, lo
         server.start()
     assert stored(log) == wanted
     assert log.publish("events", b"after").first_seq == 2_001
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "data")
+    try:
+        with seawall.connect(server.url, timeout_s=60) as log:
+            log.create_topic("events")
+            wanted = [b"%d" % number for number in range(6_000)]
+            with log.publisher("events", batch_size=200, max_in_flight=20_000) as publisher:
+                for number, value in enumerate(wanted):
+                    publisher.publish(value)
+                    if number % 2_000 == 1_000:
+                        server.kill()
+                        server.start()
+            assert stored(log) == wanted
+    finally:
+        server.kill()
 
 
 def test_a_client_goes_on_with_its_numbers_and_fences_its_past(server: RealServer, log: RemoteLog) -> None:
@@ -241,10 +259,10 @@ def test_large_batches_go_both_ways(log: RemoteLog) -> None:
 
 
 def test_a_token_is_shown(tmp_path: Path) -> None:
-    with RealServer(tmp_path / "data", ServerSettings(tokens=frozenset({"secret"}))) as server:
-        with pytest.raises(CallerError, match="needs a token"):
+    with RealServer(tmp_path / "data", Access({"secret": Right.ALL})) as server:
+        with pytest.raises(CallerError, match="code 40"):
             seawall.connect(server.url)
-        with pytest.raises(CallerError, match="not known"):
+        with pytest.raises(CallerError, match="code 41"):
             seawall.connect(server.url, token="wrong")
         with seawall.connect(server.url, token="secret") as log:
             log.create_topic("events")

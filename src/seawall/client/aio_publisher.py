@@ -22,6 +22,7 @@ from seawall.core.types import TopicId
 from seawall.errors import FullError, InvalidInputError
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.publishable import Publishable
+from seawall.wire.records import encode_raw
 
 
 class AsyncRemotePublisher:
@@ -53,6 +54,12 @@ class AsyncRemotePublisher:
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order; await what is returned to know that they are stored."""
+        if type(records) is bytes and client_seq is None and self._options.ack and not self._is_closed:
+            block = encode_raw(records)
+            if self._sender.has_room(len(block), self._options.max_in_flight):
+                joined = self._sender.join(self._topic_id, block)
+                if joined is not None:
+                    return joined
         blocks, size = self._encoded(records, client_seq)
         if not self._sender.has_room(size, self._options.max_in_flight):
             raise FullError(
@@ -63,8 +70,11 @@ class AsyncRemotePublisher:
 
     async def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """The same, once there is room for it."""
-        blocks, size = self._encoded(records, client_seq)
-        await self._sender.room(size, self._options.max_in_flight)
+        try:
+            return self.publish(records, client_seq=client_seq)
+        except FullError:
+            blocks, size = self._encoded(records, client_seq)
+            await self._sender.room(size, self._options.max_in_flight)
         return self._offer(blocks, client_seq)
 
     async def flush(self, timeout_s: float | None = None) -> None:

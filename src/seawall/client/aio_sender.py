@@ -80,6 +80,11 @@ class AsyncSender:
         self._push_soon()
         return Delivery(self, batches, offset, record_count)
 
+    def join(self, topic_id: TopicId, block: bytes) -> Delivery | None:
+        """Queue one small record behind others that are gathered; None if it has to be offered."""
+        batch = self._outgoing.join(topic_id, block)
+        return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
+
     @property
     def size(self) -> int:
         """Bytes that are not decided."""

@@ -109,6 +109,20 @@ class Outgoing:
             batches.append(batch)
         return tuple(batches), 0
 
+    def join(self, topic_id: TopicId, block: bytes) -> Batch | None:
+        """Make one small record part of what is gathered, which is then not full; None if it has to be added."""
+        batch = self._gathering
+        if batch is None or batch.topic_id != topic_id:
+            return None
+        size = len(block)
+        if batch.size + size >= self._batch_size or batch.record_count >= BATCH_RECORDS_MAX - 1:
+            return None
+        batch.pieces.append(block)
+        batch.size += size
+        batch.record_count += 1
+        self.size += size
+        return batch
+
     def add_numbered(
         self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int, now_ns: int
     ) -> tuple[Batch, ...]:

@@ -24,11 +24,14 @@ from seawall.core.types import ClientSeq, Seq, TopicId
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.kernels import blocks
 from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import Codec, Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
+from seawall.wire.codes import BatchFlags, Codec, Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import DataPrefix, Fetch, iter_chunks, parse_data_prefix, parse_gap
 from seawall.wire.lwp2_reading import Gap as WireGap
 from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip, shown_block
+
+#: A plain number: operations on flags cost more than everything else here.
+_OPAQUE: Final = int(BatchFlags.OPAQUE)
 
 #: As many records as the bytes allow.
 NO_LIMIT: Final = 0xFFFF_FFFF
@@ -72,6 +75,16 @@ class TopicReader:
             wait_ms=wait_ms,
             flags=self.flags,
         )
+
+    def fetch_behind(self, frame: Frame, max_bytes: int) -> Fetch | None:
+        """The request that follows an answer which is not taken yet; None where only taking it tells."""
+        if frame.header.command != Command.FETCH_DATA or self.is_careful:
+            return None
+        prefix = parse_data_prefix(frame.payload)
+        if prefix.flags & DataFlags.CAUGHT_UP or not prefix.chunk_count:
+            return None
+        ahead = TopicReader(self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq)
+        return ahead.fetch(max_bytes=max_bytes)
 
     def take(self, frame: Frame) -> list[Item]:
         """What an answer holds; the place moves behind it."""
@@ -160,13 +173,15 @@ def received_batch(topic: str, header: BatchHeader, block: memoryview, first_seq
     first = max(header.base_seq, first_seq)
     if first > last:
         return None
-    plain = shown_block(header, block)
     live: tuple[tuple[Seq, Seq], ...] = ((Seq(first), Seq(last)),)
-    if header.codec is Codec.NONE and not header.is_opaque:
+    if header.codec is Codec.NONE and not header.flags & _OPAQUE:
         # Batches with deleted records are rebuilt, and not compressed any more.
-        live = _live_ranges(plain, header, first)
+        plain = block
+        live = _live_ranges(block, header, first)
         if not live:
             return None
+    else:
+        plain = shown_block(header, block)
     return ReceivedBatch(
         topic,
         header.base_seq,

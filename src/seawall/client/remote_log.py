@@ -46,7 +46,7 @@ from seawall.client.publisher import (
     WhenFull,
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.requests import Requests
+from seawall.client.requests import Requests, read_all
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
@@ -60,7 +60,7 @@ from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, PositionItem, ReceivedBatch, seq_after, to_arrow
+from seawall.wire.received import Item, PositionItem, seq_after, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,15 +230,8 @@ class RemoteLog:
         check_columns(columns)
         end = self._with_topic(topic, self._bounds).end_seq
         reader = TopicReader(topic, self._topic(topic).topic_id, ReadBy.SEQ, from_seq)
-
-        def batches() -> Iterator[ReceivedBatch]:
-            while reader.next_seq < end:
-                frame = self._requests.ask(reader.fetch(max_bytes=READ_SIZE))
-                yield from (item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
-                if reader.is_at_end:
-                    return
-
-        return pa.Table.from_batches(list(to_arrow(batches(), columns)) or [empty_table(columns)])
+        batches = read_all(self._requests, reader, end)
+        return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def seq_at(self, topic: str, when: datetime) -> int:
         """Seq of the first record that is not older than `when`; the next one to come if all are."""

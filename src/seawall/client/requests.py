@@ -11,9 +11,12 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from seawall.client.commands import READ_SIZE
 from seawall.client.connection import Connection
+from seawall.client.reading import TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
+from seawall.core.types import Seq
 from seawall.errors import OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
@@ -22,7 +25,9 @@ from seawall.limits import PAYLOAD_SIZE_MIN
 from seawall.wire.codes import Features
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
+from seawall.wire.lwp2_reading import Fetch
 from seawall.wire.lwp2_session import Hello
+from seawall.wire.received import ReceivedBatch
 
 #: Connections that are kept while nobody asks anything.
 IDLE_CONNECTIONS_MAX: Final = 4
@@ -145,3 +150,34 @@ class Requests:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
+    """All batches up to a seq: the next answer is on its way while one is verified."""
+    found: list[ReceivedBatch] = []
+    timeout_s = requests.target.timeout_s
+
+    def read(connection: Connection) -> None:
+        # Asked again on another connection it goes on where the reader is.
+        ahead: tuple[Fetch, int] | None = None
+        while reader.next_seq < end and not reader.is_at_end:
+            fetch = reader.fetch(max_bytes=READ_SIZE)
+            if ahead is None or ahead[0] != fetch:
+                if ahead is not None:
+                    connection.answer(ahead[1], timeout_s=timeout_s)
+                ahead = fetch, _ask(connection, fetch)
+            frame = connection.answer(ahead[1], timeout_s=timeout_s)
+            behind = reader.fetch_behind(frame, READ_SIZE)
+            ahead = None if behind is None else (behind, _ask(connection, behind))
+            found.extend(item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
+        if ahead is not None:
+            connection.answer(ahead[1], timeout_s=timeout_s)
+
+    requests.use(read)
+    return found
+
+
+def _ask(connection: Connection, fetch: Fetch) -> int:
+    request_id = connection.new_id()
+    connection.send_control(fetch, request_id)
+    return request_id

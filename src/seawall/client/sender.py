@@ -96,6 +96,17 @@ class Sender:
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
 
+    def join(self, topic_id: TopicId, block: bytes, size_max: int) -> Delivery | None:
+        """Queue one small record behind others that are gathered; None if it has to be offered."""
+        with self._change:
+            outgoing = self._outgoing
+            if outgoing.size + len(block) > size_max:
+                return None
+            batch = outgoing.join(topic_id, block)
+            if batch is None:
+                return None
+            return Delivery(self, (batch,), batch.record_count - 1, 1)
+
     @property
     def size(self) -> int:
         """Bytes that are not decided."""

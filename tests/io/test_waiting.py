@@ -1,0 +1,108 @@
+"""Streams for threads that wait: connecting with a deadline, room, wakes, ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from seawall.errors import InvalidInputError
+from seawall.io.waiting import WaitingStream, Waker, await_streams, open_stream
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+@pytest.fixture
+def pair(listener: socket.socket) -> Iterator[tuple[WaitingStream, socket.socket]]:
+    stream = open_stream(f"127.0.0.1:{listener.getsockname()[1]}", 10)
+    accepted, _ = listener.accept()
+    with accepted:
+        yield stream, accepted
+    stream.close()
+
+
+def test_bytes_go_both_ways(pair: tuple[WaitingStream, socket.socket]) -> None:
+    stream, peer = pair
+    assert stream.send([b"one", memoryview(b"two")]) == 6
+    assert peer.recv(100) == b"onetwo"
+    buffer = bytearray(10)
+    assert stream.receive_into(buffer) is None
+    peer.sendall(b"back")
+    await_streams([stream], None, 20)
+    assert stream.receive_into(buffer) == 4
+    peer.shutdown(socket.SHUT_WR)
+    await_streams([stream], None, 20)
+    assert stream.receive_into(buffer) == 0
+
+
+def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.socket]) -> None:
+    stream, peer = pair
+    while stream.send([bytes(1 << 20)]):
+        pass
+    stream.wants_room = True
+    reader = threading.Thread(target=lambda: [peer.recv(1 << 20) for _ in range(64)])
+    reader.start()
+    while not stream.send([b"more"]):
+        await_streams([stream], None, 20)
+    peer.shutdown(socket.SHUT_RD)
+    stream.close()
+    reader.join()
+
+
+def test_a_lost_connection_is_one_kind_of_error(pair: tuple[WaitingStream, socket.socket]) -> None:
+    stream, peer = pair
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    peer.close()
+    await_streams([stream], None, 20)
+    with pytest.raises(ConnectionError):
+        stream.receive_into(bytearray(1))
+    stream.close()
+    assert stream.fileno() == -1
+    for call in (lambda: stream.send([b"x"]), lambda: stream.receive_into(bytearray(1))):
+        with pytest.raises(ConnectionError, match="connection with 127"):
+            call()
+
+
+def test_nobody_there(listener: socket.socket) -> None:
+    port = listener.getsockname()[1]
+    listener.close()
+    with pytest.raises(ConnectionError, match="no connection with"):
+        open_stream(f"127.0.0.1:{port}", 10)
+    with pytest.raises(ConnectionError, match="no connection with"):
+        open_stream("no.such.host.invalid:1", 10)
+    with pytest.raises(InvalidInputError):
+        open_stream("nowhere", 10)
+
+
+def test_a_connection_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object, **__: object) -> socket.socket:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", never)
+    with pytest.raises(ConnectionError, match=r"within 0\.5 s"):
+        open_stream("127.0.0.1:1", 0.5)
+
+
+def test_a_wake_ends_the_wait_that_is_under_way_or_the_next() -> None:
+    waker = Waker()
+    waker.wake()
+    waker.wake()
+    await_streams([], waker, 60)
+    woken = threading.Event()
+    waiting = threading.Thread(target=lambda: (await_streams([], waker, 60), woken.set()))
+    waiting.start()
+    waker.wake()
+    waiting.join()
+    assert woken.is_set()
+    await_streams([], waker, 0)
+    for _ in range(100_000):
+        waker.wake()
+    await_streams([], waker, 60)
+    waker.close()
+    waker.wake()
