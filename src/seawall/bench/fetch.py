@@ -7,12 +7,12 @@ program adds.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Final
+from typing import Final, cast
 
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.processes import loopback_bandwidth
@@ -24,7 +24,7 @@ from seawall.limits import KIB, MIB
 from seawall.wire.received import Item, ReceivedBatch
 
 #: What a topic holds: it is read over and over, out of the memory of the node's system.
-STORED_SIZE: Final = 256 * MIB
+STORED_SIZE: Final = 128 * MIB
 
 _CALL_SIZE: Final = MIB
 
@@ -73,11 +73,11 @@ def polled(log: RemoteLog, _count: int) -> Iterator[list[Item]]:
 def pushed(log: RemoteLog, count: int) -> Iterator[list[Item]]:
     """By following the topic until all are there."""
     subscriber = log.subscriber(TOPIC)
-    following = iter(subscriber)
-    for item in following:
-        yield [item]
-        if subscriber.next_seq > count:
-            return
+    with closing(cast(Generator[Item], iter(subscriber))) as following:
+        for item in following:
+            yield [item]
+            if subscriber.next_seq > count:
+                return
 
 
 def _fill(log: RemoteLog, size: int) -> int:

@@ -20,13 +20,15 @@ from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
 from seawall.engine.open_log import open_log
 from seawall.io.loops import loop_factory
-from seawall.limits import GIB
+from seawall.limits import MIB
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.fields import JsonValue
 
 TOPIC: Final = "bench"
-#: What a topic keeps of what it was sent: enough that dropping the oldest is a small part of the work.
-KEPT_SIZE: Final = 1 * GIB
+#: What a topic keeps of what it was sent; what is older is dropped all the time, as in a log that is never full.
+KEPT_SIZE: Final = 256 * MIB
+#: A segment ends by its bytes: the usual bound on its records ends one every megabyte of small ones.
+SEGMENT_RECORDS: Final = 1_000_000
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
     path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
     try:
         with open_log(path) as log:
-            log.create_topic(TOPIC, order=2, cap_bytes=KEPT_SIZE, **settings)
+            log.create_topic(TOPIC, order=2, cap_bytes=KEPT_SIZE, segment_max_records=SEGMENT_RECORDS, **settings)
         with listening_peer("node", path) as address:
             yield address
     finally:

@@ -38,6 +38,9 @@ from seawall.wire.fields import JsonValue
 
 R = TypeVar("R")
 
+#: Turns of the loop for which a commit waits while each brings more: one of few batches costs what one of many does.
+_GATHERING_TURNS: Final = 8
+
 #: How often the order is stepped while something is held back or kept out.
 _STEP_S: Final = 0.25
 
@@ -57,6 +60,9 @@ class ServedLog(AsyncLog):
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
         self._is_poked = False
+        #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
+        self._gathered = 0
+        self._gathering_turns = 0
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
@@ -92,9 +98,23 @@ class ServedLog(AsyncLog):
     # --- publishing ------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Something was published to the ring: have it committed at the end of this turn of the loop."""
-        assert self._driver is not None
-        self._driver.wake()
+        """Something was published to the ring: have it committed soon, with what else comes in the next turns."""
+        if not self._gathering_turns:
+            self._gathering_turns = 1
+            self._gathered = self.ring.claimed
+            self._loop.call_soon(self._gather)
+
+    def _gather(self) -> None:
+        """Look whether the last turn has brought more; the first that has not ends the gathering."""
+        claimed = self.ring.claimed
+        if claimed != self._gathered and self._gathering_turns < _GATHERING_TURNS:
+            self._gathered = claimed
+            self._gathering_turns += 1
+            self._loop.call_soon(self._gather)
+            return
+        self._gathering_turns = 0
+        if self._driver is not None:
+            self._driver.wake()
 
     @property
     def is_refusing(self) -> bool:

@@ -3,29 +3,79 @@
 The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
+Bytes lie in pieces that the system hands out, zeroed, when they are first touched: a file that grows is not copied, and
+space that is reserved costs nothing.
+
 One owner at a time for changes; a file that was unlinked is gone when its last handle is.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
+from seawall.limits import KIB, MIB
 
 __all__ = ["MemoryFile", "MemoryFiles"]
+
+#: Smallest piece of a file, and from where on one is asked for in huge pages.
+_PIECE_SIZE: Final = 64 * KIB
+_HUGE_SIZE: Final = 4 * MIB
 
 
 class _Content:
     """The bytes of one file, and who has its lock."""
 
-    __slots__ = ("data", "locked_by")
+    __slots__ = ("_pieces", "_starts", "locked_by", "size")
 
     def __init__(self) -> None:
-        self.data = bytearray()
+        #: Pieces in order, and where each begins; bytes behind `size` are zeros.
+        self._pieces: list[mmap.mmap] = []
+        self._starts: list[int] = []
+        self.size = 0
         self.locked_by: MemoryFile | None = None
+
+    def resize(self, size: int) -> None:
+        """Cut it, or grow it with zeros."""
+        if size < self.size:
+            for piece, first, end in list(self._spans(size, self.size)):
+                piece[first:end] = bytes(end - first)
+        room = self._starts[-1] + len(self._pieces[-1]) if self._pieces else 0
+        if size > room:
+            pages = -(-(size - room) // mmap.PAGESIZE) * mmap.PAGESIZE
+            piece = mmap.mmap(-1, max(_PIECE_SIZE, pages), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if len(piece) >= _HUGE_SIZE and hasattr(mmap, "MADV_HUGEPAGE"):
+                piece.madvise(mmap.MADV_HUGEPAGE)
+            self._pieces.append(piece)
+            self._starts.append(room)
+        self.size = size
+
+    def read(self, at: int, end: int) -> bytes:
+        """The bytes from one place to another."""
+        return b"".join(piece[first:last] for piece, first, last in self._spans(at, min(end, self.size)))
+
+    def write(self, view: memoryview, at: int) -> None:
+        """Put bytes where there is room for them."""
+        done = 0
+        for piece, first, end in self._spans(at, at + view.nbytes):
+            piece[first:end] = view[done : done + end - first]
+            done += end - first
+
+    def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
+        """The pieces between two places, and what of each."""
+        index = bisect_right(self._starts, at) - 1
+        while at < end:
+            piece, start = self._pieces[index], self._starts[index]
+            stop = min(end, start + len(piece))
+            yield piece, at - start, stop - start
+            at = stop
+            index += 1
 
 
 class MemoryFile:
@@ -48,7 +98,7 @@ class MemoryFile:
 
     def size(self) -> int:
         """Length in bytes now."""
-        return len(self._content.data)
+        return self._content.size
 
     def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
         """Fill the buffers from position `at`; return the bytes read, fewer only at the end of the file."""
@@ -62,17 +112,15 @@ class MemoryFile:
 
     def read(self, length: int, at: int) -> bytes:
         """Up to `length` bytes from position `at`, fewer only at the end of the file."""
-        return bytes(self._content.data[at : at + length])
+        return self._content.read(at, at + length)
 
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
-        data = self._content.data
         total = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            end = at + total + view.nbytes
-            self.allocate(end)
-            data[at + total : end] = view
+            self.allocate(at + total + view.nbytes)
+            self._content.write(view, at + total)
             total += view.nbytes
         return total
 
@@ -85,14 +133,12 @@ class MemoryFile:
 
     def allocate(self, length: int) -> None:
         """Grow the file with zeros to `length` bytes if it is shorter."""
-        data = self._content.data
-        if len(data) < length:
-            data.extend(bytes(length - len(data)))
+        if self._content.size < length:
+            self._content.resize(length)
 
     def truncate(self, length: int) -> None:
         """Cut or extend the file to `length` bytes."""
-        del self._content.data[length:]
-        self.allocate(length)
+        self._content.resize(length)
 
     def try_lock(self) -> bool:
         """Take the exclusive lock of this file; false if another handle has it."""
@@ -156,7 +202,7 @@ class MemoryFiles:
     def free_bytes(self, path: str) -> int:
         """Memory is not counted: as much as a number can say, less what the files below `path` take."""
         below = (content for name, content in self._files.items() if name.startswith(path))
-        return (1 << 63) - 1 - sum(len(content.data) for content in below)
+        return (1 << 63) - 1 - sum(content.size for content in below)
 
     def _content(self, path: str) -> _Content:
         content = self._files.get(path)
