@@ -231,7 +231,7 @@ def test_data_frames_may_exceed_the_payload_bound_by_one_batch_header() -> None:
 
 @pytest.mark.skipif(not RESIDENT.exists(), reason="only Linux tells what memory is in use")
 def test_claimed_length_alone_takes_no_memory() -> None:
-    """INV-DECODER-BOUND: headers that claim a gibibyte together get room for it, which nothing is in before it comes."""
+    """INV-DECODER-BOUND: headers that claim a gibibyte get room for it, with nothing in it before it comes."""
     decoders = [FrameDecoder() for _ in range(64)]
     before = resident_pages()
     for decoder in decoders:
