@@ -113,3 +113,9 @@ class ServerProcess:
         assert self._process is not None
         self._process.kill()
         self._process.communicate()
+
+    def stop(self) -> None:
+        """End in order, which gives its shared memory back."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.communicate()

@@ -98,6 +98,8 @@ class ScriptedServer:
         self.clients: dict[int, Client] = {}
         self.position = 0
         self.hellos: list[Hello] = []
+        #: Set when a ping was answered.
+        self.pings: threading.Event | None = None
         self.peers: list[Peer] = []
         self._threads: list[threading.Thread] = []
         self._listener = socket.create_server(("127.0.0.1", port))
@@ -218,6 +220,8 @@ class Peer:
         if header.kind == Kind.KEEPALIVE:
             if header.command == 0:
                 self.send(encode_pong(header.id))
+                if self.server.pings is not None:
+                    self.server.pings.set()
         elif header.kind == Kind.BATCH:
             with self.server.change:
                 entry = self._store(frame)

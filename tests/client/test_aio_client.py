@@ -28,9 +28,9 @@ from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import AckStatus, ErrorCode, GapReason, HelloFlags, Kind, ReadFlags, SessionStatus
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp1_requests import CreateTopic, ListTopics
-from seawall.wire.lwp2 import encode_ping
+from seawall.wire.lwp2 import encode_control, encode_ping
 from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
-from seawall.wire.lwp2_subscriptions import Subscribe
+from seawall.wire.lwp2_subscriptions import Credit, Subscribe
 from seawall.wire.received import Gap, Item, ReceivedBatch
 
 
@@ -165,7 +165,7 @@ def test_a_follower_without_a_server_gives_up() -> None:
         with pytest.raises(RetryableError, match="no server"):
             await anext(aiter(subscriber))
 
-    run(server, work, timeout_s=0.2, connect_timeout_s=0.1)
+    run(server, work, timeout_s=1, connect_timeout_s=0.5)
 
 
 def test_lost_acks_are_made_up_for(server: ScriptedServer) -> None:
@@ -321,7 +321,71 @@ def test_a_server_that_does_not_come_back_is_given_up() -> None:
         with pytest.raises(RetryableError):
             await log.publisher("events")
 
-    run(server, work, timeout_s=0.2, connect_timeout_s=0.1)
+    run(server, work, timeout_s=1, connect_timeout_s=0.5)
+
+
+def test_a_batch_that_no_server_survives_is_given_up(server: ScriptedServer) -> None:
+    def die(_peer: Peer, _header: BatchHeader) -> bool:
+        raise CutError
+
+    async def work(log: AsyncRemoteLog) -> None:
+        server.script.on_batch = die
+        with pytest.raises(OutcomeUnknownError, match="may be stored or not"):
+            await log.publish("events", b"poison")
+        server.script.on_batch = lambda _peer, _header: True
+        assert (await log.publish("events", b"value")).first_seq == 1
+
+    run(server, work, timeout_s=0.3)
+
+
+def test_a_server_that_does_not_welcome() -> None:
+    with ScriptedServer() as server:
+        server.script.on_request = lambda _peer, _request, _id: False
+
+        async def work() -> None:
+            with pytest.raises(RetryableError, match="did not welcome us"):
+                async with seawall.connect_async(server.url, timeout_s=0.1, connect_timeout_s=0.05):
+                    pass
+
+        asyncio.run(work())
+
+        def confuse(peer: Peer, _request: object, request_id: int) -> bool:
+            peer.send(encode_control(Credit(1, 1), request_id=request_id))
+            return False
+
+        server.script.on_request = confuse
+        with pytest.raises(RetryableError, match="answered HELLO"):
+            seawall.connect(server.url, timeout_s=1)
+
+        async def again() -> None:
+            with pytest.raises(RetryableError, match="answered HELLO"):
+                async with seawall.connect_async(server.url, timeout_s=1):
+                    pass
+
+        asyncio.run(again())
+        server.script.on_request = lambda _peer, _request, _id: False
+        with pytest.raises(RetryableError, match="did not welcome us"):
+            seawall.connect(server.url, timeout_s=0.1, connect_timeout_s=0.05)
+
+
+def test_a_refusal_without_a_question_ends_a_connection(server: ScriptedServer) -> None:
+    async def work(log: AsyncRemoteLog) -> None:
+        server.peers[0].refuse(0, ErrorCode.TOO_SLOW, "too slow", closes=1)
+        while len(server.peers) < 2:
+            await log.topics()
+
+    run(server, work)
+
+
+def test_a_publisher_that_fills_the_socket(server: ScriptedServer) -> None:
+    async def work(log: AsyncRemoteLog) -> None:
+        wanted = [bytes([number]) * 1_000_000 for number in range(40)]
+        async with await log.publisher("events") as publisher:
+            for value in wanted:
+                await publisher.put(value)
+        assert [item.record_count for item in await log.read("events", max_bytes=1 << 30)] == [1] * 40
+
+    run(server, work)
 
 
 def test_closing_gives_up_what_is_under_way(server: ScriptedServer) -> None:

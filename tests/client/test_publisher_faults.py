@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +18,7 @@ from scripted_server import Client, CutError, Peer, Script, ScriptedServer, reje
 import seawall
 from seawall.client.publisher import Compression, PublisherOptions
 from seawall.client.remote_log import RemoteLog
-from seawall.core.types import ClientId
+from seawall.core.types import ClientId, ClientSeq, Term
 from seawall.errors import (
     ConflictError,
     FatalError,
@@ -294,6 +295,80 @@ def test_acks_that_the_server_lost_are_told(server: ScriptedServer, log: RemoteL
     assert [hello.flags for hello in server.hellos if hello.flags][-1] == HelloFlags.OPEN | HelloFlags.ABANDON
 
 
+def test_acks_that_a_server_lost_with_its_process_are_told(server: ScriptedServer, log: RemoteLog) -> None:
+    def forget(peer: Peer, hello: Hello) -> Welcome | None:
+        client = server.clients.get(int(hello.client_id))
+        if client is None:
+            return None
+        peer.client_id, peer.epoch = int(hello.client_id), client.epoch
+        if hello.flags & HelloFlags.JOIN:
+            # Another process: an older state, and another term.
+            client.next_seq = 1
+            return replace(peer.welcome(SessionStatus.JOINED, client), term=Term(2))
+        return replace(peer.welcome(SessionStatus.RESUMED, client), term=Term(2), next_seq=ClientSeq(2))
+
+    publisher = log.publisher("events", batch_size=1)
+    publisher.publish(b"first").result()
+    server.script.on_hello = forget
+    server.cut_all()
+    publisher.publish(b"second").result(20)
+    with pytest.raises(OutcomeUnknownError, match="lost batches 1 to 1"):
+        publisher.close()
+    *_, joined, opened = [hello for hello in server.hellos if hello.flags]
+    assert joined.flags == HelloFlags.JOIN
+    assert (opened.flags, opened.start_seq) == (HelloFlags.OPEN | HelloFlags.ABANDON, 2)
+
+
+def test_a_number_that_was_refused_is_where_a_session_goes_on(server: ScriptedServer, log: RemoteLog) -> None:
+    def refuse_second(peer: Peer, header: BatchHeader) -> bool:
+        if header.client_seq == 2 and not refused:
+            refused.append(True)
+            peer.send_ack([rejected(header, ErrorCode.READ_ONLY)])
+            return False
+        return True
+
+    def forget(peer: Peer, hello: Hello) -> Welcome | None:
+        return peer.welcome(SessionStatus.NONE, Client()) if hello.flags & HelloFlags.JOIN else None
+
+    refused: list[bool] = []
+    server.script.on_batch = refuse_second
+    publisher = log.publisher("events", batch_size=1)
+    fates = [publisher.publish(b"%d" % number) for number in range(3)]
+    with pytest.raises(FatalError):
+        publisher.flush()
+    assert [fate.error is None for fate in fates] == [True, False, True]
+    server.script.on_hello = forget
+    server.cut_all()
+    assert publisher.next_client_seq == 2
+    publisher.publish(b"again").result(20)
+    publisher.close()
+    assert [hello.start_seq for hello in server.hellos if hello.flags][-1] == 2
+
+
+def test_a_batch_that_no_server_survives_is_given_up(server: ScriptedServer) -> None:
+    def die(_peer: Peer, _header: BatchHeader) -> bool:
+        raise CutError
+
+    server.script.on_batch = die
+    with seawall.connect(server.url, timeout_s=0.3) as log:
+        with pytest.raises(OutcomeUnknownError, match="may be stored or not"):
+            log.publish("events", b"poison")
+        server.script.on_batch = lambda _peer, _header: True
+        assert log.publish("events", b"value").first_seq == 1
+
+
+def test_an_idle_publisher_stays_connected() -> None:
+    with ScriptedServer(Script(keepalive_ms=5, idle_ms=200)) as server:
+        server.create("events")
+        pinged = threading.Event()
+        with seawall.connect(server.url) as log, log.publisher("events") as publisher:
+            publisher.publish(b"one").result()
+            server.pings = pinged
+            assert pinged.wait(20)
+            publisher.publish(b"two").result()
+        assert len([hello for hello in server.hellos if hello.flags]) == 1
+
+
 def test_a_server_that_says_goodbye_gets_nothing_new(server: ScriptedServer, log: RemoteLog) -> None:
     late: list[int] = []
     said = threading.Event()
@@ -347,7 +422,7 @@ def test_a_server_that_does_not_come_back_is_given_up(server: ScriptedServer) ->
         return False
 
     server.script.on_batch = swallow
-    log = seawall.connect(server.url, timeout_s=0.3, connect_timeout_s=0.2)
+    log = seawall.connect(server.url, timeout_s=1, connect_timeout_s=0.5)
     publisher = log.publisher("events", batch_size=1)
     sent = publisher.publish(b"sent")
     assert silent.wait(10)
@@ -567,7 +642,7 @@ def test_a_small_window_is_kept_to(server: ScriptedServer, log: RemoteLog) -> No
 def test_a_publisher_without_its_server_says_so() -> None:
     with ScriptedServer() as server:
         server.create("events")
-        log = seawall.connect(server.url, timeout_s=0.2, connect_timeout_s=0.1)
+        log = seawall.connect(server.url, timeout_s=1, connect_timeout_s=0.5)
     with pytest.raises(RetryableError):
         log.publisher("events")
     with pytest.raises(RetryableError):

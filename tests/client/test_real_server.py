@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,11 +16,11 @@ import seawall
 from seawall.client.publisher import Compression
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.served_log import ServedLog
-from seawall.errors import CallerError, ConflictError, FencedError, NotFoundError
+from seawall.errors import CallerError, ConflictError, FencedError, InvalidInputError, NotFoundError
 from seawall.server.access import Access, Right
 from seawall.wire.codes import GapReason
 from seawall.wire.publishable import Message
-from seawall.wire.received import Gap, Item, ReceivedBatch
+from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> No
                         server.start()
             assert stored(log) == wanted
     finally:
-        server.kill()
+        server.stop()
 
 
 def test_a_client_goes_on_with_its_numbers_and_fences_its_past(server: RealServer, log: RemoteLog) -> None:
@@ -303,5 +303,21 @@ def test_the_same_words_on_an_event_loop(server: RealServer) -> None:
                     break
             assert found == 402
             assert await log.topics() == ["events"]
+            subscriber = log.position_subscriber("latest")
+            assert await subscriber.poll() == []
+            await log.create_topic("other")
+            last = await log.publish("other", b"last")
+            [item] = await subscriber.poll(20)
+            assert (item.topic, subscriber.next_position) == ("other", last.position + 1)
+            assert [each.topic async for each in _first(log.position_subscriber(last.position))] == ["other"]
+            assert len(await log.read_positions(limit=1)) == 1
+            with pytest.raises(InvalidInputError):
+                await log.read_positions(-1)
 
     asyncio.run(work())
+
+
+async def _first(subscriber: AsyncIterable[PositionItem]) -> AsyncIterator[PositionItem]:
+    async for item in subscriber:
+        yield item
+        return

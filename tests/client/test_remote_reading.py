@@ -407,7 +407,7 @@ def test_a_follower_begins_anew_where_the_server_has_to_look(server: ScriptedSer
 def test_a_follower_without_a_server_gives_up() -> None:
     with ScriptedServer() as server:
         server.create("events")
-        log = seawall.connect(server.url, timeout_s=0.2, connect_timeout_s=0.1)
+        log = seawall.connect(server.url, timeout_s=1, connect_timeout_s=0.5)
         following = iter(log.subscriber("events"))
     with pytest.raises(RetryableError, match="no server"):
         next(following)
@@ -515,7 +515,7 @@ def test_a_server_under_pressure_is_asked_again_and_then_believed(server: Script
 
 
 def test_an_answer_that_does_not_come(server: ScriptedServer) -> None:
-    with seawall.connect(server.url, timeout_s=0.1) as log:
+    with seawall.connect(server.url, timeout_s=0.5) as log:
         server.script.on_request = lambda _peer, request, _id: not isinstance(request, (ListTopics, CreateTopic))
         with pytest.raises(RetryableError, match="did not answer"):
             log.topics()

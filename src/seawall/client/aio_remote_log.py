@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.aio_sender import AsyncSender
-from seawall.client.aio_subscriber import AsyncRemoteSubscriber
+from seawall.client.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
+    PositionStart,
     ReadMode,
     RemoteTopic,
     Start,
@@ -32,12 +33,14 @@ from seawall.client.commands import (
     create_request,
     info_of,
     place_of,
+    place_of_position,
     start_of,
     topic_named,
 )
 from seawall.client.delivery import Delivery
-from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
-from seawall.client.reading import Budget, TopicReader
+from seawall.client.position_reading import PositionReader, topics_in
+from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions
+from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
@@ -48,7 +51,7 @@ from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, ReceivedBatch, to_arrow
+from seawall.wire.received import Item, PositionItem, ReceivedBatch, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -139,7 +142,7 @@ class AsyncRemoteLog:
         """Append one record or many; durable in the topic's class when it is awaited."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks, _ = PublisherOptions().encode(records, None)
+        blocks, _ = LONE.encode(records, None)
 
         async def send(found: TopicReply) -> Delivery:
             sender = self._sender
@@ -231,6 +234,31 @@ class AsyncRemoteLog:
         seq = await self.start_seq(topic, "committed", owner)
         return seq if seq > 1 else None
 
+    async def read_positions(
+        self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
+    ) -> list[PositionItem]:
+        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs."""
+        if from_position < 0:
+            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        reader = PositionReader(ReadBy.POSITION, from_position)
+        return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
+
+    def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:
+        """A reader of everything in the one order that remembers where it is; iterate over it to follow."""
+        return AsyncRemotePositionSubscriber(self._take_positions, PositionReader(*place_of_position(start)))
+
+    async def _take_positions(
+        self, reader: PositionReader, size: int, records: int, wait_ms: int
+    ) -> list[PositionItem]:
+        while True:
+            fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
+            frame = await self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
+                await self._load_topics()
+            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
+            if items or reader.is_at_end:
+                return items
+
     async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """The seq that a start means now."""
         by, number = place_of(start, owner)
@@ -273,7 +301,7 @@ class AsyncRemoteLog:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     await self._sender.close()
-                sender = AsyncSender(self.target, PublisherOptions().outgoing())
+                sender = AsyncSender(self.target, LONE.outgoing())
                 await sender.open()
                 self._sender = sender
             return self._sender

@@ -1,8 +1,8 @@
 """A session of a publisher on an event loop: the machine of `outgoing` with connections that the loop reads.
 
 What is published in one turn of the loop shares a batch. A task makes lost connections again, joining the session;
-what was sent on one and is not decided is sent again under its number. If no server is found for as long as the
-target's patience lasts, everything under way fails. Everything runs on the loop it was opened on.
+what was sent on one and is not decided is sent again under its number. Patience is that of `sender`. Everything runs on
+the loop it was opened on.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ class AsyncSender:
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._lost = asyncio.Event()
+        self._last_loss: Exception = ConnectionError("no connection yet")
+        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
+        self._alone_since = self._loop.time()
         self._task: asyncio.Task[None] | None = None
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
@@ -80,9 +83,9 @@ class AsyncSender:
         self._push_soon()
         return Delivery(self, batches, offset, record_count)
 
-    def join(self, topic_id: TopicId, block: bytes) -> Delivery | None:
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
-        batch = self._outgoing.join(topic_id, block)
+        batch = self._outgoing.join(topic_id, value, size_max)
         return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
 
     @property
@@ -168,8 +171,10 @@ class AsyncSender:
     def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
         header, outgoing = frame.header, self._outgoing
         if header.kind == Kind.ACK:
-            outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
+            outgoing.allow(*ack_window(frame.payload))
             worst = outgoing.acked(ack_rows(frame.payload))
+            self._alone_since = 0.0
+            self._backoff.succeeded()
             if outgoing.decided:
                 self._pressure.succeeded()
             if worst is AckStatus.RETRY:
@@ -209,25 +214,29 @@ class AsyncSender:
     # --- connections -----------------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
-        alone_since = self._loop.time()
         while self.failure is None:
             self._lost.clear()
-            if len(self._connections) >= self._wanted:
+            problem: Exception | None = None
+            if len(self._connections) < self._wanted:
+                problem = await self._connect()
+                if problem is None:
+                    continue
+            else:
                 await self._lost.wait()
-                alone_since = self._loop.time()
-                await asyncio.sleep(seconds(self._backoff.pause_ns()))
-                continue
-            problem = await self._connect()
-            if problem is None:
-                continue
-            if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
-                self._fail(problem)
-                return
-            alone_s = 0.0 if self._connections else self._loop.time() - alone_since
-            if alone_s >= self._target.timeout_s:
-                self._fail(RetryableError(f"no server at {self._target} for {alone_s:.1f} s: {problem}"))
-                return
+                problem = self._last_loss
+            self._judge(problem)
             await asyncio.sleep(seconds(self._backoff.pause_ns()))
+
+    def _judge(self, problem: Exception) -> None:
+        """Whether what was in the way, or was lost, is the last of it."""
+        if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
+            self._fail(problem)
+        elif not self._connections:
+            now = self._loop.time()
+            self._alone_since = self._alone_since or now
+            if now - self._alone_since >= self._target.timeout_s:
+                alone_s = now - self._alone_since
+                self._fail(RetryableError(f"no server at {self._target} for {alone_s:.1f} s: {problem}"))
 
     async def _connect(self) -> Exception | None:
         """Make one more connection; what was in the way."""
@@ -248,14 +257,16 @@ class AsyncSender:
             return error
         connection.on_frame, connection.on_room, connection.on_lost = self._heard, self._push_soon, self._drop
         self._connections.append(connection)
-        self._backoff.succeeded()
+        if self._outgoing.is_empty:
+            self._alone_since = 0.0
         if not connection.is_open:
             self._drop(connection, ConnectionError("lost at once"))
         self._push()
         self._announce()
         return None
 
-    def _drop(self, connection: AsyncConnection, _error: Exception) -> None:
+    def _drop(self, connection: AsyncConnection, error: Exception) -> None:
+        self._last_loss = error
         if connection in self._connections:
             self._connections.remove(connection)
             self._outgoing.lost(connection)

@@ -14,15 +14,16 @@ from typing import TypeAlias
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.commands import READ_SIZE, consumer_of
+from seawall.client.position_reading import PositionReader
 from seawall.client.pushed import Pushed
-from seawall.client.reading import TopicReader
+from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.core.types import TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
 from seawall.limits import FETCH_WAIT_MS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item
+from seawall.wire.received import Item, PositionItem
 
 #: Finds the topic and where to begin, when something is read first.
 Begin: TypeAlias = Callable[[], Awaitable[tuple[TopicReader, TopicEpoch]]]
@@ -77,10 +78,11 @@ class AsyncRemoteSubscriber:
                 connection = await self._requests.open_connection()
                 async for item in _pushed(connection, reader):
                     backoff.succeeded()
-                    alone_since = loop.time()
                     yield item
             except (ConnectionError, RetryableError) as error:
-                if connection is None and loop.time() - alone_since >= self._requests.target.timeout_s:
+                if connection is not None:
+                    alone_since = loop.time()
+                elif loop.time() - alone_since >= self._requests.target.timeout_s:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
                 await asyncio.sleep(seconds(backoff.pause_ns()))
             finally:
@@ -91,6 +93,32 @@ class AsyncRemoteSubscriber:
         if self._reader is None:
             self._reader, self._topic_epoch = await self._begin()
         return self._reader
+
+
+class AsyncRemotePositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped: `async for` follows it for ever."""
+
+    def __init__(
+        self, take: Callable[[PositionReader, int, int, int], Awaitable[list[PositionItem]]], reader: PositionReader
+    ) -> None:
+        self._take = take
+        self._reader = reader
+
+    @property
+    def next_position(self) -> int:
+        """What is read next; 0 before the first read."""
+        return self._reader.next_position
+
+    async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
+        return await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+
+    async def __aiter__(self) -> AsyncIterator[PositionItem]:
+        """Everything from here on, for ever."""
+        while True:
+            for item in await self.poll(FETCH_WAIT_MS_MAX / 1e3):
+                yield item
 
 
 async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIterator[Item]:

@@ -39,9 +39,10 @@ class Connection:
         self._decoder = FrameDecoder(max_payload)
         self._outbox: deque[memoryview] = deque()
         self._next_id = 0
-        self._early: list[Frame] = []
         #: When we heard of the server, spoke to it, and asked whether it lives.
         self._heard_ns = self._spoke_ns = self._asked_ns = clock.monotonic_ns()
+        #: When we asked first of all the times that were not answered.
+        self._first_asked_ns = 0
         self._welcome: Welcome | None = None
         #: Whether the server will end it: what is under way is still answered.
         self.goodbye: Goodbye | None = None
@@ -114,9 +115,6 @@ class Connection:
 
     def receive(self) -> list[Frame]:
         """The frames that have come, without waiting; pings are answered, pongs are for the clock alone."""
-        if self._early:
-            early, self._early = self._early, []
-            return early
         buffer = self._decoder.buffer()
         count = self.stream.receive_into(buffer)
         if count is None:
@@ -143,14 +141,19 @@ class Connection:
         return False
 
     def keep_alive(self, now_ns: int) -> int:
-        """Ask a silent server whether it lives; when to come again. `ConnectionError` if it is gone."""
+        """Ask a quiet server whether it lives; when to come again. `ConnectionError` if it does not answer.
+
+        It may only be quiet because nobody has listened, so silence counts from a question on.
+        """
         welcome = self.welcome
-        silence_ns = now_ns - self._heard_ns
-        if welcome.idle_ms and silence_ns >= welcome.idle_ms * _MS:
-            raise ConnectionError(f"{self.address} has been silent for {silence_ns // _MS} ms")
         pause_ns = max(1, welcome.keepalive_ms) * _MS
+        is_unanswered = self._asked_ns > self._heard_ns
+        if welcome.idle_ms and is_unanswered and now_ns - self._first_asked_ns >= welcome.idle_ms * _MS - pause_ns:
+            raise ConnectionError(f"{self.address} has been silent for {(now_ns - self._heard_ns) // _MS} ms")
         if now_ns >= max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns:
             self.send(encode_ping(self.new_id()))
+            if not is_unanswered:
+                self._first_asked_ns = now_ns
             self._asked_ns = now_ns
         return max(min(self._spoke_ns, self._heard_ns), self._asked_ns) + pause_ns
 
@@ -161,22 +164,18 @@ class Connection:
         return self.answer(request_id, timeout_s=timeout_s)
 
     def answer(self, request_id: int, *, timeout_s: float) -> Frame:
-        """Wait for the answer to a request that was sent."""
+        """Wait for the answer to a request that was sent; one at a time, since other answers are passed over."""
         deadline_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
-        kept: list[Frame] = []
         while True:
             frames = self.receive()
-            for index, frame in enumerate(frames):
+            for frame in frames:
                 refusal = refusal_of(frame)
                 if refusal is not None and frame.header.id in (request_id, 0):
                     raise refusal
                 if frame.header.id == request_id:
-                    self._early = kept + frames[index + 1 :]
                     return frame
-                kept.append(frame)
             left_ns = deadline_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
-                self._early = kept
                 raise TimeoutError(f"{self.address} did not answer within {timeout_s:.3g} s")
             if not frames:
                 await_streams([self.stream], None, seconds(left_ns))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seawall.client.connection import refusal_of
-from seawall.client.reading import NO_LIMIT, received_batch
+from seawall.client.reading import FETCH_SIZE, NO_LIMIT, received_batch
 from seawall.core.types import ClientSeq, Position, Seq, TopicId
 from seawall.errors import ProtocolError
 from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, ReadBy, ReadFlags
@@ -37,7 +37,7 @@ class PositionReader:
             TopicId(ALL_TOPICS),
             self._by,
             self._start,
-            max_bytes=min(max_bytes, NO_LIMIT),
+            max_bytes=min(max_bytes, FETCH_SIZE),
             max_records=max_records,
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,

@@ -23,6 +23,7 @@ from seawall.client.connection import refusal_of
 from seawall.core.types import ClientSeq, Seq, TopicId
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.kernels import blocks
+from seawall.limits import MIB
 from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import BatchFlags, Codec, Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
@@ -32,6 +33,9 @@ from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip, shown_
 
 #: A plain number: operations on flags cost more than everything else here.
 _OPAQUE: Final = int(BatchFlags.OPAQUE)
+
+#: Bytes of one answer: with one large batch on top it still fits a frame.
+FETCH_SIZE: Final = 8 * MIB
 
 #: As many records as the bytes allow.
 NO_LIMIT: Final = 0xFFFF_FFFF
@@ -69,7 +73,7 @@ class TopicReader:
             self.topic_id,
             self._by,
             self._start,
-            max_bytes=min(max_bytes, NO_LIMIT),
+            max_bytes=min(max_bytes, FETCH_SIZE),
             max_records=max_records,
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,

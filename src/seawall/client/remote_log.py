@@ -40,6 +40,7 @@ from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
     BATCH_SIZE,
     IN_FLIGHT_SIZE,
+    LONE,
     Compression,
     PublisherOptions,
     RemotePublisher,
@@ -50,11 +51,10 @@ from seawall.client.requests import Requests, read_all
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
-from seawall.core.types import Seq, TopicId
+from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
-from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
@@ -130,7 +130,7 @@ class RemoteLog:
         """Append one record or many, in order; durable in the topic's class when this returns."""
         if idempotency_key is not None:
             raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
-        blocks, _ = PublisherOptions().encode(records, None)
+        blocks, _ = LONE.encode(records, None)
 
         def send(found: TopicReply) -> Delivery:
             return self._lone_sender().offer(topic, found.topic_id, blocks).result()
@@ -294,17 +294,11 @@ class RemoteLog:
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
             frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
-            items = reader.take(frame, self._names(frame))
+            if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
+                self._load_topics()
+            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
             if items or reader.is_at_end:
                 return items
-
-    def _names(self, frame: Frame) -> dict[TopicId, str]:
-        """The names of topics; looked up anew where an answer has one that is not known."""
-        names = {topic.topic_id: name for name, topic in self._topics.items()}
-        if not topics_in(frame) <= set(names):
-            self._load_topics()
-            names.update({topic.topic_id: name for name, topic in self._topics.items()})
-        return names
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""
@@ -335,7 +329,7 @@ class RemoteLog:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()
-                self._sender = Sender(self.target, PublisherOptions().outgoing())
+                self._sender = Sender(self.target, LONE.outgoing())
                 self._sender.open()
             return self._sender
 

@@ -9,8 +9,8 @@ Others that wait are woken when something was decided. So a lone publisher sends
 another thread.
 
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
-is sent again under its number. If no server is found for as long as the target's patience lasts, everything under way
-fails: what was sent is of unknown fate, what was not did not happen.
+is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
+before its connection is lost, everything under way fails: what was sent is of unknown fate, the rest did not happen.
 
 INV-SENDER-LEADER: connections are opened, read and closed by the leader only; sending needs the lock.
 """
@@ -54,17 +54,17 @@ class Sender:
         self._clock: Clock = OsClock()
         self._connections: list[Connection] = []
         self._turn = 0
-        self._change = threading.Condition()
+        #: The lock, and the condition on it: a record that joins others takes the lock alone, without calls of Python.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._waker = Waker()
         self._leads = False
         self._is_closed = False
         self._backoff = Backoff()
         self._pressure = Backoff()
         self._connect_after_ns = 0
-        #: Since when there is no connection; 0 while there is one.
+        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
         self._alone_since_ns = self._clock.monotonic_ns()
-        #: Why the last connection was lost.
-        self._last_loss: Exception | None = None
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
 
@@ -96,13 +96,11 @@ class Sender:
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
 
-    def join(self, topic_id: TopicId, block: bytes, size_max: int) -> Delivery | None:
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
-        with self._change:
-            outgoing = self._outgoing
-            if outgoing.size + len(block) > size_max:
-                return None
-            batch = outgoing.join(topic_id, block)
+        outgoing = self._outgoing
+        with self._lock:
+            batch = outgoing.join(topic_id, value, size_max)
             if batch is None:
                 return None
             return Delivery(self, (batch,), batch.record_count - 1, 1)
@@ -146,7 +144,8 @@ class Sender:
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
         """Wait until a delivery is decided; false if that takes too long."""
-        self.seal()
+        if self._outgoing.is_gathering:
+            self.seal()
         return self._wait_until(lambda: delivery.done, timeout_s)
 
     def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
@@ -163,6 +162,8 @@ class Sender:
             with self._change:
                 if self._outgoing.is_empty and not self._is_closed:
                     self._change.wait(seconds(self._keep_alive()))
+                    if not self._leads and not self._is_closed:
+                        self._listen()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
 
     def close(self) -> None:
@@ -229,6 +230,11 @@ class Sender:
             await_streams(streams, self._waker, seconds(pause_ns))
         finally:
             self._change.acquire()
+        self._listen()
+        self._push(self._clock.monotonic_ns())
+
+    def _listen(self) -> None:
+        """Take what has come, from whoever; called by the leader, or where there is none."""
         for connection in list(self._connections):
             try:
                 connection.flush()
@@ -236,7 +242,6 @@ class Sender:
                     self._heard(frame)
             except (ConnectionError, ProtocolError) as error:
                 self._drop(connection, error)
-        self._push(self._clock.monotonic_ns())
 
     def _next_look_ns(self, now_ns: int) -> int:
         """When there is something to do though nothing comes."""
@@ -284,8 +289,10 @@ class Sender:
         header = frame.header
         if header.kind == Kind.ACK:
             outgoing = self._outgoing
-            outgoing.window_batches, outgoing.window_bytes = ack_window(frame.payload)
+            self._alone_since_ns = 0
+            outgoing.allow(*ack_window(frame.payload))
             worst = outgoing.acked(ack_rows(frame.payload))
+            self._backoff.succeeded()
             if outgoing.decided:
                 self._pressure.succeeded()
             if worst is AckStatus.RETRY:
@@ -325,9 +332,9 @@ class Sender:
         try:
             if connection is not None and self._session.is_granted(connection.welcome):
                 self._connections.append(connection)
-                self._alone_since_ns = 0
+                if self._outgoing.is_empty:
+                    self._alone_since_ns = 0
                 self._connect_after_ns = 0
-                self._backoff.succeeded()
                 return
         except FencedError as error:
             problem = error
@@ -353,11 +360,13 @@ class Sender:
         self._connections.remove(connection)
         connection.close()
         self._outgoing.lost(connection)
+        now_ns = self._clock.monotonic_ns()
         if not self._connections and not self._alone_since_ns:
-            self._alone_since_ns = self._clock.monotonic_ns()
+            self._alone_since_ns = now_ns
         if self._connect_after_ns == 0:
-            self._connect_after_ns = self._clock.monotonic_ns() + self._backoff.pause_ns()
-        self._last_loss = error
+            self._connect_after_ns = now_ns + self._backoff.pause_ns()
+        if not self._connections:
+            self._judge(error, connection.address)
 
     def _fail(self, error: SeawallError) -> None:
         self.failure = error

@@ -35,11 +35,13 @@ class Session:
         self._client_id = ClientId(client_id)
         self._flags = HelloFlags.OPEN
         self._is_forgotten = False
+        #: The term of the server that we know, 0 before there is one.
+        self._term = 0
 
     def hello(self) -> Hello:
         """What to say on the next connection."""
         outgoing = self._outgoing
-        start = outgoing.lowest_undecided
+        start = outgoing.lowest_unused
         return Hello(
             flags=self._flags,
             max_payload=PAYLOAD_SIZE_MIN,
@@ -56,9 +58,13 @@ class Session:
         """Take what the server grants; false if another HELLO has to be said, `FencedError` if it is over."""
         outgoing = self._outgoing
         if welcome.status in _GRANTED:
+            if self._term not in (0, welcome.term) and welcome.next_seq < outgoing.lowest_unused:
+                # Another process, which does not know what the one before it has acknowledged.
+                self._term = 0
+                return self._give_up_lost(welcome)
+            self._term = welcome.term
             outgoing.welcomed(welcome.client_id, welcome.session_epoch, welcome.next_seq)
-            outgoing.window_batches = max(1, min(welcome.window_batches, SESSION_WINDOW_BATCHES))
-            outgoing.window_bytes = welcome.window_bytes
+            outgoing.allow(welcome.window_batches, welcome.window_bytes)
             if outgoing.codec is not Codec.NONE and not welcome.features & CODEC_FEATURES[outgoing.codec]:
                 outgoing.codec = Codec.NONE
             self._flags, self._is_forgotten = HelloFlags.JOIN, False
@@ -68,11 +74,14 @@ class Session:
                 f"client {outgoing.client_id or self._client_id} has a newer session: this publisher must stop"
             )
         if welcome.status is SessionStatus.REFUSED_GAP:
-            first, last = welcome.next_seq, outgoing.lowest_undecided - 1
-            outgoing.report(
-                OutcomeUnknownError(f"the server has lost batches {first} to {last}, which it had acknowledged")
-            )
-            self._flags = HelloFlags.OPEN | HelloFlags.ABANDON
-            return False
+            return self._give_up_lost(welcome)
         self._flags, self._is_forgotten = HelloFlags.OPEN, True
+        return False
+
+    def _give_up_lost(self, welcome: Welcome) -> bool:
+        first, last = welcome.next_seq, self._outgoing.lowest_unused - 1
+        self._outgoing.report(
+            OutcomeUnknownError(f"the server has lost batches {first} to {last}, which it had acknowledged")
+        )
+        self._flags = HelloFlags.OPEN | HelloFlags.ABANDON
         return False

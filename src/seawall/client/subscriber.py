@@ -78,11 +78,12 @@ class RemoteSubscriber:
                 connection.send(pushed.begin())
                 for item in self._pushed(connection, pushed):
                     backoff.succeeded()
-                    alone_since_ns = clock.monotonic_ns()
                     yield item
             except (ConnectionError, RetryableError) as error:
                 pause_ns = backoff.pause_ns()
-                if clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns and connection is None:
+                if connection is not None:
+                    alone_since_ns = clock.monotonic_ns()
+                elif clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
                 await_streams([], None, seconds(pause_ns))
             finally:

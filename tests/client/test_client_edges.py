@@ -1,0 +1,300 @@
+"""The rare moments of a client: what is said twice, too late, or to nobody any more."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from scripted_server import Peer, ScriptedServer, Topic, rejected
+
+import seawall
+from seawall.client import pushed
+from seawall.client.aio_remote_log import AsyncRemoteLog
+from seawall.client.connection import Connection
+from seawall.client.remote_log import RemoteLog
+from seawall.client.requests import Requests
+from seawall.client.sender import Sender
+from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
+from seawall.io.waiting import await_streams
+from seawall.testing.clock import SimClock
+from seawall.wire.batches import BatchHeader
+from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode, ReadBy
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_reading import Committed, Fetch
+from seawall.wire.lwp2_session import AckEntry, Hello
+from seawall.wire.received import ReceivedBatch
+
+MS = 1_000_000
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as scripted:
+        scripted.create("events")
+        yield scripted
+
+
+@pytest.fixture
+def log(server: ScriptedServer) -> Iterator[RemoteLog]:
+    with seawall.connect(server.url, timeout_s=10) as connected:
+        yield connected
+
+
+def forgetful(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
+    """Acks without numbers, as of a repetition that nobody remembers."""
+    return [
+        AckEntry(each.client_seq, 0, POSITION_UNKNOWN, 0, each.topic_id, 1, each.record_count, each.status, each.level)
+        for each in entries
+    ]
+
+
+def test_numbers_that_nobody_knows(server: ScriptedServer, log: RemoteLog) -> None:
+    server.script.on_ack = forgetful
+    delivery = log.publish("events", b"value")
+    assert (delivery.first_seq, delivery.position, delivery.timestamp_ns, list(delivery.seqs)) == (0, 0, 0, [])
+    several = log.publish("events", [b"x" * 1_000_000] * 20)
+    assert list(several.seqs) == []
+
+
+def test_a_delivery_says_how_it_is(server: ScriptedServer, log: RemoteLog) -> None:
+    assert "from seq 1" in repr(log.publish("events", b"value"))
+
+    def refuse(peer: Peer, header: BatchHeader) -> bool:
+        peer.send_ack([rejected(header, ErrorCode.TOPIC_DELETED)])
+        return False
+
+    server.script.on_batch = refuse
+    publisher = log.publisher("events")
+    delivery = publisher.publish(b"value")
+    with pytest.raises(NotFoundError):
+        publisher.close()
+    assert "failed" in repr(delivery)
+    assert "deleted" in str(delivery.error)
+
+
+def test_a_callback_waits_for_every_batch(server: ScriptedServer, log: RemoteLog) -> None:
+    # The last batch is answered first.
+    kept: list[AckEntry] = []
+
+    def hold(peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
+        kept.extend(entries)
+        if len(kept) < 3:
+            return []
+        peer.send_ack(kept[-1:])
+        return kept[:-1]
+
+    server.script.on_ack = hold
+    done: list[int] = []
+    with log.publisher("events", batch_size=1) as publisher:
+        delivery = publisher.publish([b"x" * 9_000_000, b"y" * 9_000_000, b"z" * 9_000_000])
+        delivery.add_callback(lambda each: done.append(each.record_count))
+    assert done == [3]
+
+
+def test_a_delivery_of_a_thread_is_awaited_on_a_loop(server: ScriptedServer, log: RemoteLog) -> None:
+    gate = threading.Event()
+
+    def hold(_peer: Peer, _header: BatchHeader) -> bool:
+        gate.wait(20)
+        return True
+
+    server.script.on_batch = hold
+
+    async def work() -> int:
+        with log.publisher("events") as publisher:
+            delivery = publisher.publish(b"value")
+            waiting = asyncio.ensure_future(delivery)
+            await asyncio.sleep(0)
+            gate.set()
+            return (await waiting).first_seq
+
+    assert asyncio.run(work()) == 1
+
+
+def test_a_sender_that_is_closed_takes_nothing(server: ScriptedServer, log: RemoteLog) -> None:
+    publisher = log.publisher("events")
+    sender: Sender = publisher._sender
+    batch = publisher.publish(b"value")._batches[0]
+    publisher.flush()
+    assert not sender.add_callback(batch, lambda: None)
+    publisher.close()
+    sender.close()
+    with pytest.raises(WrongStateError, match="closed"):
+        sender.offer("events", server.topic("events").reply.topic_id, [])
+
+
+def test_what_is_interrupted_leaves_no_connection_behind(log: RemoteLog) -> None:
+    requests: Requests = log._requests
+
+    def interrupt(_connection: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        requests.use(interrupt)
+    assert not requests._idle
+    assert log.topics() == ["events"]
+
+
+def test_an_answer_that_was_asked_for_ahead_is_not_mistaken(server: ScriptedServer, log: RemoteLog) -> None:
+    for number in range(4):
+        log.publish("events", bytes([number]) * 5_000_000)
+    topic = server.topic("events")
+    header, whole = topic.batches[2]
+    topic.batches[2] = (header, whole[:-1] + b"X")
+
+    def look_if_asked(_peer: Peer, request: object, _id: int) -> bool:
+        if isinstance(request, Fetch) and not request.flags:
+            topic.lost.append((3, 3))
+        return True
+
+    server.script.on_request = look_if_asked
+    assert log.read_arrow("events").column("seq").to_pylist() == [1, 2, 4]
+    server.script.on_request = lambda _peer, _request, _id: True
+    # Ends before the present end, with an answer on its way.
+    topic.next_seq -= 1
+    last = topic.batches.pop()
+    reader = log.read_arrow("events", 2)
+    assert reader.column("seq").to_pylist() == [2]
+    topic.batches.append(last)
+
+
+def test_a_start_inside_a_gap(server: ScriptedServer, log: RemoteLog) -> None:
+    topic = server.topic("events")
+    topic.lost.append((1, 4))
+    topic.next_seq = 5
+    log.commit("billing", "events", 3)
+    assert log.committed("billing", "events") == 3
+    assert log.seq_at("events", datetime(2030, 1, 1, tzinfo=UTC)) == 5
+
+
+def test_frames_of_another_subscription_are_passed_over(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushed, "CREDIT_BYTES", 300)
+
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log:
+            await log.publish("events", b"one")
+            following = aiter(log.subscriber("events"))
+            assert isinstance(await anext(following), ReceivedBatch)
+            stray = Committed(1, 1, 1, 1)
+            for peer in server.peers:
+                if peer.subscriptions:
+                    peer.send(encode_control(stray, request_id=99))
+            for number in range(4):
+                await log.publish("events", b"%d" % number * 50)
+                assert isinstance(await anext(following), ReceivedBatch)
+            await following.aclose()
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_the_server_says_is_not_there(server: ScriptedServer) -> None:
+    def refuse(peer: Peer, request: object, request_id: int) -> bool:
+        if isinstance(request, Fetch):
+            peer.refuse(request_id, ErrorCode.TOPIC_NOT_FOUND, "not there")
+            return False
+        return True
+
+    server.script.on_request = refuse
+    with seawall.connect(server.url) as log, pytest.raises(NotFoundError, match="not there"):
+        log.read("events")
+
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as other:
+            with pytest.raises(NotFoundError, match="not there"):
+                await other.read("events")
+
+    asyncio.run(work())
+
+
+def test_an_asynchronous_publisher_that_is_closed(server: ScriptedServer) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log:
+            publisher = await log.publisher("events")
+            delivery = publisher.publish(b"value")
+            called: list[int] = []
+            await publisher.close()
+            delivery.add_callback(lambda each: called.append(each.first_seq))
+            assert called == [1]
+            sender = publisher._sender
+            assert not sender.add_callback(delivery._batches[0], lambda: None)
+            await sender.close()
+            with pytest.raises(WrongStateError, match="closed"):
+                sender.offer("events", server.topic("events").reply.topic_id, [])
+            with pytest.raises(InvalidInputError, match="closed"):
+                await publisher.put(b"late")
+
+    asyncio.run(work())
+
+
+def test_a_host_that_has_no_address() -> None:
+    async def work() -> None:
+        log = AsyncRemoteLog(seawall.connect_async("seawall://no.such.host.invalid:1", timeout_s=0.05).target)
+        with pytest.raises(Exception, match="no connection with"):
+            await log.open()
+
+    asyncio.run(work())
+
+
+def test_a_read_begins_where_it_is_asked_to(server: ScriptedServer, log: RemoteLog) -> None:
+    asked: list[tuple[ReadBy, int]] = []
+
+    def note(_peer: Peer, request: object, _id: int) -> bool:
+        if isinstance(request, Fetch):
+            asked.append((request.by, request.start))
+        return True
+
+    log.publish("events", [b"one", b"two"])
+    server.script.on_request = note
+    # A server may send batches that end before the start: nothing of them is shown.
+    topic = server.topic("events")
+    original = Peer.piece
+
+    def generous(
+        peer: Peer, of: Topic, _start: int, max_bytes: int, command: Command, request_id: int
+    ) -> tuple[bytes, int]:
+        return original(peer, of, 1, max_bytes, command, request_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Peer, "piece", generous)
+        assert log.read("events", 3) == []
+    assert asked == [(ReadBy.SEQ, 3)]
+    assert topic.next_seq == 3
+
+
+def test_silence_counts_from_a_question_on() -> None:
+    with ScriptedServer() as server:
+        server.script.keepalive_ms, server.script.idle_ms = 10, 30
+        clock = SimClock()
+        connection = Connection.open(f"127.0.0.1:{server.port}", Hello(), timeout_s=20, clock=clock)
+        start = clock.monotonic_ns()
+        assert connection.keep_alive(start) == start + 10 * MS
+        # Nobody has listened for an hour: the server is asked first, and again.
+        late = start + 3_600_000 * MS
+        assert connection.keep_alive(late) == late + 10 * MS
+        assert connection.keep_alive(late + 10 * MS) == late + 20 * MS
+        with pytest.raises(ConnectionError, match="has been silent"):
+            connection.keep_alive(late + 20 * MS)
+        # An answer ends the silence, however old it is.
+        clock.advance(late + 20 * MS - start)
+        await_streams([connection.stream], None, 20)
+        assert connection.receive() == []
+        assert connection.keep_alive(late + 20 * MS) > late
+        connection.close()
+
+
+def test_an_idle_publisher_hears_what_the_server_says() -> None:
+    with ScriptedServer() as server:
+        server.create("events")
+        server.script.keepalive_ms, server.script.idle_ms = 5, 40
+        with seawall.connect(server.url) as log, log.publisher("events") as publisher:
+            publisher.publish(b"one").result()
+            for _ in range(20):
+                server.pings = threading.Event()
+                assert server.pings.wait(20)
+            publisher.publish(b"two").result()
+        assert len([hello for hello in server.hellos if hello.flags]) == 1
