@@ -7,7 +7,8 @@ import pytest
 from seawall.errors import InvalidInputError
 from seawall.io.files import replace_file, write_all
 from seawall.io.interfaces import Files
-from seawall.io.memory_files import MemoryFiles
+from seawall.io.memory_files import MemoryFiles, SparePieces
+from seawall.limits import MIB
 
 
 def test_bytes_are_where_they_were_written() -> None:
@@ -68,3 +69,48 @@ def test_locks_copies_and_room() -> None:
     assert files.copy_range(one, 2, target, 1, 5) == 5
     assert target.read(9, 0) == b"\x0023456"
     assert files.free_bytes("/t") - files.free_bytes("/") == 10
+
+
+def test_large_files_lie_in_pieces() -> None:
+    files = MemoryFiles()
+    file = files.open("/f", create=True)
+    whole = bytes(range(256)) * 1_024 * 20
+    for at in range(0, len(whole), 300_000):
+        file.write([whole[at : at + 300_000]], at)
+        file.allocate(at + 450_000)
+    assert file.read(len(whole), 0) == whole
+    assert file.read(1_000_000, 123_457) == whole[123_457:1_123_457]
+    file.truncate(200_000)
+    file.write([b"end"], 5_000_000)
+    assert file.read(5_000_100, 0) == whole[:200_000] + bytes(4_800_000) + b"end"
+    file.allocate(6_000_000)
+    assert file.read(10, 5_000_001) == b"nd" + bytes(8)
+    assert file.read(10, 5_500_000) == bytes(10)
+
+
+def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
+    spare = SparePieces()
+    files = MemoryFiles(spare)
+    files.open("/old", create=True).write([b"secret" * MIB], 0)
+    held = files.open("/old")
+    files.unlink("/old")
+    assert spare.size == 0
+    assert held.read(6, 6) == b"secret"
+    del held
+    assert spare.size == 6 * MIB
+    fresh = MemoryFiles(spare).open("/new", create=True)
+    fresh.allocate(5 * MIB)
+    assert spare.size == 0
+    fresh.write([b"here"], MIB)
+    assert fresh.read(2 * MIB, 0) == bytes(MIB) + b"here" + bytes(MIB - 4)
+    assert fresh.read(9, 5 * MIB - 9) == bytes(9)
+
+
+def test_no_more_than_a_bound_is_kept() -> None:
+    spare = SparePieces()
+    files = MemoryFiles(spare)
+    for number in range(10):
+        files.open(f"/{number}", create=True).allocate(10 * MIB)
+    for number in range(10):
+        files.unlink(f"/{number}")
+    assert spare.size == 60 * MIB

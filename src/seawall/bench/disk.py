@@ -116,29 +116,36 @@ def filled_file(directory: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+@contextmanager
+def appending_file(directory: Path) -> Iterator[Callable[[memoryview], None]]:
+    """What writes a block behind the last one, into reserved space of a nameless file, and syncs."""
+    descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
+    os.unlink(path)
+    position = reserved = 0
+
+    def append(block: memoryview) -> None:
+        nonlocal position, reserved
+        if position + len(block) > reserved:
+            if reserved >= FILES_SIZE:
+                os.ftruncate(descriptor, 0)
+                position = reserved = 0
+            reserve_space(descriptor, reserved + FILE_SIZE)
+            reserved += FILE_SIZE
+        write_then_sync(descriptor, block, position)
+        position += len(block)
+
+    try:
+        yield append
+    finally:
+        os.close(descriptor)
+
+
 def _appending(directory: Path, size: int, timed: Callable[[Callable[[], None]], Run]) -> Subject:
     @contextmanager
     def opened() -> Iterator[Run]:
         block = memoryview(os.urandom(size))
-        descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
-        os.unlink(path)
-        position = reserved = 0
-
-        def step() -> None:
-            nonlocal position, reserved
-            if position + size > reserved:
-                if reserved >= FILES_SIZE:
-                    os.ftruncate(descriptor, 0)
-                    position = reserved = 0
-                reserve_space(descriptor, reserved + FILE_SIZE)
-                reserved += FILE_SIZE
-            write_then_sync(descriptor, block, position)
-            position += size
-
-        try:
-            yield timed(step)
-        finally:
-            os.close(descriptor)
+        with appending_file(directory) as append:
+            yield timed(lambda: append(block))
 
     return opened
 

@@ -4,12 +4,16 @@
 
     send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
     echo READ WRITE           answer every count read from one eventfd with one written to the other
+    store DIRECTORY SIZE TOLD write each record that comes over a connection to a file, sync, and answer
+    node DATA TOLD            serve a data directory, as `seawall serve` does
+
+The last two write where they listen, `host:port`, to the descriptor `TOLD` and close it.
 
 INV-NO-ORPHAN: a peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the
 parent die without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session
 of its own, so Ctrl-C reaches the parent alone, which then closes the context manager.
 
-Loads nothing but the standard library, since the start of a peer is time nobody measures.
+Loads nothing but the standard library before a part needs more, since the start of a peer is time nobody measures.
 """
 
 from __future__ import annotations
@@ -20,12 +24,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 #: Bytes per send: large enough that the calls do not matter, small enough to stay in the second-level cache.
 SEND_SIZE = 1 << 20
+
+#: What `store` answers: as long as the header of a frame.
+STORED = bytes(64)
 
 #: Longest wait for a killed peer; the kernel needs microseconds, so more means something is badly wrong.
 EXIT_SECONDS_MAX = 30.0
@@ -41,6 +48,21 @@ def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subproces
         finally:
             process.kill()
             process.wait(EXIT_SECONDS_MAX)
+
+
+@contextmanager
+def listening_peer(*arguments: str) -> Iterator[str]:
+    """Start a peer that listens, and wait until it tells where."""
+    reading, writing = os.pipe()
+    with open(reading, encoding="ascii") as pipe, ExitStack() as opened:
+        try:
+            opened.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
+        finally:
+            os.close(writing)
+        address = pipe.readline().strip()
+        if not address:
+            raise ChildProcessError(f"peer {arguments[0]} has ended before it listened")
+        yield address
 
 
 def send(address: str, port: str, file: str | None = None) -> None:
@@ -60,7 +82,35 @@ def echo(read_descriptor: str, write_descriptor: str) -> None:
         os.eventfd_write(writing, 1)
 
 
-PARTS: dict[str, Callable[..., None]] = {"send": send, "echo": echo}
+def store(directory: str, size: str, told: str) -> None:
+    """Receive, write, sync, answer, one record at a time, for one connection: the least that a durable server does."""
+    from seawall.bench.disk import appending_file
+
+    record = memoryview(bytearray(int(size)))
+    with socket.create_server(("127.0.0.1", 0)) as listener, appending_file(Path(directory)) as append:
+        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        connection, _ = listener.accept()
+        with connection, suppress(ConnectionError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while connection.recv_into(record, len(record), socket.MSG_WAITALL) == len(record):
+                append(record)
+                connection.sendall(STORED)
+
+
+def node(data: str, told: str) -> None:
+    """Serve a data directory until the process ends."""
+    from seawall.bench.publish_node import serve
+
+    serve(Path(data), lambda address: tell(int(told), address))
+
+
+def tell(descriptor: int, text: str) -> None:
+    """Write a line to a pipe, and close it."""
+    with open(descriptor, "w", encoding="ascii") as pipe:
+        pipe.write(f"{text}\n")
+
+
+PARTS: dict[str, Callable[..., None]] = {"send": send, "echo": echo, "store": store, "node": node}
 
 
 def leave_with_parent(stream: BinaryIO, leave: Callable[[int], object] = os._exit) -> None:

@@ -29,6 +29,8 @@ SUITES = {
     "kernels": SuiteEntry("seawall.bench.kernels", "the compiled kernels against a memory copy, disk rings"),
     "storage": SuiteEntry("seawall.bench.storage", "the embedded log against the disk and the memory below it"),
     "order": SuiteEntry("seawall.bench.order", "the total order of a pod: its kernels, and its processes end to end"),
+    "publish": SuiteEntry("seawall.bench.publish", "publishing over the network: bandwidth, records, latency"),
+    "fetch": SuiteEntry("seawall.bench.fetch", "reading over the network against bare loopback"),
     "design": SuiteEntry("seawall.bench.design", "the alternatives that the decision records weigh"),
 }
 

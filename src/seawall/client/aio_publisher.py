@@ -22,7 +22,6 @@ from seawall.core.types import TopicId
 from seawall.errors import FullError, InvalidInputError
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.publishable import Publishable
-from seawall.wire.records import encode_raw
 
 
 class AsyncRemotePublisher:
@@ -55,11 +54,9 @@ class AsyncRemotePublisher:
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order; await what is returned to know that they are stored."""
         if type(records) is bytes and client_seq is None and self._options.ack and not self._is_closed:
-            block = encode_raw(records)
-            if self._sender.has_room(len(block), self._options.max_in_flight):
-                joined = self._sender.join(self._topic_id, block)
-                if joined is not None:
-                    return joined
+            joined = self._sender.join(self._topic_id, records, self._options.max_in_flight)
+            if joined is not None:
+                return joined
         blocks, size = self._encoded(records, client_seq)
         if not self._sender.has_room(size, self._options.max_in_flight):
             raise FullError(

@@ -83,9 +83,9 @@ class AsyncSender:
         self._push_soon()
         return Delivery(self, batches, offset, record_count)
 
-    def join(self, topic_id: TopicId, block: bytes) -> Delivery | None:
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
-        batch = self._outgoing.join(topic_id, block)
+        batch = self._outgoing.join(topic_id, value, size_max)
         return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
 
     @property

@@ -24,13 +24,20 @@ from seawall.client.delivery import Batch
 from seawall.client.refusals import NUMBER_IS_FREE, rejection
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import OutcomeUnknownError, RetryableError
-from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, SESSION_WINDOW_BATCHES, SESSION_WINDOW_SIZE
+from seawall.limits import (
+    BATCH_RECORDS_MAX,
+    BLOCK_SIZE_MAX,
+    RECORD_HEADER_SIZE,
+    SESSION_WINDOW_BATCHES,
+    SESSION_WINDOW_SIZE,
+)
 from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import batch_header
 from seawall.wire.codes import AckStatus, Codec, ErrorCode
 from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
+from seawall.wire.records import raw_head
 
 #: Blocks below this are not compressed: there is nothing to gain.
 _COMPRESSED_SIZE_MIN: Final = 128
@@ -125,15 +132,20 @@ class Outgoing:
             batches.append(batch)
         return tuple(batches), 0
 
-    def join(self, topic_id: TopicId, block: bytes) -> Batch | None:
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Batch | None:
         """Make one small record part of what is gathered, which is then not full; None if it has to be added."""
         batch = self._gathering
         if batch is None or batch.topic_id != topic_id:
             return None
-        size = len(block)
-        if batch.size + size >= self._batch_size or batch.record_count >= BATCH_RECORDS_MAX - 1:
+        length = len(value)
+        size = RECORD_HEADER_SIZE + length
+        if (
+            batch.size + size >= self._batch_size
+            or batch.record_count >= BATCH_RECORDS_MAX - 1
+            or self.size + size > size_max
+        ):
             return None
-        batch.pieces.append(block)
+        batch.pieces += (raw_head(length), value)
         batch.size += size
         batch.record_count += 1
         self.size += size

@@ -32,7 +32,6 @@ from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, Codec
 from seawall.wire.publishable import Publishable, encode
-from seawall.wire.records import encode_raw
 
 #: Bytes that one publisher may have under way.
 IN_FLIGHT_SIZE: Final = 64 * MIB
@@ -135,7 +134,7 @@ class RemotePublisher:
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
         if type(records) is bytes and client_seq is None and options.ack:
-            joined = self._sender.join(self._topic_id, encode_raw(records), options.max_in_flight)
+            joined = self._sender.join(self._topic_id, records, options.max_in_flight)
             if joined is not None:
                 return joined
         blocks, size = options.encode(records, client_seq)

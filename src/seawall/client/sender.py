@@ -54,7 +54,9 @@ class Sender:
         self._clock: Clock = OsClock()
         self._connections: list[Connection] = []
         self._turn = 0
-        self._change = threading.Condition()
+        #: The lock, and the condition on it: a record that joins others takes the lock alone, without calls of Python.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._waker = Waker()
         self._leads = False
         self._is_closed = False
@@ -94,13 +96,11 @@ class Sender:
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
 
-    def join(self, topic_id: TopicId, block: bytes, size_max: int) -> Delivery | None:
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
-        with self._change:
-            outgoing = self._outgoing
-            if outgoing.size + len(block) > size_max:
-                return None
-            batch = outgoing.join(topic_id, block)
+        outgoing = self._outgoing
+        with self._lock:
+            batch = outgoing.join(topic_id, value, size_max)
             if batch is None:
                 return None
             return Delivery(self, (batch,), batch.record_count - 1, 1)

@@ -39,6 +39,9 @@ from seawall.wire.fields import JsonValue
 
 R = TypeVar("R")
 
+#: Turns of the loop for which a commit waits while each brings more: one of few batches costs what one of many does.
+_GATHERING_TURNS: Final = 8
+
 #: How often the order is stepped while something is held back or kept out.
 _STEP_S: Final = 0.25
 
@@ -60,6 +63,9 @@ class ServedLog(AsyncLog):
         #: Whose sessions live, whether they send batches or not.
         self.living_clients: Callable[[], Iterable[ClientId]] = tuple
         self._is_poked = False
+        #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
+        self._gathered = 0
+        self._gathering_turns = 0
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
@@ -95,9 +101,23 @@ class ServedLog(AsyncLog):
     # --- publishing ------------------------------------------------------------------------------------------------
 
     def kick(self) -> None:
-        """Something was published to the ring: have it committed at the end of this turn of the loop."""
-        assert self._driver is not None
-        self._driver.wake()
+        """Something was published to the ring: have it committed soon, with what else comes in the next turns."""
+        if not self._gathering_turns:
+            self._gathering_turns = 1
+            self._gathered = self.ring.claimed
+            self._loop.call_soon(self._gather)
+
+    def _gather(self) -> None:
+        """Look whether the last turn has brought more; the first that has not ends the gathering."""
+        claimed = self.ring.claimed
+        if claimed != self._gathered and self._gathering_turns < _GATHERING_TURNS:
+            self._gathered = claimed
+            self._gathering_turns += 1
+            self._loop.call_soon(self._gather)
+            return
+        self._gathering_turns = 0
+        if self._driver is not None:
+            self._driver.wake()
 
     @property
     def is_refusing(self) -> bool:

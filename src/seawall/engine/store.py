@@ -45,7 +45,7 @@ from seawall.engine.verifying import verify_directory
 from seawall.errors import DiskFullError, SeawallError
 from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
-from seawall.io.memory_files import MemoryFiles
+from seawall.io.memory_files import MemoryFiles, SparePieces
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import SimpleControl
@@ -94,6 +94,8 @@ class Store(Changeable, StoreQuestions):
         self.commit_size_max = min(limits.LANE_BUFFER_SIZE, settings.wal_file_size) // 2
         self._wal = wal
         self._logs = logs
+        #: What topics of class ephemeral share.
+        self._spare_memory = SparePieces()
         self._term = term
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
@@ -386,7 +388,7 @@ class Store(Changeable, StoreQuestions):
         log = self._logs.get(topic.topic_id)
         if log is None:
             is_kept = topic.config.durability is not Durability.EPHEMERAL
-            files = self._machine.files if is_kept else MemoryFiles()
+            files = self._machine.files if is_kept else MemoryFiles(self._spare_memory)
             home = topic_home(files, self._directory, topic.topic_id)
             log = self._logs[topic.topic_id] = TopicLog(home, self._writer.locate, [], [], is_kept=is_kept)
         return log

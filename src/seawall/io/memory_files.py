@@ -3,29 +3,117 @@
 The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
+Bytes lie in pieces that the system hands out when they are first touched: a file that grows is not copied, and space
+that is reserved costs nothing. Some pieces of files that are gone are kept for those that come: what is written and
+dropped all the time needs no fresh pages. They are as they were left, so what nobody has written is never looked at.
+
 One owner at a time for changes; a file that was unlinked is gone when its last handle is.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
+from seawall.limits import KIB, MIB
 
-__all__ = ["MemoryFile", "MemoryFiles"]
+__all__ = ["MemoryFile", "MemoryFiles", "SparePieces"]
+
+#: Smallest piece of a file, and from where on one is asked for in huge pages.
+_PIECE_SIZE: Final = 64 * KIB
+_HUGE_SIZE: Final = 4 * MIB
+#: What is kept of files that are gone.
+_SPARE_SIZE_MAX: Final = 64 * MIB
+
+
+class SparePieces:
+    """Memory of files that are gone, for those that come. Files of one owner may share it."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[mmap.mmap] = []
+        self.size = 0
+
+    def take(self, size: int) -> mmap.mmap:
+        """A piece of at least so many bytes, which may hold anything."""
+        for index, piece in enumerate(self._pieces):
+            if size <= len(piece) <= 2 * size:
+                self.size -= len(piece)
+                return self._pieces.pop(index)
+        piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= _HUGE_SIZE and hasattr(mmap, "MADV_HUGEPAGE"):
+            piece.madvise(mmap.MADV_HUGEPAGE)
+        return piece
+
+    def give_back(self, pieces: Sequence[mmap.mmap]) -> None:
+        """Keep what there is room for; the rest goes back to the system."""
+        for piece in pieces:
+            if self.size + len(piece) <= _SPARE_SIZE_MAX:
+                self._pieces.append(piece)
+                self.size += len(piece)
 
 
 class _Content:
     """The bytes of one file, and who has its lock."""
 
-    __slots__ = ("data", "locked_by")
+    __slots__ = ("_filled", "_pieces", "_spare", "_starts", "locked_by", "size")
 
-    def __init__(self) -> None:
-        self.data = bytearray()
+    def __init__(self, spare: SparePieces) -> None:
+        self._spare = spare
+        #: Pieces in order, and where each begins. What lies behind `_filled` was not written: it reads as zeros.
+        self._pieces: list[mmap.mmap] = []
+        self._starts: list[int] = []
+        self._filled = 0
+        self.size = 0
         self.locked_by: MemoryFile | None = None
+
+    def __del__(self) -> None:
+        # The last handle is gone, so nobody reads it any more.
+        self._spare.give_back(self._pieces)
+
+    def resize(self, size: int) -> None:
+        """Cut it, or grow it with zeros."""
+        self._filled = min(self._filled, size)
+        room = self._starts[-1] + len(self._pieces[-1]) if self._pieces else 0
+        if size > room:
+            pages = -(-(size - room) // mmap.PAGESIZE) * mmap.PAGESIZE
+            self._pieces.append(self._spare.take(max(_PIECE_SIZE, pages)))
+            self._starts.append(room)
+        self.size = size
+
+    def read(self, at: int, end: int) -> bytes:
+        """The bytes from one place to another."""
+        end = min(end, self.size)
+        known = [piece[first:last] for piece, first, last in self._spans(at, min(end, self._filled))]
+        unwritten = max(0, end - max(at, self._filled))
+        return b"".join([*known, bytes(unwritten)])
+
+    def write(self, view: memoryview, at: int) -> None:
+        """Put bytes where there is room for them."""
+        for piece, first, end in self._spans(self._filled, at):
+            piece[first:end] = bytes(end - first)
+        done = 0
+        for piece, first, end in self._spans(at, at + view.nbytes):
+            piece[first:end] = view[done : done + end - first]
+            done += end - first
+        self._filled = max(self._filled, at + view.nbytes)
+
+    def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
+        """The pieces between two places, and what of each."""
+        index = bisect_right(self._starts, at) - 1
+        while at < end:
+            piece, start = self._pieces[index], self._starts[index]
+            stop = min(end, start + len(piece))
+            yield piece, at - start, stop - start
+            at = stop
+            index += 1
 
 
 class MemoryFile:
@@ -48,7 +136,7 @@ class MemoryFile:
 
     def size(self) -> int:
         """Length in bytes now."""
-        return len(self._content.data)
+        return self._content.size
 
     def read_into(self, buffers: Sequence[WritableBuffer], at: int) -> int:
         """Fill the buffers from position `at`; return the bytes read, fewer only at the end of the file."""
@@ -62,17 +150,15 @@ class MemoryFile:
 
     def read(self, length: int, at: int) -> bytes:
         """Up to `length` bytes from position `at`, fewer only at the end of the file."""
-        return bytes(self._content.data[at : at + length])
+        return self._content.read(at, at + length)
 
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
-        data = self._content.data
         total = 0
         for buffer in buffers:
             view = memoryview(buffer).cast("B")
-            end = at + total + view.nbytes
-            self.allocate(end)
-            data[at + total : end] = view
+            self.allocate(at + total + view.nbytes)
+            self._content.write(view, at + total)
             total += view.nbytes
         return total
 
@@ -85,14 +171,12 @@ class MemoryFile:
 
     def allocate(self, length: int) -> None:
         """Grow the file with zeros to `length` bytes if it is shorter."""
-        data = self._content.data
-        if len(data) < length:
-            data.extend(bytes(length - len(data)))
+        if self._content.size < length:
+            self._content.resize(length)
 
     def truncate(self, length: int) -> None:
         """Cut or extend the file to `length` bytes."""
-        del self._content.data[length:]
-        self.allocate(length)
+        self._content.resize(length)
 
     def try_lock(self) -> bool:
         """Take the exclusive lock of this file; false if another handle has it."""
@@ -109,10 +193,11 @@ class MemoryFile:
 class MemoryFiles:
     """Names and files of one process's memory."""
 
-    __slots__ = ("_files",)
+    __slots__ = ("_files", "_spare")
 
-    def __init__(self) -> None:
+    def __init__(self, spare: SparePieces | None = None) -> None:
         self._files: dict[str, _Content] = {}
+        self._spare = spare or SparePieces()
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> MemoryFile:
         """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
@@ -121,7 +206,7 @@ class MemoryFiles:
         if exclusive and path in self._files:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if (create or exclusive) and path not in self._files:
-            self._files[path] = _Content()
+            self._files[path] = _Content(self._spare)
         return MemoryFile(self._content(path), path)
 
     def exists(self, path: str) -> bool:
@@ -156,7 +241,7 @@ class MemoryFiles:
     def free_bytes(self, path: str) -> int:
         """Memory is not counted: as much as a number can say, less what the files below `path` take."""
         below = (content for name, content in self._files.items() if name.startswith(path))
-        return (1 << 63) - 1 - sum(len(content.data) for content in below)
+        return (1 << 63) - 1 - sum(content.size for content in below)
 
     def _content(self, path: str) -> _Content:
         content = self._files.get(path)

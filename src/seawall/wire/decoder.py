@@ -8,8 +8,9 @@ One kernel call splits and checks everything that is complete (`kernels/frames.p
 The version of the first frame fixes the version of the connection. Complete frames ahead of a bad one are returned
 first; after the error the decoder stays failed.
 
-INV-DECODER-BOUND: the buffer holds at most twice what has arrived plus one receive, never more than one frame of the
-agreed size plus one receive. A header that claims more is refused before any byte of its payload is awaited.
+INV-DECODER-BOUND: the buffer is never larger than one frame of the agreed size plus one receive, or what was fed at
+once. A header that claims more is refused before any byte of its payload is awaited. Room for a whole frame is reserved
+when its header is there and not touched before its bytes are: who claims much and sends little takes little.
 INV-DECODER-VIEWS: a frame's bytes stay as they are for as long as someone holds the frame: a buffer that has handed
 out frames is never written again, the unconsumed rest moves to a new one.
 """
@@ -42,7 +43,7 @@ class FrameDecoder:
     """The receiving side of one connection."""
 
     def __init__(self, payload_max: int = limits.PAYLOAD_SIZE_MIN) -> None:
-        self._buffer = bytearray(limits.RECEIVE_SIZE)
+        self._buffer = np.empty(limits.RECEIVE_SIZE, np.uint8)
         self._end = 0
         self._rows = np.zeros(limits.DECODER_ROWS, kernel.FRAME_ROW)
         self._state = np.zeros(kernel.STATE_SIZE, np.int64)
@@ -69,7 +70,7 @@ class FrameDecoder:
     def buffer(self) -> memoryview:
         """Room to receive into, at least one byte; report what arrived with `received`."""
         self._make_room(1)
-        return memoryview(self._buffer)[self._end :]
+        return self._buffer.data[self._end :]
 
     def received(self, count: int) -> None:
         """Take the first `count` bytes of the last `buffer` as arrived."""
@@ -80,7 +81,7 @@ class FrameDecoder:
     def feed(self, data: Buffer) -> None:
         """Copy bytes in: for callers that have them already."""
         self._make_room(len(data))
-        self._buffer[self._end : self._end + len(data)] = data
+        self._buffer.data[self._end : self._end + len(data)] = data
         self._end += len(data)
 
     def frames(self) -> list[Frame]:
@@ -90,10 +91,9 @@ class FrameDecoder:
         found: list[Frame] = []
         at = 0
         code = kernel.SPLIT_FULL
-        array = np.frombuffer(self._buffer, np.uint8)
-        view = memoryview(self._buffer).toreadonly()
+        view = self._buffer.data.toreadonly()
         while code == kernel.SPLIT_FULL:
-            code = kernel.split_frames(array, at, self._end, self._bound(), self._rows, self._state)
+            code = kernel.split_frames(self._buffer, at, self._end, self._bound(), self._rows, self._state)
             count = int(self._state[kernel.STATE_FRAMES])
             found.extend(_frame(view, *row) for row in self._rows[:count].tolist())
             at = int(self._state[kernel.STATE_CONSUMED])
@@ -101,29 +101,27 @@ class FrameDecoder:
             self._failure = split_failure(code, self.version)
             if not found:
                 raise self._failure
-        if found:
-            self._move_rest(at)
+        needed = int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0
+        if found or needed > self._buffer.size:
+            self._move_rest(at, needed)
         return found
 
     def _bound(self) -> int:
         return limits.V1_PAYLOAD_SIZE_MAX if self.version == VERSION_1 else self._payload_max
 
-    def _move_rest(self, at: int) -> None:
+    def _move_rest(self, at: int, needed: int) -> None:
+        """Go on in another buffer, with room for the frame that has begun and for a receive behind it."""
         rest = self._buffer[at : self._end]
-        self._buffer = bytearray(max(limits.RECEIVE_SIZE, len(rest)))
-        self._buffer[: len(rest)] = rest
-        self._end = len(rest)
+        # Not cleared: memory that nothing has arrived for is not touched.
+        self._buffer = np.empty(max(rest.size, needed) + limits.RECEIVE_SIZE, np.uint8)
+        self._buffer[: rest.size] = rest
+        self._end = rest.size
 
     def _make_room(self, count: int) -> None:
-        """Grow by doubling, so that a header cannot make us allocate what its sender never sends."""
-        if len(self._buffer) - self._end < count:
-            size = max(2 * len(self._buffer), self._end + count)
-            grown = bytearray(min(size, max(self._size_max(), self._end + count)))
-            grown[: self._end] = memoryview(self._buffer)[: self._end]
+        if self._buffer.size - self._end < count:
+            grown = np.empty(self._end + max(count, limits.RECEIVE_SIZE), np.uint8)
+            grown[: self._end] = self._buffer[: self._end]
             self._buffer = grown
-
-    def _size_max(self) -> int:
-        return limits.FRAME_HEADER_SIZE + self._payload_max + limits.FETCH_DATA_EXTRA_SIZE + limits.RECEIVE_SIZE
 
 
 def _frame(

@@ -1,0 +1,66 @@
+"""A node to measure: in a process of its own, on a data directory that is made for it and removed after it.
+
+The process is a peer (`peers.py`), so it ends with its figure, whatever happens; it is killed, and nothing it served is
+of any use afterwards. Clients are in this process, or wherever a figure wants them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from seawall.bench.peers import listening_peer
+from seawall.client.remote_log import RemoteLog
+from seawall.client.targets import parse_target
+from seawall.engine.open_log import open_log
+from seawall.io.loops import loop_factory
+from seawall.limits import MIB
+from seawall.server.node import NodeSettings, start_node
+from seawall.wire.fields import JsonValue
+
+TOPIC: Final = "bench"
+#: What a topic keeps of what it was sent; what is older is dropped all the time, as in a log that is never full.
+KEPT_SIZE: Final = 256 * MIB
+#: A segment ends by its bytes: the usual bound on its records ends one every megabyte of small ones.
+SEGMENT_RECORDS: Final = 1_000_000
+
+
+@contextmanager
+def connected_log(directory: Path, **settings: JsonValue) -> Iterator[RemoteLog]:
+    """A client of a fresh node with one topic of order 2, and of the given settings."""
+    with running_node(directory, **settings) as address, RemoteLog(parse_target(f"seawall://{address}")) as log:
+        yield log
+
+
+@contextmanager
+def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
+    """Where a fresh node listens that has such a topic."""
+    path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
+    try:
+        with open_log(path) as log:
+            log.create_topic(TOPIC, order=2, cap_bytes=KEPT_SIZE, segment_max_records=SEGMENT_RECORDS, **settings)
+        with listening_peer("node", path) as address:
+            yield address
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def serve(data: Path, tell: Callable[[str], None]) -> None:
+    """Be such a node, until the process ends."""
+    _, make_loop = loop_factory()
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(_serve(data, tell))
+
+
+async def _serve(data: Path, tell: Callable[[str], None]) -> None:
+    node = await start_node(data, NodeSettings(port=0))
+    gc.collect()
+    gc.freeze()
+    tell(node.address)
+    raise await node.failure

@@ -1,0 +1,117 @@
+"""What suites `publish` and `fetch` measure is what they say: a node takes it and gives it back."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seawall.bench import disk, fetch, peers, publish, suites
+from seawall.bench.harness import BenchContext, Subject
+from seawall.bench.publish_node import TOPIC, connected_log
+from seawall.client.remote_log import RemoteLog
+from seawall.errors import InvariantError
+from seawall.io.sockets import parse_address
+from seawall.kernels import jit
+from seawall.limits import KIB, MIB
+from seawall.wire.received import Item
+
+needs_kernels = pytest.mark.skipif(jit.PYTHON_MODE, reason="a node in plain Python takes minutes for a megabyte")
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "WARM_SIZE", MIB)
+    monkeypatch.setattr(publish, "IDLE_CONNECTIONS", 20)
+
+
+def subject_of(suite: str, name: str, directory: Path) -> Subject:
+    context = BenchContext(seconds=0.01, rounds=5, directory=directory)
+    return next(each.subject for each in suites.load(suite)(context) if each.name == name)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1 KiB records in bulk beside 20 idle connections",
+        "100 B records one by one",
+        "one 1 KiB record at a time, durable, p99",
+    ],
+)
+def test_publishing_is_measured_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+    with subject_of("publish", name, tmp_path)() as run:
+        assert run(0.0) > 0
+        assert run(0.01) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_kernels
+def test_what_was_published_is_read_both_ways(tmp_path: Path) -> None:
+    for pieces in (fetch.polled, fetch.pushed):
+        with fetch.reading(tmp_path, pieces, stored_size=2 * MIB)() as run:
+            assert run(0.0) > 0
+            assert run(0.01) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_kernels
+def test_a_reader_that_misses_records_is_an_error_and_no_figure(tmp_path: Path) -> None:
+    def nothing(_log: RemoteLog, _count: int) -> Iterator[list[Item]]:
+        return iter(())
+
+    with (
+        fetch.reading(tmp_path, nothing, stored_size=MIB)() as run,
+        pytest.raises(InvariantError, match="0 records were read of 1024"),
+    ):
+        run(0.0)
+
+
+@needs_kernels
+def test_a_node_has_the_topic_it_is_asked_for(tmp_path: Path) -> None:
+    with connected_log(tmp_path, durability="fsync") as log:
+        assert log.publish(TOPIC, b"first").first_seq == 1
+        assert list(log.topics()) == [TOPIC]
+
+
+def test_the_bare_store_answers_when_a_record_is_written(tmp_path: Path) -> None:
+    with publish.bare_store(tmp_path, 50)() as run:
+        assert run(0.0) > 0
+        assert run(0.01) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_hangs_up_is_an_error_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It waits for more than is sent, and is told that there is no more.
+    monkeypatch.setattr(socket.socket, "sendall", lambda self, _record: self.shutdown(socket.SHUT_WR))
+    with publish.bare_store(tmp_path, 50)() as run, pytest.raises(InvariantError, match="hung up"):
+        run(0.0)
+
+
+def test_the_store_writes_what_comes_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    monkeypatch.setattr(disk, "write_then_sync", lambda _file, block, at: written.append(bytes(block) + b"%d" % at))
+    told: list[str] = []
+
+    def tell(_descriptor: int, address: str) -> None:
+        told.append(address)
+        client.connect(parse_address(address))
+        client.sendall(b"abcdefgh")
+        client.shutdown(socket.SHUT_WR)
+
+    monkeypatch.setattr(peers, "tell", tell)
+    with socket.socket() as client:
+        peers.store(str(tmp_path), "4", "0")
+        assert client.recv(KIB, socket.MSG_WAITALL) == 2 * peers.STORED
+    assert written == [b"abcd0", b"efgh4"]
+    assert len(told) == 1
+
+
+def test_a_peer_that_ends_before_it_listens_is_an_error(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ChildProcessError, match="store has ended before it listened"),
+        peers.listening_peer("store", str(tmp_path / "missing"), "4"),
+    ):
+        pass
