@@ -19,6 +19,7 @@ import asyncio
 import errno
 import threading
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import get_ident
 from typing import Final
@@ -53,6 +54,8 @@ class RingDriver:
         #: Set unless something is tidied up on a thread.
         self._is_tidy = threading.Event()
         self._is_tidy.set()
+        # Not a thread of the loop's own: all of those may wait for the very commit that is tidied up behind.
+        self._tidying = ThreadPoolExecutor(1, thread_name_prefix="seawall-tidying")
         #: Commits that the ring has, in order: one, or two.
         self._flights: deque[_Flight] = deque()
         #: What is written after them; begun already, where that can be.
@@ -142,6 +145,7 @@ class RingDriver:
         while self._flights or not self._is_tidy.is_set():
             self.help()
             self._is_tidy.wait()
+        self._tidying.shutdown()
         self._queue.help = self._queue.arrivals_driver = None
         self._loop.remove_reader(self._ring.completed.wait_fd)
         self._ring.close()
@@ -322,7 +326,7 @@ class RingDriver:
         if is_untidy and not self._flights and (following is None or following.commit is None):
             self._next = None
             self._is_tidy.clear()
-            self._loop.run_in_executor(None, self._conclude, group, following)
+            self._tidying.submit(self._conclude, group, following)
             return
         if not self._flights:
             self._next = None

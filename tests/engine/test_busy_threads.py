@@ -1,0 +1,30 @@
+"""Threads of a loop that all wait for a commit do not keep it from its end."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from seawall.engine.served_log import ServedLog
+from seawall.engine.settings import StoreSettings
+from seawall.limits import KIB
+
+#: A checkpoint is due behind nearly every commit.
+SMALL = StoreSettings(wal_file_size=64 * KIB, checkpoint_size=16 * KIB, ballast_size=4 * KIB)
+
+
+def test_a_commit_is_tidied_up_while_all_threads_wait_for_it(tmp_path):
+    async def work():
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        async with ServedLog(tmp_path / "data", SMALL) as log:
+            log.on_answers = lambda: None
+            await log.create_topic("events")
+            for number in range(60):
+                delivery = log.publish("events", b"x" * 12_000)
+                await asyncio.sleep(0)
+                changing = log.commit("owner", "events", 1 + number % 2)
+                await asyncio.wait_for(asyncio.gather(changing, _decided(delivery)), 20)
+
+    asyncio.run(work())
+
+
+async def _decided(delivery):
+    await delivery
