@@ -38,7 +38,7 @@ _NUMBERED: Final = "consumer:"
 class RemoteTopic:
     """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read.
 
-    The server tells the numbers of records and bytes from floor to end, with what was deleted in between.
+    A server that does not tell how many records and bytes are kept has at most so many: those from floor to end.
     """
 
     name: str
@@ -100,8 +100,8 @@ def info_of(topic: TopicReply, bounds: BoundsReply) -> RemoteTopic:
         topic.topic_id,
         bounds.floor_seq,
         bounds.end_seq,
-        bounds.end_seq - bounds.floor_seq,
-        bounds.end_offset - bounds.floor_offset,
+        bounds.end_seq - bounds.floor_seq if topic.record_count is None else topic.record_count,
+        bounds.end_offset - bounds.floor_offset if topic.byte_count is None else topic.byte_count,
         topic.topic_epoch,
         topic.created_at,
         settings_of(topic),

@@ -13,6 +13,8 @@ What is refused raises `ProtocolError` with the code of the wire. This module mu
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from seawall.core.identifiers import check_topic_name
@@ -98,7 +100,9 @@ class TopicCommands:
         """Answer one command; Authenticate belongs to the connection (`access`)."""
         match request:
             case GetTopic():
-                return _reply(self._existing(request.topic_id))
+                topic = self._existing(request.topic_id)
+                records, size = await self._log.ask(partial(_content, topic_id=topic.topic_id))
+                return replace(_reply(topic), record_count=records, byte_count=size)
             case ListTopics():
                 return TopicListReply(await self._log.ask(_listed))
             case GetClusterStatus():
@@ -150,6 +154,14 @@ def unknown_topic(topic_id: TopicId) -> ProtocolError:
 
 def _listed(store: Store) -> tuple[TopicReply, ...]:
     return tuple(_reply(topic) for topic in store.catalog if topic.name != DEFAULT_TOPIC_NAME)
+
+
+def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:
+    """How many records and bytes are kept of a topic."""
+    topic = store.catalog.find(topic_id)
+    if topic is None:
+        raise unknown_topic(topic_id)
+    return topic.live_records, topic.live_bytes
 
 
 def _reply(topic: TopicState, created_with: Retention | None = None) -> TopicReply:

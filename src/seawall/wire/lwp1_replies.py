@@ -133,7 +133,10 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class TopicReply:
-    """A topic. `created_with` is set in the answer to a create with retention, and only there."""
+    """A topic. `created_with` is set in the answer to a create with retention, and only there.
+
+    `record_count` and `byte_count` are what is kept of it, told by GetTopic.
+    """
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
     topic_id: TopicId
@@ -142,6 +145,8 @@ class TopicReply:
     topic_epoch: TopicEpoch
     retention: Retention | None = None
     created_with: Retention | None = None
+    record_count: int | None = None
+    byte_count: int | None = None
 
     def document(self) -> dict[str, JsonValue]:
         """As JSON."""
@@ -155,6 +160,8 @@ class TopicReply:
             document["retention"] = self.retention.document()
         if self.created_with is not None:
             document.update(self.created_with.document())
+        if self.record_count is not None and self.byte_count is not None:
+            document |= {"records": self.record_count, "bytes": self.byte_count}
         return document
 
     def encode(self) -> bytes:
@@ -372,6 +379,8 @@ def _topic(document: JsonValue) -> TopicReply:
         topic_epoch=TopicEpoch(json_unsigned(document, "topic_epoch", what)),
         retention=_retention(json_object(document, "retention", what)) if has_policy else None,
         created_with=_retention(document) if "max_age_secs" in document else None,
+        record_count=json_unsigned(document, "records", what) if "records" in document else None,
+        byte_count=json_unsigned(document, "bytes", what) if "bytes" in document else None,
     )
 
 
