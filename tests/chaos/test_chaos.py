@@ -87,8 +87,10 @@ async def _hold_up(made, how):
     if how == "again":
         made.tell(signal.SIGTERM)
     await asyncio.to_thread(made.wait)
-    peer.close()
+    # What it asked for will never be sent: there is nothing to wait for.
+    peer.writer.transport.abort()
     other.close()
+    await asyncio.sleep(0)
 
 
 # --- a full disk ---------------------------------------------------------------------------------------------------

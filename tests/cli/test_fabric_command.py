@@ -219,7 +219,9 @@ def test_what_is_no_fabric_is_said(tmp_path: Path) -> None:
     assert run("fabric", "inspect", str(tmp_path / "none")).exit_code == 2
 
 
-def test_the_fabric_of_a_data_directory(tmp_path: Path) -> None:
+def test_the_fabric_of_a_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Commands look where the environment says, and a program that opens a log where it says itself.
+    monkeypatch.delenv("SEAWALL_FABRIC_DIRECTORY", raising=False)
     data = tmp_path / "data"
     with seawall_open(data, brokers=2) as log:
         log.create_topic("events")
