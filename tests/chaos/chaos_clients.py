@@ -9,6 +9,7 @@ import asyncio
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -32,7 +33,7 @@ class Recorded(Protocol):
     def seqs(self) -> Sequence[int]: ...
 
 
-class Worker:
+class Worker(ABC):
     """Something that works on a thread until it is told to end."""
 
     def __init__(self, name: str, url: str, seed: object) -> None:
@@ -51,8 +52,9 @@ class Worker:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @abstractmethod
     def work(self) -> None:
-        raise NotImplementedError
+        """What it does until `is_ending` is set."""
 
     def _run(self) -> None:
         try:

@@ -372,7 +372,10 @@ def test_a_refusal_without_a_question_ends_a_connection(server: ScriptedServer) 
     async def work(log: AsyncRemoteLog) -> None:
         server.peers[0].refuse(0, ErrorCode.TOO_SLOW, "too slow", closes=1)
         while len(server.peers) < 2:
-            await log.topics()
+            assert await log.topics() == ["events"]
+        # The old connection is left, and the new one is kept.
+        assert await log.topics() == ["events"]
+        assert len(server.peers) == 2
 
     run(server, work)
 

@@ -22,6 +22,8 @@ def test_a_commit_is_tidied_up_while_all_threads_wait_for_it(tmp_path):
                 await asyncio.sleep(0)
                 changing = log.commit("owner", "events", 1 + number % 2)
                 await asyncio.wait_for(asyncio.gather(changing, _decided(delivery)), 20)
+            assert (await log.describe("events")).record_count == 60
+            assert await log.committed("owner", "events") == 2
 
     asyncio.run(work())
 

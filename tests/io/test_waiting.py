@@ -43,16 +43,18 @@ def test_bytes_go_both_ways(pair: tuple[WaitingStream, socket.socket]) -> None:
 
 def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.socket]) -> None:
     stream, peer = pair
-    while stream.send([bytes(1 << 20)]):
-        pass
+    sent = 0
+    while taken := stream.send([bytes(1 << 20)]):
+        sent += taken
     stream.wants_room = True
-    reader = threading.Thread(target=lambda: [peer.recv(1 << 20) for _ in range(64)])
+    came: list[bytes] = []
+    reader = threading.Thread(target=lambda: came.extend(iter(lambda: peer.recv(1 << 20), b"")))
     reader.start()
-    while not stream.send([b"more"]):
+    while not (taken := stream.send([b"more"])):
         await_streams([stream], None, 20)
-    peer.shutdown(socket.SHUT_RD)
     stream.close()
     reader.join()
+    assert b"".join(came) == bytes(sent) + b"more"[:taken]
 
 
 def test_a_lost_connection_is_one_kind_of_error(pair: tuple[WaitingStream, socket.socket]) -> None:
