@@ -19,6 +19,7 @@ from seawall.engine.store import Store
 from seawall.engine.upkeep import Upkeep
 from seawall.errors import DiskFullError, FatalError, SyncError
 from seawall.storage.epochs import WalAddress
+from seawall.topics.gaps import Gap
 
 
 class Tended:
@@ -196,6 +197,28 @@ def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypa
 
     monkeypatch.setattr(Store, "checkpoint", checkpoint)
     log.close()
+
+
+def test_a_checkpoint_that_fails_at_the_end_leaves_it_to_recovery(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(placer, "_QUIET_S", 60.0)
+    wanted = publish(log, 200)
+    wal = log._store._wal
+
+    def carry_out(self: PlaceJob) -> None:
+        raise SyncError("the disk is gone")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(PlaceJob, "carry_out", carry_out)
+        failing.setattr(Store, "plan_places", lambda _: [])
+        with pytest.raises(SyncError, match="the disk is gone"):
+            log.close()
+    assert wal._is_closed
+    with open_log(tmp_path / "data") as again:
+        # Not a clean end: what might have been numbered is a gap.
+        assert [type(item) for item in again.follow("events")][-1] is Gap
+        assert values(again) == wanted
 
 
 def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from seawall.bench import disk
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.peers import STORED, listening_peer
 from seawall.bench.processes import loopback_bandwidth
-from seawall.bench.publish_node import KEPT_SIZE, TOPIC, connected_log, running_node
+from seawall.bench.publish_node import KEPT_SIZE, SEGMENT_RECORDS, TOPIC, connected_log, running_node
 from seawall.bench.results import Better, Goal
 from seawall.client.connection import Connection
 from seawall.client.publisher import RemotePublisher
@@ -83,7 +83,8 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         bulk,
         baseline=Baseline("loopback TCP", loopback_bandwidth),
         goal=Goal.ratio_at_least(0.5),
-        note="order 2, ack 1, class ephemeral; lists of 1 MiB of records, one publisher and connection",
+        note=f"order 2, ack 1, class ephemeral, {KEPT_SIZE // MIB} MiB kept, segments of {SEGMENT_RECORDS:,} records; "
+        "lists of 1 MiB of records, one publisher and connection",
     )
     yield Measurement(
         f"{SMALL} B records in bulk",

@@ -25,11 +25,12 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.core.types import ClientSeq, SessionEpoch
+from seawall.engine.pod_answers import ack_rows
 from seawall.errors import ProtocolError
 from seawall.fabric.records import Records
 from seawall.io.interfaces import Stream
 from seawall.kernels import frames
-from seawall.wire.ack_rows import ACK_ROW, Rows, encode_ack_rows
+from seawall.wire.ack_rows import encode_ack_rows
 from seawall.wire.codes import ErrorCode, Kind
 
 #: What a connection may have received and not published: room for the batch that is arriving and one more.
@@ -212,25 +213,14 @@ class BrokerConnections:
     def _queue(self, connection: Connection, answers: Records) -> None:
         """Put an ACK frame behind what is still to be sent."""
         publisher = connection.publisher
+        rows = ack_rows(answers, self._pbr)
         connection.outbox += encode_ack_rows(
-            self._ack_rows(answers),
+            rows[np.argsort(rows["client_seq"], kind="stable")],
             session_epoch=publisher.session_epoch,
             window_batches=publisher.window_batches,
             window_bytes=publisher.window_bytes,
             through=_decided_through(connection, answers["client_seq"]),
         )
-
-    def _ack_rows(self, answers: Records) -> Rows:
-        rows = np.zeros(answers.size, ACK_ROW)
-        for name in ("client_seq", "base_seq", "position", "timestamp_ns", "status", "reason"):
-            rows[name] = answers[name]
-        rows["level"] = answers["ack_level"]
-        rows["run"] = 1
-        # A slot is not claimed again before its answer was taken and this turn is over.
-        slots = answers["index"] & (len(self._pbr) - 1)
-        rows["topic_id"] = self._pbr["topic_id"][slots]
-        rows["record_count"] = self._pbr["record_count"][slots]
-        return rows[np.argsort(rows["client_seq"], kind="stable")]
 
     def _flush(self, connection: Connection) -> bool:
         """Send what can be sent; false if the connection is gone."""

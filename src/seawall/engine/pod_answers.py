@@ -1,4 +1,4 @@
-"""Answers about batches that the order alone cannot give: of those that came again, and of those that just came.
+"""Answers about batches: as rows of an ACK, and those that the order alone cannot give, of what came again or just now.
 
 This module must not know who asks, nor how anything is ordered.
 """
@@ -7,15 +7,35 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, TimestampNs
 from seawall.engine.appends import Append
+from seawall.fabric.records import Records
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import Numbered
+from seawall.wire.ack_rows import ACK_ROW, Rows
 from seawall.wire.codes import AckStatus, ErrorCode
 
 if TYPE_CHECKING:
     from seawall.engine.sessions import Sessions
+
+
+def ack_rows(answers: Records, pending: Records) -> Rows:
+    """Answers of a ring as entries of an ACK; `pending` is the ring, which knows what each is about.
+
+    To be called in the turn in which the answers were taken: a slot is not claimed again before that is over.
+    """
+    rows = np.zeros(answers.size, ACK_ROW)
+    for name in ("client_seq", "base_seq", "position", "timestamp_ns", "status", "reason"):
+        rows[name] = answers[name]
+    rows["level"] = answers["ack_level"]
+    rows["run"] = 1
+    slots = answers["index"] & (len(pending) - 1)
+    rows["topic_id"] = pending["topic_id"][slots]
+    rows["record_count"] = pending["record_count"][slots]
+    return rows
 
 
 class Remembered(NamedTuple):

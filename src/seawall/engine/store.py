@@ -313,16 +313,19 @@ class Store(Changeable, StoreQuestions):
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
             if self._failure is None:
-                self._writer.flush(durable=True)
+                with self._changing():
+                    self._writer.flush(durable=True)
                 if self.upkeep.is_long(self._wal.at):
                     # So that the next opening is short.
                     with suppress(DiskFullError):
                         self.checkpoint()
-            self._wal.close(clean=self._failure is None and not self._writer.is_behind)
         finally:
-            for log in self._logs.values():
-                log.close()
-            self._directory.close()
+            try:
+                self._wal.close(clean=self._failure is None and not self._writer.is_behind)
+            finally:
+                for log in self._logs.values():
+                    log.close()
+                self._directory.close()
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage."""

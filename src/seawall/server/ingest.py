@@ -24,6 +24,7 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.fabric.records import Records
@@ -327,18 +328,11 @@ class Ingest:
             publishing.flush()
 
     def _ack_rows(self, publishing: Publishing, answers: Records) -> Rows:
-        rows = np.zeros(answers.size, ACK_ROW)
-        for name in ("client_seq", "base_seq", "position", "timestamp_ns", "status", "reason"):
-            rows[name] = answers[name]
-        rows["level"] = answers["ack_level"]
-        rows["run"] = 1
-        # A slot is not claimed again before its answer was taken and this turn is over.
         pending = self._log.pending
-        slots = answers["index"] & (len(pending) - 1)
-        rows["topic_id"] = pending["topic_id"][slots]
-        rows["record_count"] = pending["record_count"][slots]
+        rows = ack_rows(answers, pending)
         is_repeated = rows["status"] == _DUPLICATE
         if is_repeated.any():
+            slots = answers["index"] & (len(pending) - 1)
             rows["position"][is_repeated] = answers["original_position"][is_repeated]
             for index in np.flatnonzero(is_repeated & (rows["base_seq"] == 0)).tolist():
                 seq, crc = ClientSeq(int(rows["client_seq"][index])), int(pending["block_crc"][slots[index]])
