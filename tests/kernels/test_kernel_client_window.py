@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from seawall.kernels import client_index, jit
 from seawall.kernels import client_window as window
-from seawall.kernels import jit, tables
 from seawall.kernels.twins import client_window as twin
 from seawall.wire.codes import AckStatus
 
@@ -23,22 +23,20 @@ class Arrays:
     """The state of a window with room for four clients and two memories."""
 
     def __init__(self, memories: int = 2) -> None:
-        self.keys = np.zeros(8, np.uint64)
-        self.values = np.zeros(8, np.int64)
-        self.used = np.zeros(8, np.uint8)
-        self.counts = np.zeros(1, np.int64)
+        self.places = np.zeros(8, np.uint32)
+        self.count = 0
         self.clients = np.zeros((4, 8), np.uint64)
         self.sides = np.zeros((4, 8), np.uint64)
         self.slots = np.zeros((memories + 1, 8), np.uint64)
         self.results = np.zeros(memories * window.WINDOW, window.WINDOW_RESULT)
 
     def add(self, client_id: int, epoch: int = 1, start: int = 1) -> None:
-        row = int(self.counts[0])
-        tables.table_put(self.keys, self.values, self.used, self.counts, np.uint64(client_id), row)
+        row, self.count = self.count, self.count + 1
+        client_index.add_row(self.places, np.uint64(client_id), row)
         self.clients[row, :4] = (client_id, epoch, start, start - 1)
 
     def state(self) -> tuple[Any, ...]:
-        return (self.keys, self.values, self.used, self.clients, self.sides, self.slots, self.results)
+        return (self.places, self.clients, self.sides, self.slots, self.results)
 
     def content(self) -> list[Any]:
         return [array.tolist() for array in self.state()]

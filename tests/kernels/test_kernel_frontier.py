@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
-from seawall.kernels import client_frontier, client_window, frontier, jit, tables
+from seawall.kernels import client_frontier, client_index, client_window, frontier, jit, tables
 from seawall.kernels.twins import client_frontier as client_twin
 from seawall.kernels.twins import frontier as twin
 from seawall.wire.batches import BatchSource, batch_header, encode_batch, iter_batches, parse_batch_header, stamp
@@ -54,22 +54,21 @@ class Arrays:
         self.numbers = np.array([40, WALL_NS - 5], np.int64)
         self.rows = np.ones(rows, frontier.ADMISSION_ROW)
         self.progress = np.full(2, -1, np.int64)
-        self.window = (np.zeros(8, np.uint64), np.zeros(8, np.int64), np.zeros(8, np.uint8))
+        self.places = np.zeros(8, np.uint32)
         self.clients, self.sides = np.zeros((2, 2, 8), np.uint64)
         self.slots = np.zeros((2, 8), np.uint64)
         self.slots[:, 1:3] = [[1, 1], [0, 0]]
         self.results = np.zeros(256, client_window.WINDOW_RESULT)
         self.answers = np.zeros(1, client_window.WINDOW_RESULT)
-        client_counts = np.zeros(1, np.int64)
         for row in range(2):
-            tables.table_put(*self.window, client_counts, np.uint64(row + 1), row)
+            client_index.add_row(self.places, np.uint64(row + 1), row)
             self.clients[row, :4] = (row + 1, 1, 1, 0)
 
     def state(self) -> tuple[Any, ...]:
         return (self.keys, self.values, self.used, self.topics, self.numbers)
 
     def window_state(self) -> tuple[Any, ...]:
-        return (*self.window, self.clients, self.sides, self.slots, self.results, self.answers)
+        return (self.places, self.clients, self.sides, self.slots, self.results, self.answers)
 
     def content(self) -> list[Any]:
         arrays = (self.buffer, *self.state(), *self.window_state(), self.rows, self.progress)
@@ -242,7 +241,7 @@ def test_a_batch_from_before_is_refused(prepare: str, reason: ErrorCode) -> None
     if prepare == "fence":
         arrays.clients[0, client_window.SESSION_EPOCH] = 2
     elif prepare == "skip":
-        client_window.skip_to(np.uint64(1), 5, *arrays.window, arrays.clients, arrays.sides, arrays.slots)
+        client_window.skip_to(np.uint64(1), 5, arrays.places, arrays.clients, arrays.sides, arrays.slots)
     else:  # decided as refused, then its memory goes to another client
         client_frontier.admit_client_run(arrays.buffer, 0, arrays.buffer.size, 3, WALL_NS, *state)
         other = np.frombuffer(bytearray(batch(client=2)), np.uint8)

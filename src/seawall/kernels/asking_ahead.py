@@ -1,13 +1,13 @@
 """Asking ahead: while one batch is decided on, the memory that those behind it will touch is on its way.
 
-A worker of many clients touches some six lines for each batch, none of which is near: two of the hash table, the
+A worker of many clients touches some five lines for each batch, none of which is near: one of the table of clients, the
 client's row and its side, its memory and one result. Each is known only when the one before it has come. So a drain
 looks at some refs at a time, link by link for all of them: what would be one wait after the other is one wait for all.
 
 Where a client has no memory it gets one that the hand comes by; which that will be is found by going ahead of it.
 
-INV-AHEAD-HINT: but for the rows of clients, which do not change within a drain, nothing that is found here decides
-anything; a wrong hint costs time.
+INV-AHEAD-HINT: nothing that is found here decides anything; a wrong hint costs time. A row is taken for a client's only
+where it has that client's id.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from seawall.kernels.client_index import Places, guess_row
 from seawall.kernels.client_window import (
     SIDE_MEMORY,
     SLOT_HAND,
@@ -29,10 +30,10 @@ from seawall.kernels.client_window import (
 )
 from seawall.kernels.collecting import PBR_CLIENT, PBR_SEQ, STUCK, slot_of_ref
 from seawall.kernels.holding import AHEAD_ROWS, AHEAD_SLOTS, ClientWords
-from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out
-from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, Bytes, as_int64, prefetch
+from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, uint32_out
+from seawall.kernels.memory import INDEX_BITS, LINE_SIZE, as_int64, prefetch
 from seawall.kernels.rings import Words
-from seawall.kernels.tables import ABSENT, Keys, Values, home_slot, table_find
+from seawall.kernels.tables import ABSENT, home_slot
 
 #: Runs of clients among the refs that are looked at: with fewer, what they need is near already.
 FEW_CLIENTS = 3
@@ -56,7 +57,7 @@ def _next_unspared(memories: ClientWords, memory: int) -> int:
 
 @kernel(
     int64(
-        *(int64_in, int64, int64, int64_in, int64, uint64_out, int64_out, bytes_out, _clients, _clients, _clients),
+        *(int64_in, int64, int64, int64_in, int64, uint32_out, _clients, _clients, _clients),
         *(_results, int64_out),
     ),
     counted=False,
@@ -67,9 +68,7 @@ def ask_ahead(
     end: int,
     slots: Words,
     pbr_entries: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,
@@ -78,7 +77,7 @@ def ask_ahead(
 ) -> int:
     """Ask for the memory that the next refs will need, for all of them at once, if they are of many clients.
 
-    1 if so: then `state` has the row of each, −1 where there is none. All else that is found here is a hint.
+    1 if so: then `state` has the row that each is likely to need, −1 where there is none.
     """
     changes = 0
     last_client = -1
@@ -87,9 +86,8 @@ def ask_ahead(
         state[AHEAD_SLOTS + at - index] = base
         client_id = as_int64(slots[base + PBR_CLIENT])
         if client_id != last_client and client_id >= 0:
-            home = home_slot(np.uint64(client_id), keys.size)
-            prefetch(keys, home * 8)
-            prefetch(values, home * 8)
+            home = home_slot(np.uint64(client_id), places.size)
+            prefetch(places, home * 4)
             changes += 1
             last_client = client_id
     if changes < FEW_CLIENTS:
@@ -97,10 +95,8 @@ def ask_ahead(
     count = end - index
     for at in range(count):
         client_id = as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_CLIENT])
-        row = -1
-        entry = table_find(keys, used, np.uint64(client_id)) if client_id >= 0 else ABSENT
-        if entry != ABSENT:
-            row = as_int64(values[entry])
+        row = guess_row(places, np.uint64(client_id)) if client_id >= 0 else ABSENT
+        if row != ABSENT:
             prefetch(sides, row * LINE_SIZE)
             prefetch(clients, row * LINE_SIZE)
         state[AHEAD_ROWS + at] = row

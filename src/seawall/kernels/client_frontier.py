@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -40,7 +41,7 @@ from seawall.kernels.frontier import (
     describe_row,
     settle_row,
 )
-from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
+from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint32_out, uint64_out, void
 from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
 from seawall.kernels.tables import Keys, Values
 
@@ -96,7 +97,7 @@ def _outcome_of(rows: Rows, index: int, block_crc: int, answers: Rows) -> None:
     int64(
         *(bytes_out, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results, _results),
+        *(uint32_out, _words, _words, _words, _results, _results),
         *(_rows, int64),
     )
 )
@@ -110,9 +111,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -136,9 +135,7 @@ def admit_client_batch(
         epoch,
         client_seq,
         crc,
-        client_keys,
-        client_values,
-        client_used,
+        places,
         clients,
         sides,
         slots,
@@ -155,9 +152,7 @@ def admit_client_batch(
     code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
     if code == RUN_DONE:
         _outcome_of(rows, index, crc, answers)
-        decide_batch(
-            client_id, client_seq, client_keys, client_values, client_used, clients, sides, slots, results, answers, 0
-        )
+        decide_batch(client_id, client_seq, places, clients, sides, slots, results, answers, 0)
     return code
 
 
@@ -165,7 +160,7 @@ def admit_client_batch(
     int64(
         *(bytes_out, int64, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results, _results),
+        *(uint32_out, _words, _words, _words, _results, _results),
         *(_rows, int64_out),
     )
 )
@@ -180,9 +175,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -213,9 +206,7 @@ def admit_client_run(
             used,
             topics,
             numbers,
-            client_keys,
-            client_values,
-            client_used,
+            places,
             clients,
             sides,
             slots,

@@ -42,9 +42,10 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
-from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, uint64, uint64_out, void
-from seawall.kernels.memory import LINE_SIZE, Bytes, as_int64
-from seawall.kernels.tables import ABSENT, Keys, Values, table_find
+from seawall.kernels.client_index import Places, find_row
+from seawall.kernels.jit import int64, int64_out, kernel, record_array, uint32_out, uint64, void
+from seawall.kernels.memory import LINE_SIZE, as_int64
+from seawall.kernels.tables import ABSENT, Values
 
 Words = npt.NDArray[np.uint64]
 Rows: TypeAlias = npt.NDArray[np.void]
@@ -56,7 +57,6 @@ CLIENT_SEQ_MAX = 1 << 62
 #: Columns of a row of `clients`, `sides` and `slots`. All three have their bitmap in the last four.
 ROW_WORDS = 8
 BITS = 4
-CLIENT_ID = 0
 SESSION_EPOCH = 1
 NEXT_EXPECTED = 2
 HIGHEST_SEEN = 3
@@ -108,7 +108,7 @@ _words = types.Array(types.uint64, 2, "C")
 _batches = record_array(WINDOW_BATCH)
 _results = record_array(WINDOW_RESULT)
 #: The arrays of all windows, as most kernels take them.
-_window = (uint64_out, int64_out, bytes_out, _words, _words, _words, _results)
+_window = (uint32_out, _words, _words, _words, _results)
 _ONE = np.uint64(1)
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 _SYNTHETIC_SHIFT = np.uint64(63)
@@ -186,9 +186,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -207,10 +205,9 @@ def check_batch(
     answer["known"] = 0
     if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
         return CHECK_NEW
-    entry = table_find(keys, used, client_id)
-    if entry == ABSENT:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
-    row = values[entry]
     code = judge_row(client_seq, session_epoch, clients, sides, row)
     if code != CHECK_DUPLICATE and code != CHECK_REFUSED:
         return code
@@ -327,9 +324,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: np.uint64,
     client_seq: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -340,10 +335,9 @@ def decide_batch(
     """Record `outcomes[index]` as the fate of a batch: CHECK_NEW, or the code for which nothing was recorded."""
     if np.uint64(client_id) >> _SYNTHETIC_SHIFT != 0:
         return CHECK_NEW
-    entry = table_find(keys, used, client_id)
-    if entry == ABSENT:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
-    row = values[entry]
     code = judge_row(client_seq, -1, clients, sides, row)
     if code != CHECK_NEW:
         return code
@@ -360,13 +354,11 @@ def decide_batch(
     return CHECK_NEW
 
 
-@kernel(int64(uint64, int64, uint64_out, int64_out, bytes_out, _words, _words, _words), counted=False)
+@kernel(int64(uint64, int64, uint32_out, _words, _words, _words), counted=False)
 def skip_to(
     client_id: np.uint64,
     next_expected: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -375,10 +367,9 @@ def skip_to(
 
     The caller has checked that `next_expected` is at most CLIENT_SEQ_MAX.
     """
-    entry = table_find(keys, used, client_id)
-    if entry == ABSENT:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
-    row = values[entry]
     if next_expected <= as_int64(clients[row, NEXT_EXPECTED]):
         return CHECK_OUTSIDE
     if next_expected - 1 > as_int64(clients[row, HIGHEST_SEEN]):
@@ -391,9 +382,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -409,7 +398,7 @@ def check_many(
         client_seq = as_int64(batch["client_seq"])
         crc = as_int64(batch["block_crc"])
         codes[index] = check_batch(
-            client_id, epoch, client_seq, crc, keys, values, used, clients, sides, slots, results, answers, index
+            client_id, epoch, client_seq, crc, places, clients, sides, slots, results, answers, index
         )
 
 
@@ -417,9 +406,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -432,6 +419,4 @@ def decide_many(
         batch = batches[index]
         client_id = batch["client_id"]
         client_seq = as_int64(batch["client_seq"])
-        codes[index] = decide_batch(
-            client_id, client_seq, keys, values, used, clients, sides, slots, results, outcomes, index
-        )
+        codes[index] = decide_batch(client_id, client_seq, places, clients, sides, slots, results, outcomes, index)

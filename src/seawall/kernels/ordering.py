@@ -30,6 +30,7 @@ from numba.core import types
 
 from seawall.kernels.asking_ahead import ask_ahead
 from seawall.kernels.atomics import load_acquire, store_release
+from seawall.kernels.client_index import CLIENT_ID, Places, find_row
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -73,10 +74,10 @@ from seawall.kernels.holding import (
     start_gap,
     unhold,
 )
-from seawall.kernels.jit import bytes_out, int64, int64_in, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import INDEX_BITS, Bytes, as_int64
+from seawall.kernels.jit import int64, int64_in, int64_out, kernel, record_array, uint32_out, void
+from seawall.kernels.memory import INDEX_BITS, as_int64
 from seawall.kernels.rings import CONSUMED, PRODUCED, Words
-from seawall.kernels.tables import ABSENT, Keys, Values, table_find
+from seawall.kernels.tables import ABSENT
 
 #: Words of a pending batch, and its flags.
 PBR_TOPIC = 2
@@ -282,7 +283,7 @@ def _order_session_batch(
 @kernel(
     int64(
         *(int64_in, int64_out, int64, int64_in, int64, int64, int64),
-        *(uint64_out, int64_out, bytes_out, _clients, _clients, _clients, _results),
+        *(uint32_out, _clients, _clients, _clients, _results),
         *(int64_out, int64_out, int64_out, int64_out, int64_out),
     ),
     counted=False,
@@ -295,9 +296,7 @@ def drain_refs(
     pbr_entries: int,
     now_ns: int,
     absent_client: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: ClientWords,
     sides: ClientWords,
     memories: ClientWords,
@@ -323,9 +322,7 @@ def drain_refs(
             asked = min(end, index + AHEAD_MAX)
             began = index
             last_client = -1
-            ahead = ask_ahead(
-                queue, index, asked, slots, pbr_entries, keys, values, used, clients, sides, memories, results, state
-            )
+            ahead = ask_ahead(queue, index, asked, slots, pbr_entries, places, clients, sides, memories, results, state)
         ref = as_int64(queue[index & (queue.size - 1) & INDEX_BITS])
         base = slot_of_ref(ref & ~STUCK, pbr_entries)
         client_id = as_int64(slots[base + PBR_CLIENT])
@@ -336,15 +333,17 @@ def drain_refs(
             continue
         if ahead != 0:
             row = as_int64(state[AHEAD_ROWS + index - 1 - began])
-        if (ahead == 0 and client_id != last_client) or (ahead != 0 and row < 0):
-            entry = table_find(keys, used, np.uint64(client_id))
-            if entry == ABSENT and client_id != absent_client:
+            is_known = row >= 0 and as_int64(clients[row, CLIENT_ID]) == client_id
+        else:
+            is_known = client_id == last_client
+        if not is_known:
+            row = find_row(places, clients, np.uint64(client_id))
+            if row == ABSENT and client_id != absent_client:
                 state[UNKNOWN_CLIENT] = client_id
                 code = DRAIN_UNKNOWN_CLIENT
                 index -= 1
                 break
             last_client = client_id
-            row = -1 if entry == ABSENT else as_int64(values[entry])
         if row < 0:
             push_ready(ready, state, ref, KIND_NOP | STATUS_REJECTED | REASON_FENCED << REASON_SHIFT, -1, -1)
             continue

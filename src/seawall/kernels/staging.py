@@ -14,6 +14,7 @@ from numba.core import types
 
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.client_frontier import admit_client_batch
+from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import WINDOW_RESULT, Words
 from seawall.kernels.frontier import ADMISSION_ROW, TOPIC_ROW, Rows, admit_batch
 from seawall.kernels.jit import (
@@ -23,6 +24,7 @@ from seawall.kernels.jit import (
     int64_out,
     kernel,
     record_array,
+    uint32_out,
     uint64_out,
     void,
 )
@@ -130,7 +132,7 @@ def number_batch(
         *(bytes_out, int64, bytes_in, int64, int64),
         *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
         *(uint64_out, int64_out, bytes_out, _topics, int64_out),
-        *(uint64_out, int64_out, bytes_out, _words, _words, _words, _results, _results),
+        *(uint32_out, _words, _words, _words, _results, _results),
         _rows,
     )
 )
@@ -154,9 +156,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -189,9 +189,7 @@ def number_client_batch(
         used,
         topics,
         numbers,
-        client_keys,
-        client_values,
-        client_used,
+        places,
         clients,
         sides,
         slots,

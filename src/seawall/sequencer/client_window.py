@@ -30,9 +30,10 @@ from seawall.core.identifiers import check_client_id
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.kernels import client_window as kernels
+from seawall.kernels.client_index import CLIENT_ID, INDEX_ROWS_MAX, Places, add_row, find_row, remove_row
 from seawall.kernels.client_window import Rows, Words
 from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
+from seawall.kernels.tables import ABSENT, Values
 from seawall.sequencer.line_memory import line_zeros, line_zeros_together
 from seawall.wire.codes import AckStatus
 
@@ -47,6 +48,7 @@ _STORED_ROW = np.dtype("<u8")
 assert kernels.WINDOW == limits.SESSION_WINDOW_BATCHES
 assert kernels.ROW_WORDS * 8 == limits.CLIENT_ROW_SIZE
 assert kernels.STATUS_STORED == AckStatus.OK
+assert limits.CLIENTS_MAX <= INDEX_ROWS_MAX
 
 
 class WindowCode(IntEnum):
@@ -96,34 +98,35 @@ class ClientWindow:
     """Windows of up to `clients_max` publishers, results of `remembered_max` that were decided lately."""
 
     __slots__ = (
-        *("_answers", "_clients", "_counts", "_free", "_high_water", "_keys", "_results", "_sides"),
-        *("_slots", "_used", "_values"),
+        *("_answers", "_clients", "_count", "_free", "_high_water", "_places", "_results"),
+        *("_sides", "_slots"),
     )
 
     def __init__(
         self, *, clients_max: int = limits.CLIENTS_MAX, remembered_max: int = limits.CLIENTS_REMEMBERED
     ) -> None:
-        if clients_max < 1 or remembered_max < 1:
-            raise InvalidInputError(f"a window of {clients_max} clients, {remembered_max} remembered: at least 1 each")
+        if not (0 < clients_max <= INDEX_ROWS_MAX and remembered_max > 0):
+            raise InvalidInputError(
+                f"a window of {clients_max} clients, {remembered_max} remembered: from 1 to {INDEX_ROWS_MAX}"
+            )
         # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
-        table = table_slots(clients_max)
         memories = min(remembered_max, clients_max)
-        self._keys, self._values, self._used, self._slots = line_zeros_together(
-            (table, np.uint64), (table, np.int64), (table, np.uint8), ((memories + 1, kernels.ROW_WORDS), np.uint64)
+        rows = ((clients_max, kernels.ROW_WORDS), np.uint64)
+        slots = ((memories + 1, kernels.ROW_WORDS), np.uint64)
+        self._clients, self._sides, self._places, self._slots = line_zeros_together(
+            rows, rows, (table_slots(clients_max), np.uint32), slots
         )
-        self._counts = np.zeros(1, np.int64)
-        self._clients = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
-        self._sides = line_zeros((clients_max, kernels.ROW_WORDS), np.uint64)
+        self._count = 0
         self._results = line_zeros(memories * kernels.WINDOW, WINDOW_RESULT)
         self._answers = np.zeros(1, WINDOW_RESULT)
         self._high_water = 0
         self._free: list[int] = []
 
     def __len__(self) -> int:
-        return int(self._counts[0])
+        return self._count
 
     def __contains__(self, client_id: ClientId) -> bool:
-        return table_find(self._keys, self._used, np.uint64(client_id)) != ABSENT
+        return self._row_of(client_id) is not None
 
     def open(self, client_id: ClientId, session_epoch: SessionEpoch, start_seq: ClientSeq) -> ClientSeq:
         """Start a session, which fences the ones before it; the lowest client seq that is not decided.
@@ -195,9 +198,8 @@ class ClientWindow:
         """Give up all undecided client seqs below the given one; whether there were any."""
         self._known_row(client_id)
         _check_client_seq(next_expected)
-        tables = (self._keys, self._values, self._used)
-        rows = (self._clients, self._sides, self._slots)
-        return kernels.skip_to(np.uint64(client_id), next_expected, *tables, *rows) == kernels.CHECK_NEW
+        arrays = (self._places, self._clients, self._sides, self._slots)
+        return kernels.skip_to(np.uint64(client_id), next_expected, *arrays) == kernels.CHECK_NEW
 
     def forget(self, client_id: ClientId) -> None:
         """Drop a publisher from memory; whoever wants it back has exported its row before."""
@@ -207,7 +209,8 @@ class ClientWindow:
             # The memory keeps its place and is taken when the hand comes by.
             self._slots[slot, kernels.SLOT_OWNER] = 0
             self._slots[slot, kernels.SLOT_SPARED] = 0
-        table_remove(self._keys, self._values, self._used, self._counts, np.uint64(client_id))
+        remove_row(self._places, self._clients, row)
+        self._count -= 1
         self._clients[row] = 0
         self._sides[row] = 0
         self._free.append(row)
@@ -216,14 +219,14 @@ class ClientWindow:
         """The publishers whose last decision is longest ago, those without any first; candidates to forget."""
         rows = self._rows_in_use()
         decided_at = self._sides[rows, kernels.SIDE_DECIDED_AT]
-        order = np.lexsort((self._clients[rows, kernels.CLIENT_ID], decided_at))[:count]
-        return [ClientId(number) for number in self._clients[rows[order], kernels.CLIENT_ID].tolist()]
+        order = np.lexsort((self._clients[rows, CLIENT_ID], decided_at))[:count]
+        return [ClientId(number) for number in self._clients[rows[order], CLIENT_ID].tolist()]
 
     def export_rows(self, client_ids: Iterable[ClientId] | None = None) -> bytes:
         """Rows of the named publishers in their order, or of all by rising client id, 64 bytes each."""
         if client_ids is None:
             rows = self._rows_in_use()
-            rows = rows[np.argsort(self._clients[rows, kernels.CLIENT_ID])]
+            rows = rows[np.argsort(self._clients[rows, CLIENT_ID])]
         else:
             rows = np.array([self._known_row(client_id) for client_id in client_ids], np.int64)
         return self._clients[rows].astype(_STORED_ROW, copy=False).tobytes()
@@ -238,7 +241,7 @@ class ClientWindow:
     def import_rows(self, data: bytes | memoryview) -> int:
         """Take rows that `export_rows` gave; how many. All of them or, after an error, none."""
         rows = _checked_rows(data)
-        client_ids = [ClientId(number) for number in rows[:, kernels.CLIENT_ID].tolist()]
+        client_ids = [ClientId(number) for number in rows[:, CLIENT_ID].tolist()]
         for client_id in client_ids:
             if client_id in self:
                 raise ConflictError(f"the row of client {client_id:016x} is in memory already and may be newer")
@@ -249,19 +252,19 @@ class ClientWindow:
         return len(client_ids)
 
     @property
-    def admission_arrays(self) -> tuple[Keys, Values, Bytes, Words, Words, Words, Rows, Rows]:
+    def admission_arrays(self) -> tuple[Places, Words, Words, Words, Rows, Rows]:
         """The arrays in the order the kernels of admission take them; the last is working space."""
         return (*self._arrays(), self._answers)
 
-    def _arrays(self) -> tuple[Keys, Values, Bytes, Words, Words, Words, Rows]:
-        return (self._keys, self._values, self._used, self._clients, self._sides, self._slots, self._results)
+    def _arrays(self) -> tuple[Places, Words, Words, Words, Rows]:
+        return (self._places, self._clients, self._sides, self._slots, self._results)
 
     def _rows_in_use(self) -> npt.NDArray[np.intp]:
-        return np.flatnonzero(self._clients[: self._high_water, kernels.CLIENT_ID])
+        return np.flatnonzero(self._clients[: self._high_water, CLIENT_ID])
 
     def _row_of(self, client_id: ClientId) -> int | None:
-        entry = table_find(self._keys, self._used, np.uint64(client_id))
-        return None if entry == ABSENT else int(self._values[entry])
+        row = find_row(self._places, self._clients, np.uint64(client_id))
+        return None if row == ABSENT else row
 
     def _known_row(self, client_id: ClientId) -> int:
         row = self._row_of(client_id)
@@ -277,7 +280,9 @@ class ClientWindow:
             self._high_water += 1
         else:
             raise _no_room(self._clients.shape[0])
-        table_put(self._keys, self._values, self._used, self._counts, np.uint64(client_id), row)
+        self._clients[row, CLIENT_ID] = client_id
+        add_row(self._places, np.uint64(client_id), row)
+        self._count += 1
         return row
 
 

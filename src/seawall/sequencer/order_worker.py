@@ -38,8 +38,9 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.kernels import client_window as window_kernels
 from seawall.kernels import gaps, holding, order_entries, ordering
 from seawall.kernels.atomics import load_acquire_u64
+from seawall.kernels.client_index import CLIENT_ID, find_row
 from seawall.kernels.rings import CONSUMED
-from seawall.kernels.tables import ABSENT, table_find
+from seawall.kernels.tables import ABSENT
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.holds import empty_holds, empty_pages
@@ -120,14 +121,14 @@ class OrderWorker:
             "_goi_high",
             "_goi_low",
             "_holds",
-            "_keys",
             "_memories",
             "_notes",
             "_opened",
             "_pages",
+            "_places",
         ),
         *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
-        *("_shared", "_sides", "_state", "_term", "_unsettled", "_used", "_values", "_worker", "window"),
+        *("_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
     )
 
     def __init__(
@@ -155,9 +156,7 @@ class OrderWorker:
         self._range: Final = shared.ranges[worker]
         #: The windows of this worker's clients; recovery fills them before the first step.
         self.window: Final = ClientWindow(clients_max=own.clients_max, remembered_max=own.remembered_max)
-        (self._keys, self._values, self._used, self._clients, self._sides, self._memories, self._results, _) = (
-            self.window.admission_arrays
-        )
+        (self._places, self._clients, self._sides, self._memories, self._results, _) = self.window.admission_arrays
         ready_max = own.drain_refs + own.hold_max + gaps.SKIPS_MAX + 2
         self._ready: Final = np.zeros(ready_max * holding.READY_WORDS, np.int64)
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
@@ -248,7 +247,7 @@ class OrderWorker:
             return None
         before = self.window.state(client_id) if client_id in self.window else None
         next_expected = self.window.open(client_id, session_epoch, start_seq)
-        row = int(self._values[table_find(self._keys, self._used, np.uint64(client_id))])
+        row = find_row(self._places, self._clients, np.uint64(client_id))
         page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1
         held = int(self._pages[page * holding.PAGE_WORDS + holding.PAGE_HELD]) if page >= 0 else 0
         start = self._reserve(held + 1, held + 1)
@@ -279,7 +278,7 @@ class OrderWorker:
 
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
         """Give up all below a seq of a client whose session was just opened, by SKIPs; false if some has to wait."""
-        row = int(self._values[table_find(self._keys, self._used, np.uint64(client_id))])
+        row = find_row(self._places, self._clients, np.uint64(client_id))
         while (first := int(self._clients[row, window_kernels.NEXT_EXPECTED])) < end_seq:
             start = self._reserve(1, 1) if self._is_idle() else None
             if start is None:
@@ -292,8 +291,8 @@ class OrderWorker:
 
     def touch(self, client_id: ClientId, now_ns: int) -> None:
         """The session of a client lives, although no batch came: what it holds back may still get its turn."""
-        entry = table_find(self._keys, self._used, np.uint64(client_id))
-        page = int(self._sides[self._values[entry], window_kernels.SIDE_PAGE]) - 1 if entry != ABSENT else -1
+        row = find_row(self._places, self._clients, np.uint64(client_id))
+        page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1 if row != ABSENT else -1
         if page >= 0:
             self._pages[page * holding.PAGE_WORDS + holding.PAGE_LAST_SEEN] = self._gap_time(now_ns)
 
@@ -349,9 +348,7 @@ class OrderWorker:
                 self._pbr_entries,
                 now_ns,
                 absent,
-                self._keys,
-                self._values,
-                self._used,
+                self._places,
                 self._clients,
                 self._sides,
                 self._memories,
@@ -402,7 +399,7 @@ class OrderWorker:
         rows = np.unique(np.concatenate((unsettled, ready[is_client, holding.READY_ROW], held)))
         committed = load_acquire_u64(self._arrays.control_words, records.CONTROL_COMMITTED)
         self._opened = {client_id: position for client_id, position in self._opened.items() if position >= committed}
-        return {*self._opened, *map(ClientId, self._clients[rows, window_kernels.CLIENT_ID].tolist())}
+        return {*self._opened, *map(ClientId, self._clients[rows, CLIENT_ID].tolist())}
 
     def _expire(self, now_ns: int) -> None:
         windows = (self._clients, self._sides, self._memories, self._results)

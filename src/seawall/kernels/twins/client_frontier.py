@@ -9,6 +9,7 @@ from seawall.kernels.client_frontier import (
     REASON_SKIPPED,
     STATUS_DUPLICATE,
 )
+from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
     CHECK_FENCED,
@@ -50,9 +51,7 @@ def admit_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -63,7 +62,7 @@ def admit_client_batch(
 ) -> int:
     """Check the batch, admit it if it is new, record what became of it."""
     header = header_at(buffer, at)
-    window = (client_keys, client_values, client_used, clients, sides, slots, results)
+    window = (places, clients, sides, slots, results)
     code = CHECK_NEW
     if not header.is_control:
         code = check_batch(
@@ -103,9 +102,7 @@ def admit_client_run(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -115,7 +112,7 @@ def admit_client_run(
     progress: Values,
 ) -> int:
     """`admit_client_batch` for one batch after another, until something stops it."""
-    state = (keys, values, used, topics, numbers, client_keys, client_values, client_used, clients, sides, slots)
+    state = (keys, values, used, topics, numbers, places, clients, sides, slots)
     at, count, code = start, 0, RUN_DONE
     while at < end and code == RUN_DONE:
         after = batch_end(buffer, at, end)

@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import numpy as np
 
+from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import (
     BITS,
     CHECK_DUPLICATE,
@@ -33,18 +34,11 @@ from seawall.kernels.client_window import (
     Rows,
     Words,
 )
-from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import ABSENT, Keys, Values
+from seawall.kernels.tables import ABSENT, Values
+from seawall.kernels.twins.client_index import find_row
 
 _UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
 _NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "status")
-
-
-def _row_of(client_id: int, keys: Keys, values: Values, used: Bytes) -> int | None:
-    for entry in np.flatnonzero(used):
-        if int(keys[entry]) == client_id:
-            return int(values[entry])
-    return None
 
 
 def _seqs(words: Words, row: int, highest: int) -> set[int]:
@@ -159,9 +153,7 @@ def check_batch(
     session_epoch: int,
     client_seq: int,
     block_crc: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -173,8 +165,8 @@ def check_batch(
     answers[index] = (_UNKNOWN, 0, 0, 0, 0, 0, 0)
     if client_id >= 1 << 63:
         return CHECK_NEW
-    row = _row_of(client_id, keys, values, used)
-    if row is None:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, session_epoch, clients, sides, row)
     at = known_result(client_seq, sides, slots, row)
@@ -248,9 +240,7 @@ def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> 
 def decide_batch(
     client_id: int,
     client_seq: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -261,8 +251,8 @@ def decide_batch(
     """Record the fate of a batch that is new."""
     if client_id >= 1 << 63:
         return CHECK_NEW
-    row = _row_of(client_id, keys, values, used)
-    if row is None:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     code = judge_row(client_seq, -1, clients, sides, row)
     if code != CHECK_NEW:
@@ -275,16 +265,14 @@ def decide_batch(
 def skip_to(
     client_id: int,
     next_expected: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
 ) -> int:
     """Give up every undecided seq below `next_expected`."""
-    row = _row_of(client_id, keys, values, used)
-    if row is None:
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
         return CHECK_UNKNOWN_CLIENT
     client = _Client.read(row, clients, sides, slots)
     if next_expected <= client.next_expected:
@@ -298,9 +286,7 @@ def skip_to(
 def check_many(
     batches: Rows,
     count: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -309,7 +295,7 @@ def check_many(
     codes: Values,
 ) -> None:
     """`check_batch`, one after another."""
-    state = (keys, values, used, clients, sides, slots, results)
+    state = (places, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, session_epoch, block_crc = batch
         codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, *state, answers, index)
@@ -318,9 +304,7 @@ def check_many(
 def decide_many(
     batches: Rows,
     count: int,
-    keys: Keys,
-    values: Values,
-    used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -329,7 +313,7 @@ def decide_many(
     codes: Values,
 ) -> None:
     """`decide_batch`, one after another."""
-    state = (keys, values, used, clients, sides, slots, results)
+    state = (places, clients, sides, slots, results)
     for index, batch in enumerate(batches[:count].tolist()):
         client_id, client_seq, *_ = batch
         codes[index] = decide_batch(client_id, client_seq, *state, outcomes, index)

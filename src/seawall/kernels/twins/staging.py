@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import Words
 from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
@@ -109,9 +110,7 @@ def number_client_batch(
     used: Bytes,
     topics: Rows,
     numbers: Values,
-    client_keys: Keys,
-    client_values: Values,
-    client_used: Bytes,
+    places: Places,
     clients: Words,
     sides: Words,
     slots: Words,
@@ -134,5 +133,5 @@ def number_client_batch(
         raw_length,
         choices,
     )
-    window = (client_keys, client_values, client_used, clients, sides, slots, results, answers)
+    window = (places, clients, sides, slots, results, answers)
     return admit_client_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, *window, rows, 0)
