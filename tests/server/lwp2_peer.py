@@ -145,9 +145,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(path, settings=None, *, bounds=None, topics=("events",), store=SMALL, access=None, **topic_settings):
-    async with ServedLog(path / "data", store) as log:
-        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+async def world(
+    path, settings=None, *, bounds=None, topics=("events",), store=SMALL, config=None, access=None, **topic_settings
+):
+    async with ServedLog(path / "data", store, config) as log:
+        ingest = Ingest(log, asyncio.get_running_loop())
         parts = (settings or ServerSettings(), access or Access())
         context = ServerContext(log, ingest, TopicCommands(log), *parts)
         for name in topics:

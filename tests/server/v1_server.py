@@ -44,7 +44,7 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
-        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+        ingest = Ingest(log, asyncio.get_running_loop())
         log.on_failed = ingest.fail
         service = Lwp1Service(log, ingest, TopicCommands(log), access=access, past_end=past_end)
         listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)

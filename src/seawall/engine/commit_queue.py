@@ -250,6 +250,14 @@ class CommitQueue:
             self._is_led = True
         return Group(())
 
+    def take_lone(self) -> bool:
+        """The lead, for what comes before anything that is queued; false if somebody leads or waits."""
+        with self._mutex:
+            if self._is_led or self._queue:
+                return False
+            self._is_led = True
+        return True
+
     def take_more(self) -> Group | None:
         """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
         return self._take() if self._queue and isinstance(self._queue[0], Bundle) else None
@@ -321,8 +329,8 @@ class CommitQueue:
             self._store.fail(error)
         self._give_up(group, error)
 
-    def hand_on(self) -> None:
-        """Give the lead back, and wake whoever is first in the queue to take it."""
+    def hand_on(self, *, looks: bool = True) -> None:
+        """Give the lead back, and wake whoever is first in the queue to take it, or for arrivals if it `looks`."""
         driver = None
         with self._mutex:
             self._is_led = False
@@ -330,7 +338,7 @@ class CommitQueue:
                 first = self._queue[0]
                 first.wake_one()
                 driver = first.driver
-            elif self.has_arrivals is not None and self.has_arrivals():
+            elif looks and self.has_arrivals is not None and self.has_arrivals():
                 driver = self.arrivals_driver
         if driver is not None:
             driver()

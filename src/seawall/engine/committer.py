@@ -88,7 +88,7 @@ class Committer:
         self.forgotten = 0
         #: Valid until `forget_rooms`.
         self._rooms: dict[TopicId, Room] = {}
-        self._short_way = short_way
+        self.short_way = short_way
         self._headroom = headroom
 
     def begin(self, appends: Sequence[Append]) -> Commit:
@@ -102,7 +102,7 @@ class Committer:
             if not append.flags and append.client_id == NO_SESSION:
                 room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
                 if room is not None:
-                    return self._short_way.begin(append, now, room.is_durable)
+                    return self.short_way.begin(append, now, room.is_durable)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
@@ -123,15 +123,15 @@ class Committer:
 
     def begin_ahead(self, append: Append) -> Commit | None:
         """Begin the commit of one batch before the one under way is finished; None if that cannot be."""
-        if append.flags or append.client_id != NO_SESSION or not self._short_way.has_begun:
+        if append.flags or append.client_id != NO_SESSION or not self.short_way.has_begun:
             return None
         now = self._clock.wall_ns()
         room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
-        return None if room is None else self._short_way.begin(append, now, room.is_durable)
+        return None if room is None else self.short_way.begin(append, now, room.is_durable)
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
         """Commit one plain block on this thread; None if it cannot go the short way, or not by one call."""
-        now, short_way = self._clock.wall_ns(), self._short_way
+        now, short_way = self._clock.wall_ns(), self.short_way
         with state:
             room = self._short_room(topic_id, len(block), count, now) if short_way.can_write else None
             if room is None:
@@ -144,7 +144,7 @@ class Committer:
 
     def absorb(self) -> None:
         """Let what came the short way take effect: catalog and index learn of it."""
-        fresh = self._short_way.take_rows()
+        fresh = self.short_way.take_rows()
         if not fresh.size:
             return
         for topic, rows in self._catalog.apply_run(fresh):
@@ -157,7 +157,7 @@ class Committer:
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""
         if commit.goes_short:
-            self._short_way.finish(commit)
+            self.short_way.finish(commit)
             return
         if commit.epoch is not None:
             self._writer.finish_flush(commit.epoch, durable=commit.durable)
@@ -196,9 +196,9 @@ class Committer:
             return None
         if not self._writer.has_room(self._headroom + size):
             return None
-        if self._short_way.is_full:
+        if self.short_way.is_full:
             self.absorb()
-            if self._short_way.is_full:
+            if self.short_way.is_full:
                 # The rows of a commit that has begun are the last ones.
                 return None
         room.records_left -= count

@@ -226,6 +226,21 @@ class Follower:
         with self._hooks.preparing():
             self._rooms.make_ahead(needs, logged, self._parts.clock.wall_ns())
 
+    def lone_room(self, topic_id: TopicId, size: int, count: int, now: int) -> Room | None:
+        """Room for one small batch that is the next entry, past everything that is staged here; None if it has none."""
+        writer, short_way = self._parts.writer, self._parts.committer.short_way
+        if size >= limits.LARGE_BATCH_SIZE or writer.staged or self.next_position != writer.next_position:
+            return None
+        room = self._rooms.lone(topic_id, size, count, now)
+        if room is not None and short_way.is_full:
+            self._parts.committer.absorb()
+        return room
+
+    def passed_by(self, position: Position, timestamp_ns: TimestampNs) -> None:
+        """The entry at the next position is in the log, and needs no following."""
+        self.next_position = Position(position + 1)
+        self._progress[kernels.PROGRESS_TIME] = max(int(self._progress[kernels.PROGRESS_TIME]), timestamp_ns)
+
     def let_go(self) -> None:
         """Give up room that was reserved for batches which were not ordered after all."""
         self._rooms.let_go()
@@ -272,6 +287,7 @@ class Follower:
                 # What readers were told to be gone must not come back with a crash, in no class.
                 commit.durable |= room.is_kept and any(isinstance(control, FloorRaise) for control in room.ahead)
                 room.ahead = []
+                room.goes_short = room.is_written and not self._parts.writer.is_observed
             if room.is_limited:
                 commit.limited.append(room.topic)
 

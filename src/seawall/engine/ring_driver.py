@@ -112,6 +112,11 @@ class RingDriver:
         self.wake()
         return Delivery(self._queue, bundle, 0, bundle.record_count)
 
+    @property
+    def has_gathered(self) -> bool:
+        """Whether records of the loop wait to be queued."""
+        return bool(self._gathering)
+
     def hand_in(self) -> None:
         """Queue what is gathered, for whoever commits next; on the loop's thread."""
         if self._gathering:

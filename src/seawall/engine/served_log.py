@@ -27,12 +27,15 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import TopicInfo
+from seawall.engine.lone_way import LoneNumbers
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
+from seawall.errors import SeawallError
 from seawall.fabric.records import Records
 from seawall.io.clocks import OsClock
+from seawall.kernels.memory import Bytes
 from seawall.sequencer.client_window import ClientState
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonValue
@@ -118,6 +121,29 @@ class ServedLog(AsyncLog):
         self._gathering_turns = 0
         if self._driver is not None:
             self._driver.wake()
+
+    def commit_lone(
+        self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
+    ) -> LoneNumbers | None:
+        """Commit one batch that came alone, now, on the loop's thread; None if it has to go through the ring."""
+        log, driver = self._opened(), self._driver
+        if driver is None or driver.has_gathered or self._gathering_turns or not log.queue.take_lone():
+            return None
+        queue, numbers = log.queue, None
+        try:
+            if queue.state.acquire(blocking=False):
+                try:
+                    numbers = self._store.commit_arrival(topic_id, source, at, size, count, is_strong=is_strong)
+                finally:
+                    queue.state.release()
+        except (SeawallError, OSError) as error:
+            # Nothing can be written any more: what came is refused as everything from now on.
+            self._tell_failure(error)
+        finally:
+            queue.hand_on(looks=False)
+        if numbers is not None:
+            self._announce(self._loop)
+        return numbers
 
     @property
     def is_refusing(self) -> bool:

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from seawall import limits
-from seawall.core.types import Position, Term, TopicId
+from seawall.core.types import Position, Term, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, NO_SESSION, Append, Commit
 from seawall.errors import FatalError, InvariantError
 from seawall.io.files import OsFile, write_all
@@ -79,6 +79,20 @@ class ShortWay:
         return self._begun != self._finished
 
     @property
+    def rows(self) -> WalRows:
+        """Where the rows of batches are kept that wait to take effect."""
+        return self._fresh
+
+    @property
+    def next_row(self) -> int:
+        """The row that `take_row` gives."""
+        return self._next_row
+
+    def lone_epoch(self) -> tuple[int, int, int, int]:
+        """What the header of the next epoch says, of one batch that goes to `lone_file`; see `WalWriter.due`."""
+        return self._wal.due()
+
+    @property
     def is_full(self) -> bool:
         """Whether no more batches can wait to take effect."""
         return self._next_row >= _FRESH_ROWS
@@ -125,24 +139,28 @@ class ShortWay:
         length, wal = len(block), self._wal
         self._memories[0][_BLOCK_AT : _BLOCK_AT + length] = block
         batch = (length, count, topic_id, _NO_SESSION, length, AS_TOPIC_CHOICES)
-        file, at, follows_synced = wal.lone_file()
+        file, at, kind, direct_sync = self.lone_file(durable=durable)
         _tell(self._told, 0, *batch, *wal.begin_lone(), self._term, wall_ns, row)
-        assert isinstance(file, OsFile)
-        kind, direct_sync = (WRITE_SYNC if durable else WRITE), follows_synced and file.direct_sync
         done = kernels.commit_lone_batch(self._arrays[0], self._desk, kind, file.fileno(), at, direct_sync)
         size = _BLOCK_AT + length
+        if done == kernels.STAGE_REFUSED:
+            raise _refused(topic_id)
         if done != size:
-            self._make_good(file, at, size, done, durable)
+            self.make_good(file, at, self._memories[0][:size], done, durable)
         position, seq, offset, time_ns = self._given.tolist()
         return Numbered(_OK, 0, position, topic_id, seq, offset, time_ns, count, length, _BATCH_HEADER + length)
 
-    def _make_good(self, file: OsFile, at: int, size: int, done: int, durable: bool) -> None:
-        """A write that was not all of it: refused, failed, or, which is rare, cut short by a signal."""
-        if done == kernels.STAGE_REFUSED:
-            raise _refused(self._desk[kernels.TOPIC_ID])
+    def lone_file(self, *, durable: bool) -> tuple[OsFile, int, int, bool]:
+        """Where the next epoch is written, and by which operation: the file, the position, its kind, direct or not."""
+        file, at, follows_synced = self._wal.lone_file()
+        assert isinstance(file, OsFile)
+        return file, at, (WRITE_SYNC if durable else WRITE), follows_synced and file.direct_sync
+
+    def make_good(self, file: OsFile, at: int, epoch: memoryview, done: int, durable: bool) -> None:
+        """A write that was not all of it: failed, or, which is rare, cut short by a signal."""
         if done >= 0:
             # Writing the same bytes to the same place again does no harm.
-            write_all(file, [self._memories[0][:size]], at)
+            write_all(file, [epoch], at)
             if durable:
                 file.sync()
         elif durable:
@@ -161,8 +179,11 @@ class ShortWay:
 
     def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
         """What `write` has written may take effect."""
-        size = EPOCH_HEADER_SIZE + numbered.size
-        self._wal.finish_lone(size, Position(numbered.position + 1), numbered.timestamp_ns, durable=durable)
+        self.keep_written(row, EPOCH_HEADER_SIZE + numbered.size, numbered.position, numbered.timestamp_ns, durable)
+
+    def keep_written(self, row: int, size: int, position: Position, timestamp_ns: TimestampNs, durable: bool) -> None:
+        """An epoch of one batch is written; its row may take effect."""
+        self._wal.finish_lone(size, Position(position + 1), timestamp_ns, durable=durable)
         self._keep_row(row)
 
     def _keep_row(self, row: int) -> None:

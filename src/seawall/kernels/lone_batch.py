@@ -107,6 +107,42 @@ def _describe(rows: Rows, desk: Values, memory: Bytes, staged: WalRows) -> None:
     described["flags"] = as_int64(memory[EPOCH_HEADER + 95])
 
 
+@kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64))
+def seal_epoch(
+    memory: Bytes, length: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of one batch, which lies behind it in the memory; bytes of the epoch."""
+    store_u32(memory, 0, EPOCH_MAGIC)
+    store_u64(memory, 8, salt)
+    store_u64(memory, 16, epoch)
+    store_u64(memory, 24, length)
+    store_u64(memory, 32, synced_through)
+    store_u64(memory, 40, position)
+    store_u32(memory, 48, 1)
+    store_u32(memory, 52, 0)
+    store_u64(memory, 56, time_ns)
+    store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
+    return EPOCH_HEADER + length
+
+
+@kernel(int64(bytes_out, int64_out, int64, int64, int64, int64, int64))
+def write_epoch(memory: Bytes, operation: Values, size: int, kind: int, fd: int, at: int, direct_sync: int) -> int:
+    """Write the first bytes of a memory by an operation of `disk_ring`: bytes written, or minus errno.
+
+    `operation` has the words of one, and behind them two for the buffer.
+    """
+    iovec = operation.size - 2
+    operation[iovec] = address_of(memory, 0)
+    operation[iovec + 1] = size
+    operation[SUBMIT_OPERATION] = kind
+    operation[SUBMIT_FD] = fd
+    operation[SUBMIT_IOVEC] = address_of(operation, 8 * iovec)
+    operation[SUBMIT_COUNT] = 1
+    operation[SUBMIT_AT] = at
+    operation[SUBMIT_BYTES] = size
+    return execute(operation[:iovec], direct_sync)
+
+
 @kernel(int64(bytes_out, int64_out))
 def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     """Make the block at `BLOCK_AT` an epoch of one batch, which begins where the memory does; its size."""
@@ -141,17 +177,8 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     desk[BASE_SEQ] = rows[0]["base_seq"]
     desk[BASE_OFFSET] = rows[0]["base_offset"]
     desk[TIMESTAMP] = rows[0]["timestamp_ns"]
-    store_u32(memory, 0, EPOCH_MAGIC)
-    store_u64(memory, 8, desk[SALT])
-    store_u64(memory, 16, desk[EPOCH])
-    store_u64(memory, 24, 96 + length)
-    store_u64(memory, 32, desk[SYNCED_THROUGH])
-    store_u64(memory, 40, first_position)
-    store_u32(memory, 48, 1)
-    store_u32(memory, 52, 0)
-    store_u64(memory, 56, numbers[LAST_TIMESTAMP])
-    store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
-    return BLOCK_AT + length
+    time_ns = numbers[LAST_TIMESTAMP]
+    return seal_epoch(memory, 96 + length, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first_position, time_ns)
 
 
 @kernel(int64(bytes_out, int64_out, int64, int64, int64, int64))
@@ -160,13 +187,4 @@ def commit_lone_batch(memory: Bytes, desk: Values, kind: int, fd: int, at: int, 
     size = stage_lone_batch(memory, desk)
     if size < 0:
         return size
-    desk[IOVEC] = address_of(memory, 0)
-    desk[IOVEC + 1] = size
-    operation = desk[OPERATION:IOVEC]
-    operation[SUBMIT_OPERATION] = kind
-    operation[SUBMIT_FD] = fd
-    operation[SUBMIT_IOVEC] = address_of(desk, 8 * IOVEC)
-    operation[SUBMIT_COUNT] = 1
-    operation[SUBMIT_AT] = at
-    operation[SUBMIT_BYTES] = size
-    return execute(operation, direct_sync)
+    return write_epoch(memory, desk[OPERATION:DESK_SIZE], size, kind, fd, at, direct_sync)

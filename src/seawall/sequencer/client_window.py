@@ -163,7 +163,7 @@ class ClientWindow:
             session_epoch & _HALF,
             _bounded(client_seq),
             block_crc,
-            *self._arrays(),
+            *self.arrays,
             self._answers,
             0,
         )
@@ -176,14 +176,14 @@ class ClientWindow:
             *(result.position, result.base_seq, result.timestamp_ns),
             *(result.block_crc, result.reason, result.status, 1),
         )
-        code = kernels.decide_batch(np.uint64(client_id), _bounded(client_seq), *self._arrays(), outcome, 0)
+        code = kernels.decide_batch(np.uint64(client_id), _bounded(client_seq), *self.arrays, outcome, 0)
         return WindowCode(code)
 
     def check_many(self, batches: Rows) -> tuple[Values, Rows]:
         """Codes and original results of many batches (WINDOW_BATCH), all against the window as it is now."""
         codes = np.zeros(batches.size, np.int64)
         answers = np.zeros(batches.size, WINDOW_RESULT)
-        kernels.check_many(batches, batches.size, *self._arrays(), answers, codes)
+        kernels.check_many(batches, batches.size, *self.arrays, answers, codes)
         return codes, answers
 
     def decide_many(self, batches: Rows, outcomes: Rows) -> Values:
@@ -191,7 +191,7 @@ class ClientWindow:
         if batches.size != outcomes.size:
             raise InvalidInputError(f"{batches.size} batches with {outcomes.size} outcomes: one for each is needed")
         codes = np.zeros(batches.size, np.int64)
-        kernels.decide_many(batches, batches.size, *self._arrays(), outcomes, codes)
+        kernels.decide_many(batches, batches.size, *self.arrays, outcomes, codes)
         return codes
 
     def skip_to(self, client_id: ClientId, next_expected: ClientSeq) -> bool:
@@ -254,9 +254,11 @@ class ClientWindow:
     @property
     def admission_arrays(self) -> tuple[Places, Words, Words, Words, Rows, Rows]:
         """The arrays in the order the kernels of admission take them; the last is working space."""
-        return (*self._arrays(), self._answers)
+        return (*self.arrays, self._answers)
 
-    def _arrays(self) -> tuple[Places, Words, Words, Words, Rows]:
+    @property
+    def arrays(self) -> tuple[Places, Words, Words, Words, Rows]:
+        """Places of rows, rows, sides, slots and results: a window as most kernels take it."""
         return (self._places, self._clients, self._sides, self._slots, self._results)
 
     def _rows_in_use(self) -> npt.NDArray[np.intp]:

@@ -192,6 +192,10 @@ class GoiFrontier:
             raise InvariantError("INV-GOI-TERM", f"position {self.committed} is not of term {self._term}")
         return FrontierStop(code)
 
+    def passed_by(self, position: Position) -> None:
+        """The position behind everything reserved was given to what needs no entry; it is committed and durable."""
+        self._limit = position + 1
+
     def advance_durable(self, members: Iterable[int], min_replicas: int) -> Position:
         """Take what every member of the view has made durable, if there are enough of them; the durable frontier."""
         mask = sum(1 << replica for replica in set(members))

@@ -39,7 +39,7 @@ from seawall.kernels import client_window as window_kernels
 from seawall.kernels import gaps, holding, order_entries, ordering
 from seawall.kernels.atomics import load_acquire_u64
 from seawall.kernels.client_index import CLIENT_ID, find_row
-from seawall.kernels.rings import CONSUMED
+from seawall.kernels.rings import CONSUMED, Words
 from seawall.kernels.tables import ABSENT
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
@@ -295,6 +295,11 @@ class OrderWorker:
         page = int(self._sides[row, window_kernels.SIDE_PAGE]) - 1 if row != ABSENT else -1
         if page >= 0:
             self._pages[page * holding.PAGE_WORDS + holding.PAGE_LAST_SEEN] = self._gap_time(now_ns)
+
+    @property
+    def lone_arrays(self) -> tuple[Words, Words]:
+        """The counters that all workers share, and the state of this one: what shows that nothing is under way."""
+        return self._shared.counters, self._state
 
     def evictable(self, count: int) -> list[ClientId]:
         """Clients that have been idle longest and of which nothing is held, ready, unsettled or being opened."""

@@ -15,7 +15,7 @@ module must not know sockets, nor how a session came to be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import Final, Protocol
 
 import numpy as np
@@ -23,7 +23,8 @@ import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.identifiers import synthetic_client_id
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
+from seawall.engine.lone_way import LoneNumbers
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError
@@ -32,6 +33,7 @@ from seawall.kernels import arriving
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows
 from seawall.server.session import Bytes
+from seawall.topics.config import Order
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode, Features
@@ -46,6 +48,10 @@ _OK: Final = int(AckStatus.OK)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
+_DURABLE: Final = int(AckLevel.DURABLE)
+
+#: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
+_ALONE_S: Final = 0.005
 
 
 class Publisher(Protocol):
@@ -72,7 +78,7 @@ class Publishing:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
+        *("_lone_row", "_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
         *("publisher", "session_epoch", "window_batches", "window_bytes"),
     )
 
@@ -101,6 +107,7 @@ class Publishing:
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
+        self._lone_row = np.zeros(1, ACK_ROW)
 
     @property
     def undecided(self) -> int:
@@ -129,15 +136,14 @@ class Publishing:
             left = ~np.isin(self._seqs, rows["client_seq"])
             self._seqs, self._sizes = self._seqs[left], self._sizes[left]
 
-    def flush(self) -> None:
-        """Send the answers there are, as one frame."""
-        if not self._rows:
-            return
-        rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]
-        self._rows = []
-        rows = rows[np.argsort(rows["client_seq"], kind="stable")]
-        if self.features & Features.ACK_RUNS:
-            rows = _in_runs(rows)
+    def answer_lone(self, seq: int, topic_id: int, count: int, numbers: LoneNumbers) -> None:
+        """Send the answer to one batch, while nothing else is to be answered."""
+        self.highest = max(self.highest, seq)
+        position, base_seq, timestamp_ns = numbers
+        self._lone_row[0] = (seq, base_seq, position, timestamp_ns, topic_id, 1, count, _OK, _DURABLE, 0)
+        self._send(self._lone_row)
+
+    def _send(self, rows: Rows) -> None:
         self.publisher.send_ack(
             encode_ack_rows(
                 rows,
@@ -148,13 +154,28 @@ class Publishing:
             )
         )
 
+    def flush(self) -> None:
+        """Send the answers there are, as one frame."""
+        if not self._rows:
+            return
+        rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]
+        self._rows = []
+        rows = rows[np.argsort(rows["client_seq"], kind="stable")]
+        if self.features & Features.ACK_RUNS:
+            rows = _in_runs(rows)
+        self._send(rows)
+
 
 class Ingest:
     """The batches of all connections of a server."""
 
-    def __init__(self, log: ServedLog, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, log: ServedLog, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
-        self._call_soon = call_soon
+        self._call_soon = loop.call_soon
+        self._time = loop.time
+        #: Who published last, and since when it is nobody else.
+        self._last: Publishing | None = None
+        self._alone_since = 0.0
         self._owners = 0
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
@@ -197,6 +218,8 @@ class Ingest:
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
         self._waiting.discard(publishing)
+        if self._last is publishing:
+            self._last = None
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told."""
@@ -224,6 +247,8 @@ class Ingest:
             *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
+        if given == 1 and not others and self._is_lone(publishing) and self._commit_lone(publishing, buffer, rows[0]):
+            return 1
         broken = None
         if others:
             self._look(buffer, rows, verdicts)
@@ -239,6 +264,30 @@ class Ingest:
         if handled < given:
             self._waiting.add(publishing)
         return handled
+
+    def _is_lone(self, publishing: Publishing) -> bool:
+        """Whether a connection has published alone for a while, and waits for nothing else."""
+        now = self._time()
+        if publishing is not self._last:
+            self._last, self._alone_since = publishing, now
+        return now - self._alone_since > _ALONE_S and not publishing.undecided and not self._unsent
+
+    def _commit_lone(self, publishing: Publishing, buffer: Bytes, row: np.void) -> bool:
+        """Commit one batch past the ring, and answer for it; false if it has to go the usual way."""
+        rules, topic_id, at = self._log.rules, int(row["topic_id"]), int(row["at"])
+        level, order = int(buffer[at + _LEVEL_AT]), int(rules.orders[topic_id])
+        if level == AS_TOPIC:
+            level = int(rules.levels[topic_id])
+        if level != AckLevel.DURABLE or order == Order.NONE:
+            return False
+        seq, count = int(row["id"]), int(row["record_count"])
+        is_strong = order == Order.CLIENT
+        size = int(row["size"])
+        numbers = self._log.commit_lone(TopicId(topic_id), buffer, at, size, count, is_strong=is_strong)
+        if numbers is None:
+            return False
+        publishing.answer_lone(seq, topic_id, count, numbers)
+        return True
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""

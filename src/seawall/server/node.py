@@ -107,7 +107,7 @@ async def start_node(
     await log.open()
     try:
         commands = TopicCommands(log)
-        ingest = Ingest(log, asyncio.get_running_loop().call_soon)
+        ingest = Ingest(log, asyncio.get_running_loop())
         context = ServerContext(log, ingest, commands, own.server, allowed)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, ingest, commands, access=allowed, past_end=own.past_end),

@@ -36,6 +36,16 @@ def _array_at(address: int, size: int, dtype: np.dtype[Any]) -> Array:
     return np.ctypeslib.as_array(memory).view(dtype)
 
 
+def seal_epoch(
+    memory: Bytes, length: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of one batch."""
+    body = _EPOCH.pack(salt % (1 << 64), epoch, length, synced_through, position, 1, 0, time_ns)
+    memory[8:EPOCH_HEADER] = memoryview(body)
+    memory[:8] = memoryview(_START.pack(EPOCH_MAGIC, crc32c_portable(memory, 8, EPOCH_HEADER, 0)))
+    return EPOCH_HEADER + length
+
+
 def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     """The batch by its own, then its row, then the header of the epoch."""
     told = desk.tolist()
@@ -59,8 +69,5 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
         *(address + at, *given, client_id % (1 << 64), 0, 96 + length, record_count, raw_length, topic_id, term),
         *(0, crc32c_portable(memory, at + 96, end, 0), 0, choices >> 16 & 0xFF, choices >> 24 & 0xFF),
     )
-    time = int(numbers[LAST_TIMESTAMP])
-    body = _EPOCH.pack(salt % (1 << 64), epoch, 96 + length, synced_through, first_position, 1, 0, time)
-    memory[8:EPOCH_HEADER] = memoryview(body)
-    memory[:8] = memoryview(_START.pack(EPOCH_MAGIC, crc32c_portable(memory, 8, EPOCH_HEADER, 0)))
-    return end
+    time_ns = int(numbers[LAST_TIMESTAMP])
+    return seal_epoch(memory, 96 + length, salt, epoch, synced_through, first_position, time_ns)
