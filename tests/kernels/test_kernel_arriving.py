@@ -172,7 +172,11 @@ def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(st.tuples(st.integers(1, 1100), st.sampled_from([0, 0, 0, 4, 16, 4 | USED]), st.integers(1, 2)), max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1100), st.sampled_from([0, 0, 0, 4, 16, 4 | USED]), st.integers(1, 2)), max_size=8
+    )
+)
 def test_publishing_equals_its_twin(given_batches: list[tuple[int, int, int]]) -> None:
     batches = [batch(b"x" * size, flags=2, topic=topic) for size, _, topic in given_batches]
     ring, model = Ring(arriving), Ring(twin)

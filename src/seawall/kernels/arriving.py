@@ -23,7 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
-from seawall.kernels.broker_ring import NO_ROOM, PENDING_ROW, RUN_DONE, RUN_FULL, claim_slot, publish_filled, publish_refused
+from seawall.kernels.broker_ring import (
+    NO_ROOM,
+    PENDING_ROW,
+    RUN_DONE,
+    RUN_FULL,
+    claim_slot,
+    publish_filled,
+    publish_refused,
+)
 from seawall.kernels.frames import FRAME_ROW
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
 from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_i64, load_u16, load_u32

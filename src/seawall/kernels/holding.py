@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
-from seawall.kernels.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
 from seawall.kernels.atomics import load_acquire
+from seawall.kernels.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
 from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, TAIL_WORDS, slot_of_ref
 from seawall.kernels.jit import int64, int64_in, int64_out, kernel, void
 from seawall.kernels.memory import INDEX_BITS, as_int64

@@ -8,7 +8,6 @@ from seawall.fabric import records
 from seawall.fabric.records import Words
 from seawall.kernels import holding
 
-
 assert (holding.TAIL_BLOG_CLAIMED, holding.TAIL_BLOG_WANTED) == (records.TAIL_BLOG_CLAIMED, records.TAIL_BLOG_WANTED)
 assert records.PBR_ENTRY.fields is not None
 assert records.PBR_ENTRY.fields["blog_offset"][1] == holding.PBR_BLOG_OFFSET * 8

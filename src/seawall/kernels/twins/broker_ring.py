@@ -109,7 +109,9 @@ def publish_refused(
     row["order"], row["ack_level"], row["stage"] = ring.ORDER_REFUSED, ring.LEVEL_REFUSED, ring.STAGE_WAITING
     flags = ring.FLAG_REFUSED | reason << ring.REFUSED_REASON_SHIFT
     offset, broker = int(row["blog_offset"]), int(state[ring.BROKER])
-    _publish(entries, slots, index, offset, 0, 0, topic, crc, broker, term & 0xFFFF, flags, client, client_seq, epoch, 0)
+    _publish(
+        entries, slots, index, offset, 0, 0, topic, crc, broker, term & 0xFFFF, flags, client, client_seq, epoch, 0
+    )
 
 
 def publish_run(
