@@ -224,7 +224,15 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         *(in_order, sorted_within_a_drain, cascade, chain_over_brokers, eight_before_one_to_seven),
         *(timeout_then_late_arrival, repeated_through_another_broker, other_bytes_under_a_number, range_skipped),
-        *(too_much_held, too_many_bytes_held, stuck_slot, ring_wraps, session_fenced, retry_beyond_the_window, mixed_orders_on_one_session),
+        *(
+            too_much_held,
+            too_many_bytes_held,
+            stuck_slot,
+            ring_wraps,
+            session_fenced,
+            retry_beyond_the_window,
+            mixed_orders_on_one_session,
+        ),
         *(topic_ends_between_two_brokers, crash_between_reservation_and_writing),
     )
 }
