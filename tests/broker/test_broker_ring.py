@@ -177,3 +177,62 @@ def test_what_is_in_a_reservation_must_be_one_batch(ring: BrokerRing, defaults: 
     assert ring.abandon(index)
     assert not ring.abandon(index)
     assert not ring.publish_reserved(index, 70, defaults)
+
+
+def finished(arrays: FabricArrays, ring: BrokerRing, decide: Callable[..., None]) -> None:
+    """Everything published so far is decided, answered and completed."""
+    for index in range(ring.claimed):
+        if int(arrays.results[1][index % SLOTS]["token"]) != index + 1:
+            decide(index, index)
+    while ring.answers().size:
+        pass
+    arrays.completion_vector[1]["completed"] = ring.claimed
+
+
+def test_who_waits_for_room_gets_it_before_those_who_come_later(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
+) -> None:
+    """INV-RING-TURN: small batches would take what comes free, again and again, and the large one would never fit."""
+    large, small, other = 70, 71, 72
+    assert ring.publish(make_batch(1, 40_000), small, defaults).stop is Stop.DONE
+    waiting = make_batch(1, 60_000)
+    assert ring.publish(waiting, large, defaults) == Published(Stop.FULL, 0, 1, 0)
+    assert arrays.broker_tails[1]["blog_wanted"] == BLOG + 60_032
+    for owner in (small, other, small):
+        assert ring.publish(make_batch(2), owner, defaults) == Published(Stop.FULL, 0, 1, 0)
+    finished(arrays, ring, decide)
+    assert ring.publish(make_batch(2), small, defaults).stop is Stop.FULL
+    assert ring.publish(waiting, large, defaults) == Published(Stop.DONE, 1, 1, 60_000)
+    assert arrays.broker_tails[1]["blog_wanted"] == 0
+    # Now those that came behind it, in their order; and whoever has more stands behind the others again.
+    assert ring.publish(make_batch(2), other, defaults).stop is Stop.FULL
+    both = np.concatenate([make_batch(2), make_batch(3, 10_000)])
+    assert ring.publish(both, small, defaults) == Published(Stop.FULL, 1, 2, 200)
+    assert ring.publish(make_batch(2), other, defaults).stop is Stop.DONE
+    finished(arrays, ring, decide)
+    assert ring.publish(both, small, defaults, start=200).stop is Stop.DONE
+
+
+def test_who_waits_no_more_makes_way(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    assert not ring.leave(70)
+    ring.publish(make_batch(1, 60_000), 69, defaults)
+    for owner in (70, 71, 72):
+        assert ring.publish(make_batch(1, 10_000), owner, defaults).stop is Stop.FULL
+    assert not ring.leave(71)
+    assert arrays.broker_tails[1]["blog_wanted"] > 0
+    assert ring.leave(70)
+    assert arrays.broker_tails[1]["blog_wanted"] == 0
+    assert ring.publish(make_batch(1), 72, defaults).stop is Stop.DONE
+    assert not ring.leave(72)
+
+
+def test_a_ring_that_is_taken_over_waits_for_nothing(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    ring.publish(make_batch(1, 60_000), 69, defaults)
+    ring.publish(make_batch(1, 10_000), 70, defaults)
+    assert arrays.broker_tails[1]["blog_wanted"] > 0
+    BrokerRing(arrays, 1)
+    assert arrays.broker_tails[1]["blog_wanted"] == 0

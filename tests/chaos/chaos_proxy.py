@@ -215,6 +215,8 @@ class Proxy:
 def _reset(writer: asyncio.StreamWriter) -> None:
     """End a connection by a reset: the other side loses what it has not read."""
     sock = writer.get_extra_info("socket")
-    if sock is not None and not writer.transport.is_closing():
+    if sock is None or sock.fileno() < 0:
+        return  # it has ended by itself
+    if not writer.transport.is_closing():
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
     writer.transport.abort()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from seawall.core.types import ClientId, Position, Seq, SessionEpoch, Term, TimestampNs, TopicEpoch, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, stamp
 from seawall.wire.codes import (
     VERSION_2,
@@ -85,6 +85,8 @@ class Script:
     keepalive_ms: int = 10_000
     idle_ms: int = 30_000
     features: int = 0xFFFF
+    #: Why batches without records are refused without their number being used, the next one last.
+    refusals_of_nothing: list[ErrorCode] = field(default_factory=list)
 
 
 class ScriptedServer:
@@ -98,6 +100,8 @@ class ScriptedServer:
         self.clients: dict[int, Client] = {}
         self.position = 0
         self.hellos: list[Hello] = []
+        #: Numbers of batches without records that came.
+        self.given_up: list[int] = []
         #: Set when a ping was answered.
         self.pings: threading.Event | None = None
         self.peers: list[Peer] = []
@@ -235,6 +239,8 @@ class Peer:
 
     def _store(self, frame: Frame) -> AckEntry | None:
         server = self.server
+        if not frame.header.record_count:
+            return self._give_up(frame)
         header = parse_batch_header(frame.whole, source=BatchSource.CLIENT)
         self.batch_count += 1
         if not server.script.on_batch(self, header):
@@ -257,6 +263,20 @@ class Peer:
         if topic is None:
             return rejected(header, ErrorCode.TOPIC_NOT_FOUND)
         return self.store(header, bytes(frame.whole))
+
+    def _give_up(self, frame: Frame) -> AckEntry:
+        """A batch without records: its refusal uses its number, unless the script says otherwise."""
+        server = self.server
+        number, client = ClientSeq(frame.header.id), server.clients[self.client_id]
+        code, level = ErrorCode.INVALID_PAYLOAD, AckLevel.ORDERED
+        if server.script.refusals_of_nothing:
+            code, level = server.script.refusals_of_nothing.pop(), AckLevel.FAILURES
+        none = (Seq(0), Position(0), TimestampNs(0), TopicId(0), 1, 0)
+        entry = AckEntry(number, *none, AckStatus.REJECTED, level, int(code))
+        server.given_up.append(number)
+        if level:
+            client.decided[number] = entry
+        return entry
 
     def store(self, header: BatchHeader, whole: bytes) -> AckEntry:
         """Number a batch and keep it."""

@@ -262,19 +262,75 @@ def test_a_refusal_by_the_order_has_used_its_number() -> None:
     assert send_all(outgoing) == [2]
 
 
+READ_ONLY = int(ErrorCode.READ_ONLY)
+
+
+def used(client_seq: int) -> Rows:
+    """The answer to a batch without records."""
+    refused = rows((client_seq, AckStatus.REJECTED, int(ErrorCode.INVALID_PAYLOAD)))
+    refused["level"] = AckLevel.ORDERED
+    return refused
+
+
 def test_a_free_number_counts_for_the_window() -> None:
     outgoing = machine(window=3)
     fill(outgoing, 4)
     assert send_all(outgoing) == [1, 2, 3]
-    outgoing.acked(rows((1, AckStatus.REJECTED, int(ErrorCode.TOPIC_NOT_FOUND))))
-    assert outgoing.next_number == 1
+    outgoing.acked(rows((1, AckStatus.REJECTED, READ_ONLY)))
+    assert outgoing.next_number == 4
     assert send_all(outgoing) == [1]
     assert outgoing.lowest_undecided == 1
     fill(outgoing, 1)
     outgoing.acked(ok(2, 3))
     assert send_all(outgoing) == []
-    outgoing.acked(ok(1))
+    outgoing.acked(used(1))
+    assert send_all(outgoing) == [4, 5]
+
+
+def test_a_free_number_below_others_is_given_up_by_a_batch_without_records() -> None:
+    """The next batch must not get before those that were handed in earlier, nor may they wait for it."""
+    outgoing = machine()
+    first, second, third = fill(outgoing, 3)
+    assert send_all(outgoing) == [1, 2, 3]
+    outgoing.acked(rows((2, AckStatus.REJECTED, READ_ONLY)))
+    outgoing.take_error()
+    nothing = outgoing.next_batch(0)
+    assert nothing is not None
+    outgoing.sent(nothing, LINK)
+    header, empty = outgoing.frame_of(nothing, 0)
+    assert (nothing.client_seq, nothing.record_count, bytes(empty), len(header)) == (2, 0, b"", 96)
+    assert send_all(outgoing) == []
+    # Its connection is lost: it comes again, and is answered twice.
+    outgoing.lost(LINK)
+    assert send_all(outgoing, link=OTHER_LINK) == [1, 2, 3]
+    assert outgoing.acked(used(2)) is AckStatus.OK
+    outgoing.acked(used(2))
+    outgoing.acked(ok(1, 3))
+    assert outgoing.take_error() is None
+    assert [batch.error is None for batch in (first, second, third)] == [True, False, True]
+    assert outgoing.is_empty
+    fill(outgoing, 1)
     assert send_all(outgoing) == [4]
+
+
+def test_a_number_that_could_not_be_given_up_is_tried_again_after_a_pause() -> None:
+    outgoing = machine()
+    fill(outgoing, 3)
+    send_all(outgoing)
+    outgoing.acked(rows((1, AckStatus.REJECTED, READ_ONLY)))
+    assert send_all(outgoing) == [1]
+    assert outgoing.acked(rows((1, AckStatus.REJECTED, READ_ONLY))) is AckStatus.RETRY
+    outgoing.refused(0, 100)
+    assert send_all(outgoing, 99) == []
+    assert outgoing.due_ns() == 100
+    assert send_all(outgoing, 100) == [1]
+    # Nothing is above it any more: the next batch may have it.
+    outgoing.acked(rows((1, AckStatus.REJECTED, READ_ONLY), (2, AckStatus.REJECTED, READ_ONLY)))
+    outgoing.acked(rows((3, AckStatus.REJECTED, READ_ONLY)))
+    assert send_all(outgoing, 100) == []
+    assert outgoing.is_empty
+    fill(outgoing, 4)
+    assert send_all(outgoing, 100) == [1, 2, 3, 4]
 
 
 def test_a_late_refusal_of_what_counted_as_done_is_reported() -> None:

@@ -184,6 +184,27 @@ def test_connections_share_the_room_that_comes_free(desk: Desk) -> None:
     near.close()
 
 
+def test_those_behind_a_connection_that_ends_go_on_in_the_same_turn(desk: Desk) -> None:
+    far, near = desk.connect()
+    desk.far.send(b"".join(batch(seq) for seq in range(1, SLOTS + 2)))
+    assert desk.connections.receive() == SLOTS
+    assert desk.connections.is_blocked
+    far.send(batch(1))
+    assert desk.connections.receive() == 0
+    for index in range(SLOTS):
+        desk.decide(index, index)
+    desk.connections.answer()
+    desk.complete(SLOTS)
+    # Of the first only half a batch comes, which is no batch, and its end.
+    first = next(iter(desk.connections._connections.values()))
+    first.start = first.verified
+    desk.far.close()
+    assert desk.connections.receive() == 1
+    assert (len(desk.connections), desk.connections.is_blocked) == (1, False)
+    far.close()
+    near.close()
+
+
 def test_batches_go_round_the_buffer_whatever_their_size(desk: Desk) -> None:
     """Many times its size in all, with a batch at its end that has to be moved."""
     sent = published = 0

@@ -116,8 +116,8 @@ def pod(request: pytest.FixtureRequest) -> Iterator[PodUnderTest]:
     made.close()
 
 
-def batch(client: int, seq: int) -> bytes:
-    block = bytes(50)
+def batch(client: int, seq: int, size: int = 50) -> bytes:
+    block = bytes(size)
     header = batch_header(
         block,
         topic_id=TOPIC,
@@ -214,3 +214,36 @@ def test_the_same_steps_do_it_in_one_thread() -> None:
     assert [each.through for each in conversations] == [100, 100]
     pod.close()
     assert sum(step() for _ in range(3) for step in pod.steps) == 0
+
+
+def test_a_held_batch_does_not_stop_the_ring_of_its_broker() -> None:
+    """Of two writers one has a hole, and the other fills the BLog: what is in the way goes back, the largest fits."""
+    pod = PodUnderTest(5, is_forked=False)
+    holed = Conversation(pod.streams[0], batch(CLIENTS[0], 2, 20_000))
+    other = Conversation(pod.streams[1], b"".join(batch(CLIENTS[1], seq, 20_000) for seq in range(1, 9)))
+
+    def run_until(*counts: int) -> None:
+        for _ in range(1_000):
+            for step in reversed(pod.steps):
+                step()
+            for each in (holed, other):
+                each.turn()
+            if [len(holed.entries), len(other.entries)] == list(counts):
+                return
+        raise AssertionError(f"{len(holed.entries)} and {len(other.entries)} answers, wanted {counts}")
+
+    run_until(1, 8)
+    assert (holed.entries[0][0], holed.entries[0][2]) == (2, int(AckStatus.RETRY))
+    # Nothing else is under way, and what is held lies where the missing one has to go.
+    holed.unsent = batch(CLIENTS[0], 2, 20_000) + batch(CLIENTS[0], 3, 20_000)
+    for _ in range(20):
+        for step in reversed(pod.steps):
+            step()
+        holed.turn()
+    assert len(holed.entries) == 1
+    holed.unsent = batch(CLIENTS[0], 1, 60_000)
+    run_until(4, 8)
+    assert sorted(entry[0] for entry in holed.entries[1:]) == [1, 2, 3]
+    pod.close()
+    # The broker finds that its writers have gone, and closes its ends.
+    assert sum(step() for step in reversed(pod.steps)) == 0

@@ -52,7 +52,8 @@ def judge(module: ModuleType, *batches: bytes, codecs: int = 0) -> list[int]:
     return verdicts.tolist()
 
 
-INVALID = arriving.REASON_INVALID
+USED = arriving.NUMBER_USED
+INVALID = arriving.REASON_INVALID | USED
 CASES: list[tuple[bytes, int]] = [
     (batch(), arriving.TAKEN),
     (batch(RECORD * 3, count=3), arriving.TAKEN),
@@ -71,19 +72,19 @@ CASES: list[tuple[bytes, int]] = [
     (batch(command=1), arriving.BROKEN),
     (batch(client_seq=0), arriving.BROKEN),
     (batch(client_seq=-1), arriving.BROKEN),
-    (batch(client=8), INVALID),
+    (batch(client=8), arriving.REASON_INVALID),
     (batch(epoch=2), arriving.REASON_FENCED),
     (batch(reserved=1), INVALID),
     (batch(position=1), INVALID),
     (batch(base_seq=1), INVALID),
     (batch(base_offset=1), INVALID),
     (batch(term=1), INVALID),
-    (batch(topic=0), arriving.REASON_TOPIC_NOT_FOUND),
-    (batch(topic=3), arriving.REASON_TOPIC_NOT_FOUND),
+    (batch(topic=0), arriving.REASON_TOPIC_NOT_FOUND | USED),
+    (batch(topic=3), arriving.REASON_TOPIC_NOT_FOUND | USED),
     (batch(order=2), arriving.TAKEN),
-    (batch(order=5), arriving.REASON_NOT_ALLOWED),
+    (batch(order=5), arriving.REASON_NOT_ALLOWED | USED),
     (batch(order=5, topic=2), arriving.TAKEN),
-    (batch(order=0xFE, topic=0), arriving.REASON_TOPIC_NOT_FOUND),
+    (batch(order=0xFE, topic=0), arriving.REASON_TOPIC_NOT_FOUND | USED),
     (batch(codec=1), arriving.LOOK),
     (batch(codec=2), INVALID),
     (batch(codec=9), INVALID),
@@ -144,6 +145,20 @@ def test_only_what_was_taken_gets_into_the_ring() -> None:
     ]
 
 
+def test_a_refusal_that_uses_a_number_gets_a_slot_without_bytes() -> None:
+    ring = Ring(arriving)
+    refused = batch(b"x" * 300, client_seq=8, block_crc=77, topic=9)
+    code, _, progress = ring.publish([batch(), refused, batch(client_seq=9)], [0, 0x10 | USED, 0])
+    assert (code, progress) == (broker_ring.RUN_DONE, [3, 2 * len(batch()), 0, 3])
+    pending = ring.pending[:3]
+    assert pending["client_seq"].tolist() == [1, 8, 9]
+    assert pending["blog_offset"].tolist() == [0, 128, 128]
+    assert (int(pending["stage"][1]), int(pending["ack_level"][1])) == (broker_ring.STAGE_WAITING, 1)
+    entry = struct.unpack("<QIIIIHHIQQIIQ", ring.slots.view(np.uint8)[64:128].tobytes())
+    flags = broker_ring.FLAG_REFUSED | 0x10 << broker_ring.REFUSED_REASON_SHIFT
+    assert entry == (128, 0, 0, 9, 77, 0, 9, flags, 7, 8, 3, 0, 2)
+
+
 def test_a_full_ring_stops_before_the_first_without_room() -> None:
     ring = Ring(arriving)
     code, _, progress = ring.publish([batch(client_seq=seq) for seq in range(1, 7)], [0, 4, 0, 0, 0, 0])
@@ -153,11 +168,15 @@ def test_a_full_ring_stops_before_the_first_without_room() -> None:
 def test_what_never_fits_is_refused_and_the_rest_goes_on() -> None:
     ring = Ring(arriving)
     code, verdicts, progress = ring.publish([batch(b"x" * 1000, flags=2), batch()], [0, 0])
-    assert (code, verdicts, progress[arriving.PROGRESS_COUNT]) == (broker_ring.RUN_DONE, [3, 0], 1)
+    assert (code, verdicts, progress[arriving.PROGRESS_COUNT]) == (broker_ring.RUN_DONE, [3 | USED, 0], 2)
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(st.tuples(st.integers(1, 1100), st.sampled_from([0, 0, 0, 4, 16]), st.integers(1, 2)), max_size=8))
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1100), st.sampled_from([0, 0, 0, 4, 16, 4 | USED]), st.integers(1, 2)), max_size=8
+    )
+)
 def test_publishing_equals_its_twin(given_batches: list[tuple[int, int, int]]) -> None:
     batches = [batch(b"x" * size, flags=2, topic=topic) for size, _, topic in given_batches]
     ring, model = Ring(arriving), Ring(twin)

@@ -19,7 +19,7 @@ ROOM = Path(seawall.kernels.__file__).parent
 
 #: Kernels of the sequencer's workers: one twin for all of them, a worker made of dicts.
 ONE_MODEL = {
-    "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch bounce_pinned bounce_client",
+    "holding": "push_ready unhold bounce oldest_hold start_gap hold_batch needed_from bounce_pinned bounce_client",
     "collecting": "slot_of_ref",
     "asking_ahead": "ask_ahead",
     "ordering": "release_held drain_refs",

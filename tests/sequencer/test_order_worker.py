@@ -177,6 +177,49 @@ def test_a_held_slot_does_not_stop_its_ring() -> None:
     assert pod.worker.held == 0
 
 
+def test_held_bytes_do_not_stop_a_blog() -> None:
+    """What lies where a broker writes next goes back, be it because much was claimed or because something waits."""
+    pod = pod_with_session()
+    blog_size = pod.arrays.blogs[0].size
+    for seq, offset in ((2, 0), (4, 640), (3, 1280)):
+        pod.publish(0, ME, seq, flags=STRONG, blog_offset=offset)
+    tails = pod.arrays.tail_words[0]
+    tails[records.TAIL_BLOG_CLAIMED] = blog_size * 80 // 100
+    pod.step()
+    assert (outcomes(pod), pod.worker.held) == ([], 3)
+    tails[records.TAIL_BLOG_CLAIMED] = blog_size * 80 // 100 + 64
+    pod.step()
+    assert outcomes(pod) == [(2, RETRY)]
+    tails[records.TAIL_BLOG_WANTED] = blog_size + 1280
+    pod.step()
+    assert (outcomes(pod), pod.worker.held) == ([(4, RETRY)], 1)
+    # Another broker's needs are its own.
+    pod.arrays.tail_words[1][records.TAIL_BLOG_WANTED] = 4 * blog_size
+    pod.step()
+    assert pod.worker.held == 1
+    tails[records.TAIL_BLOG_WANTED] = blog_size + 1281
+    pod.step()
+    assert (outcomes(pod), pod.worker.held) == ([(3, RETRY)], 0)
+
+
+def test_a_refusal_on_arrival_uses_its_number_at_once() -> None:
+    """It is not held although it is ahead, and who waits behind it does so no longer."""
+    pod = pod_with_session()
+    for seq in (2, 4):
+        pod.publish(0, ME, seq, flags=STRONG)
+    refusing = records.FLAG_REFUSED | ErrorCode.TOPIC_NOT_FOUND << records.REFUSED_REASON_SHIFT
+    pod.publish(0, ME, 3, flags=refusing)
+    pod.step()
+    (entry,) = pod.entries()
+    assert (entry["client_seq"], entry["flags"]) == (3, refusing)
+    pod.refusals[pod.position - 1] = ErrorCode.TOPIC_NOT_FOUND
+    pod.commit(pod.position)
+    pod.publish(0, ME, 1, flags=STRONG)
+    pod.publish(0, ME, 3, flags=STRONG)
+    pod.step()
+    assert outcomes(pod) == [(1, 3), (2, 3), (4, 3), (3, refused(ErrorCode.TOPIC_NOT_FOUND))]
+
+
 def test_without_a_page_the_oldest_client_gives_its_page_up() -> None:
     pod = Pod(settings=OrderSettings(drain_refs=32, hold_max=10, pages=1, clients_max=4, remembered_max=2))
     for client in (1, 2):

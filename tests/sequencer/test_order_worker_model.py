@@ -57,6 +57,8 @@ class Both:
         self.open_slots: list[set[int]] = [set(), set()]
         self.unpublished: set[tuple[int, int]] = set()
         self.cursors = [0, 0]
+        #: Slots below these have bytes that their brokers need.
+        self.needed = [0, 0]
         self.waited: dict[int, tuple[int, int]] = {}
         self.queue: list[Slot] = []
         self.written: list[Entry] = []
@@ -91,6 +93,16 @@ class Both:
             self.unpublished.add((broker, index))
             self.pod.claim(broker)
 
+    def need_bytes(self, broker: int, below: int, is_waiting: bool) -> None:
+        """The broker has come within the spare part of the BLog of a slot, or waits for room where it lies."""
+        blog_size = self.pod.arrays.blogs[0].size
+        end = (1 << 40) + 64 * below + blog_size
+        tails = self.pod.arrays.tail_words[broker]
+        tails[2] = end if is_waiting else 0
+        tails[1] = max(int(tails[1]), 0 if is_waiting else end - blog_size * 20 // 100)
+        by_claims = int(tails[1]) + blog_size * 20 // 100 - blog_size - (1 << 40)
+        self.needed[broker] = max(below if is_waiting else 0, -(-by_claims // 64))
+
     def take_slot(self, slot: Slot) -> bool:
         """Whether the next slot is free: the one a lap before it is committed."""
         used = self.open_slots[slot.broker]
@@ -113,7 +125,7 @@ class Both:
             now = (self.now if self.paused_at is None else self.paused_at) - self.paused_ns
             self.drain(now)
             if self.model.holding:
-                self.model.bounce_pinned(self.cursors)
+                self.model.bounce_pinned(self.cursors, self.needed)
             if self.paused_at is None:
                 self.model.expire(now)
             self.write()
@@ -142,7 +154,7 @@ class Both:
             is_session = not self.queue[0].flags & NOP and client < SYNTHETIC
             if is_session and client not in self.in_memory and client != absent:
                 if self.model.holding:
-                    self.model.bounce_pinned(self.cursors)
+                    self.model.bounce_pinned(self.cursors, self.needed)
                 if not self.fetch(client):
                     return
                 absent = absent if client in self.in_memory else client
@@ -321,7 +333,7 @@ def burst(random: Random, both: Both) -> None:
 
 def act(random: Random, both: Both) -> None:
     """One thing that may happen."""
-    match random.choices(range(10), (20, 10, 30, 20, 8, 2, 1, 1, 1, 2))[0]:
+    match random.choices(range(11), (20, 10, 30, 20, 8, 2, 1, 1, 1, 1, 2))[0]:
         case 0:
             arrival(random, both)
         case 1:
@@ -340,6 +352,10 @@ def act(random: Random, both: Both) -> None:
             both.pause(random.choice((10, 500)))
         case 8:
             both.claim_only(random.randrange(2))
+        case 9:
+            broker = random.randrange(2)
+            below = both.cursors[broker] - random.randrange(40)
+            both.need_bytes(broker, max(0, below), random.random() < 0.5)
         case _:
             both.publish_nop(random.randrange(2))
             both.publish_others(random.randrange(2), random.randrange(30))

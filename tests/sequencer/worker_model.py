@@ -202,10 +202,12 @@ class Worker:
         if released:
             client.gap_since = now
 
-    def bounce_pinned(self, cursors: list[int]) -> None:
+    def bounce_pinned(self, cursors: list[int], needed: list[int]) -> None:
+        """Slots too far behind a cursor, and those below the first whose bytes are not needed."""
         for broker, cursor in enumerate(cursors):
             for client, slot in list(self.holding):
-                if slot.broker == broker and cursor - slot.index >= self.pin_limit:
+                is_pinning = cursor - slot.index >= self.pin_limit or slot.index < needed[broker]
+                if slot.broker == broker and is_pinning:
                     self.bounce(client, slot, RETRY)
 
     def deadline(self, client: Client) -> int:

@@ -52,11 +52,18 @@ class Script:
         self.settle()
 
     def send(
-        self, client: int, *seqs: int, broker: int = 0, topic: int = STRONG, epoch: int = 0, is_forged: bool = False
+        self,
+        client: int,
+        *seqs: int,
+        broker: int = 0,
+        topic: int = STRONG,
+        epoch: int = 0,
+        is_forged: bool = False,
+        size: int = 10,
     ) -> None:
         """Batches arrive at a broker, in this order."""
         for seq in seqs:
-            batch = Batch(client, seq, topic, self.pod.orders[topic], 2, 1, 10, is_forged)
+            batch = Batch(client, seq, topic, self.pod.orders[topic], 2, 1, size, is_forged)
             used = epoch or self.epochs[client]
             said = (client, seq, used, broker, topic, batch.order, 1, batch.crc, 2)
             if is_forged:

@@ -112,6 +112,24 @@ def too_much_held() -> Script:
     return script
 
 
+def too_many_bytes_held() -> Script:
+    """Three batches fill most of a BLog: the one that is held makes way, and comes again in its turn."""
+    script = Script()
+    script.open(ALICE)
+    script.open(BOB)
+    script.send(ALICE, 2, size=16_000)
+    script.settle()
+    script.send(BOB, 1, 2, size=16_000)
+    script.settle()
+    script.send(BOB, 3, size=16_000)
+    script.settle()
+    script.send(BOB, 4, size=16_000)
+    script.settle()
+    script.send(ALICE, 1, 2, size=16_000)
+    script.settle()
+    return script
+
+
 def stuck_slot() -> Script:
     script = Script()
     script.open(ALICE)
@@ -206,7 +224,15 @@ SCENARIOS: dict[str, Scenario] = {
     for scenario in (
         *(in_order, sorted_within_a_drain, cascade, chain_over_brokers, eight_before_one_to_seven),
         *(timeout_then_late_arrival, repeated_through_another_broker, other_bytes_under_a_number, range_skipped),
-        *(too_much_held, stuck_slot, ring_wraps, session_fenced, retry_beyond_the_window, mixed_orders_on_one_session),
+        *(
+            too_much_held,
+            too_many_bytes_held,
+            stuck_slot,
+            ring_wraps,
+            session_fenced,
+            retry_beyond_the_window,
+            mixed_orders_on_one_session,
+        ),
         *(topic_ends_between_two_brokers, crash_between_reservation_and_writing),
     )
 }

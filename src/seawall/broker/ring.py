@@ -3,6 +3,11 @@
     publish    batches that have arrived, back to back, in one kernel call
     reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
     answers    what can be said about published batches (`kernels.broker_acks`)
+    leave      an owner does not wait for room any more
+
+Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
+comes free, instead of small ones that come later (INV-RING-TURN). Whoever owns the ring has all owners that wait try
+again whenever room may have come free, and says which of them have gone.
 
 Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
 Whoever makes one has seen to it that the broker before has ended.
@@ -34,9 +39,12 @@ Verdicts: TypeAlias = npt.NDArray[np.int64]
 
 assert broker_ring.TOKEN_WORD == records.PBR_TOKEN == records.RESULT_TOKEN
 assert (broker_ring.TAIL_CLAIMED, broker_ring.TAIL_BLOG_CLAIMED) == (records.TAIL_CLAIMED, records.TAIL_BLOG_CLAIMED)
+assert broker_ring.TAIL_BLOG_WANTED == records.TAIL_BLOG_WANTED
 assert broker_ring.COMPLETED == records.COMPLETION_COMPLETED
 assert broker_acks.CONTROL_DURABLE == records.CONTROL_DURABLE
 assert broker_ring.FLAG_STRONG_ORDER == records.FLAG_STRONG_ORDER
+assert broker_ring.FLAG_REFUSED == records.FLAG_REFUSED
+assert broker_ring.REFUSED_REASON_SHIFT == records.REFUSED_REASON_SHIFT
 assert (broker_ring.FLAG_RECOVERED, broker_ring.FLAG_NOP) == (records.FLAG_RECOVERED, records.FLAG_NOP)
 
 
@@ -92,6 +100,7 @@ class BrokerRing:
             "_entries",
             "_pending",
             "_progress",
+            "_queue",
         ),
         *("_results", "_result_words", "_slots", "_state", "_tails", "_watermarks", "broker", "stuck"),
     )
@@ -118,6 +127,8 @@ class BrokerRing:
         self._arrived = np.zeros(arriving.PROGRESS_SIZE, np.int64)
         self._answers = np.zeros(BROKER_ANSWERS_MAX, broker_acks.ANSWER_ROW)
         self._watermarks = watermarks or Watermarks()
+        #: Owners that found no room, the longest waiting first.
+        self._queue: dict[int, None] = {}
         #: Slots of the broker before this one that became NOPs.
         self.stuck: Final = broker_ring.resume_ring(
             *(self._state, self._tails, self._completion, self._pending, self._entries, self._slots, self.term)
@@ -149,12 +160,15 @@ class BrokerRing:
         stop_at = batches.size if end is None else end
         if not 0 <= start <= stop_at <= batches.size:
             raise InvalidInputError(f"bytes {start} to {stop_at} of a buffer of {batches.size}")
+        if not self._has_turn(owner):
+            return Published(Stop.FULL, 0, self.claimed, start)
         code = broker_ring.publish_run(
             *(batches, start, stop_at, owner, defaults.order, int(defaults.ack_level), self.term),
             *(self._state, self._tails, self._completion, self._pending),
             *(self._entries, self._slots, self._blog, self._progress),
         )
         count, first, consumed = self._progress.tolist()
+        self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and consumed == start)
         return Published(Stop(code), count, first, consumed)
 
     def publish_judged(
@@ -162,15 +176,43 @@ class BrokerRing:
     ) -> Arrived:
         """Publish those batches of some frames that were judged TAKEN (`kernels.arriving`), as many as have room.
 
-        One that never fits is refused in `verdicts`; rows that were not handled are the caller's.
+        Refusals that use a number get slots too, and one that never fits is refused so in `verdicts`; rows that were
+        not handled are the caller's.
         """
+        if not self._has_turn(owner):
+            return Arrived(Stop.FULL, 0, 0, self.claimed, 0)
         code = arriving.publish_judged(
             *(buffer, rows, verdicts, owner, orders, levels, self.term),
             *(self._state, self._tails, self._completion, self._pending),
             *(self._entries, self._slots, self._blog, self._arrived),
         )
         count, size, first, handled = self._arrived.tolist()
+        self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and not handled)
         return Arrived(Stop(code), count, size, first, handled)
+
+    def leave(self, owner: int) -> bool:
+        """An owner waits for room no more; whether others do for whom that makes way."""
+        if owner not in self._queue:
+            return False
+        was_first = next(iter(self._queue)) == owner
+        del self._queue[owner]
+        if was_first:
+            broker_ring.want_bytes(self._state, self._tails, 0)
+        return was_first and bool(self._queue)
+
+    def _has_turn(self, owner: int) -> bool:
+        """Whether an owner may publish; it stands in the queue if not."""
+        if not self._queue or next(iter(self._queue)) == owner:
+            return True
+        self._queue[owner] = None
+        return False
+
+    def _had_turn(self, owner: int, *, is_waiting: bool) -> None:
+        """Whoever got anything in goes behind the others, if it has more."""
+        if is_waiting:
+            self._queue[owner] = None
+        elif self._queue:
+            self._queue.pop(owner, None)
 
     def reserve(self, size: int, deadline_ns: int) -> int | None:
         """Claim a slot for a batch of `size` bytes that is still to come: its index, or None without room."""

@@ -132,6 +132,7 @@ class Uploads:
         self._uploads.remove(upload)
         if upload.index is not None:
             self._ring.abandon(upload.index)
+        self._ring.leave(upload.owner)
 
     def expire(self, now_ns: int) -> int:
         """Move uploads whose reservation has ended to private memory; how many."""

@@ -11,7 +11,8 @@ knows each number once, stores it once however often it comes.
 
 INV-OUTGOING-WINDOW: no number is sent that lies a window or more above the lowest that is not decided, so the server
 can always tell a repetition. INV-OUTGOING-KEPT: a batch is forgotten only when it is decided.
-A number that was refused before it was used is given to the next batch: it would leave a hole for ever.
+A number that was refused before it was used is given to the next batch, or the server would wait for it for ever. If
+later ones are under way by then, a batch without records gives it up: another one must not get before them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
 from seawall.wire.records import raw_head
 
+#: The topic of a batch that only gives its number up.
+_NO_TOPIC: Final = TopicId(0)
 #: Blocks below this are not compressed: there is nothing to gain.
 _COMPRESSED_SIZE_MIN: Final = 128
 
@@ -57,6 +60,8 @@ class Outgoing:
         #: The number of the next batch, and numbers below it that are free.
         self.next_seq = ClientSeq(1)
         self._free: list[ClientSeq] = []
+        #: Numbers that batches without records gave up, of late.
+        self._given_up: set[int] = set()
         self.window_batches = SESSION_WINDOW_BATCHES
         self.window_bytes = SESSION_WINDOW_SIZE
         self._gathering: Batch | None = None
@@ -90,7 +95,7 @@ class Outgoing:
     @property
     def next_number(self) -> ClientSeq:
         """The number that the next new batch gets."""
-        return min([self.next_seq, *self._free])
+        return self.next_seq if self._leaves_hole() else min([self.next_seq, *self._free])
 
     @property
     def lowest_undecided(self) -> ClientSeq:
@@ -200,6 +205,8 @@ class Outgoing:
             batch = self._numbered.get(heappop(self._later))
             if batch is not None and batch.connection is None:
                 return batch
+        if self._leaves_hole():
+            return self._filling()
         self._seal_what_is_due(now_ns)
         if not self._sealed or not self._has_window(self._sealed[0]):
             return None
@@ -211,9 +218,23 @@ class Outgoing:
         self._number(batch, number)
         return batch
 
+    def _leaves_hole(self) -> bool:
+        """Whether batches are under way that a free number lies below."""
+        return bool(self._free and self._numbered) and self._free[0] < max(self._numbered)
+
+    def _filling(self) -> Batch:
+        """A batch that gives the lowest free number up: it has no records, and its refusal uses the number."""
+        batch = Batch("", _NO_TOPIC, 0)
+        number = heappop(self._free)
+        self._number(batch, number)
+        self._given_up = {each for each in self._given_up if each > number - SESSION_WINDOW_BATCHES} | {number}
+        return batch
+
     def due_ns(self) -> int | None:
         """When there may be something to send though nothing happens until then."""
-        if self.paused_until_ns and (self._again or self._later or self._sealed or self._gathering):
+        if self.paused_until_ns and (
+            self._again or self._later or self._sealed or self._gathering or self._leaves_hole()
+        ):
             return self.paused_until_ns
         return None if self._gathering is None else self._gathering.begun_ns + self._linger_ns
 
@@ -281,11 +302,12 @@ class Outgoing:
         UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
         """
         worst = AckStatus.OK
+        is_unfilled = False
         sent_back: set[int] = set()
         for client_seq, base_seq, position, timestamp_ns, _topic, _run, _count, status, level, reason in rows.tolist():
             batch = self._numbered.get(client_seq)
             if batch is None:
-                if status == AckStatus.REJECTED:
+                if status == AckStatus.REJECTED and client_seq not in self._given_up:
                     # It counted as done at a lower level, and is refused now.
                     self.report(rejection(reason, "a topic", client_seq))
                 continue
@@ -296,17 +318,23 @@ class Outgoing:
                 batch.is_duplicate = status == AckStatus.DUPLICATE and batch.sends == 1
                 self._decide(batch, None)
             elif status == AckStatus.REJECTED:
-                # Where the order has refused it (level 1), its number is used.
-                if reason in NUMBER_IS_FREE and not level:
+                # Where it got into the order (level 1), its number is used.
+                is_free = reason in NUMBER_IS_FREE and not level
+                if is_free:
                     heappush(self._free, ClientSeq(client_seq))
-                self._decide(batch, rejection(reason, batch.topic, client_seq))
+                if batch.record_count:
+                    self._decide(batch, rejection(reason, batch.topic, client_seq))
+                    continue
+                # It was to be refused; where that has not used the number, it is tried again.
+                self._decide(batch, None)
+                is_unfilled |= is_free
             elif status == AckStatus.RETRY:
                 batch.connection = None
                 heappush(self._later, client_seq)
                 sent_back.add(client_seq)
             else:
                 worst = AckStatus.UNKNOWN
-        if worst is AckStatus.OK and self.lowest_undecided in sent_back:
+        if worst is AckStatus.OK and (is_unfilled or self.lowest_undecided in sent_back):
             return AckStatus.RETRY
         return worst
 

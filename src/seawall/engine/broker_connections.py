@@ -105,13 +105,15 @@ class Connection:
 class BrokerConnections:
     """The connections of one broker."""
 
-    __slots__ = ("_bell", "_connections", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns")
+    __slots__ = ("_bell", "_connections", "_has_made_way", "_owners", "_pbr", "_ring", "_rows", "_state", "_turns")
 
     def __init__(self, ring: BrokerRing, pbr: Records, bell: Watches) -> None:
         """`pbr` is the broker's ring of pending batches, which says what an answer is about."""
         self._bell: Final = bell
         self._owners = 0
         self._turns = 0
+        #: Whether a connection has gone that others waited behind.
+        self._has_made_way = False
         self._ring: Final = ring
         self._pbr: Final = pbr
         self._connections: Final[dict[int, Connection]] = {}
@@ -133,7 +135,16 @@ class BrokerConnections:
         # Another one is first in each turn, or whoever is first would have all the room that comes free.
         self._turns += 1
         first = self._turns % max(1, len(waiting))
-        return sum(self._receive(each) for each in waiting[first:] + waiting[:first])
+        count = sum(self._receive(each) for each in waiting[first:] + waiting[:first])
+        while self._has_made_way:
+            self._has_made_way = False
+            count += sum(self._receive(each) for each in list(self._connections.values()) if each.is_blocked())
+        return count
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether whole batches of any connection wait for room in the ring."""
+        return any(each.is_blocked() for each in self._connections.values())
 
     def answer(self) -> int:
         """Send what can be said; how many batches were answered."""
@@ -234,6 +245,7 @@ class BrokerConnections:
 
     def _drop(self, connection: Connection) -> None:
         if self._connections.pop(connection.owner, None) is not None:
+            self._has_made_way |= self._ring.leave(connection.owner)
             if connection.stream.fileno() >= 0:
                 self._bell.unwatch(connection.stream.fileno())
             connection.stream.close()

@@ -86,6 +86,7 @@ class BrokerRole:
     def step(self) -> int:
         """One turn; how many batches were published and answered."""
         published = self._connections.receive()
-        if published:
+        if published or self._connections.is_blocked:
+            # Of what it holds back it gives back what is in the way, once it is stepped.
             self._sequencer.ring()
         return published + self._connections.answer()

@@ -2,6 +2,7 @@
 
     ring, rules      where batches of connections go, and what is known of topics on arrival
     kick             something was published: the next commit takes it along, and comes soon
+    make_way         something has no room in the ring
     on_answers       called on the loop when something can be said about what was published: ordered, or durable
     on_failed        called on the loop when nothing more can be written
     ask, change      questions to the store and changes of it that are no appends, which may have to wait
@@ -144,6 +145,12 @@ class ServedLog(AsyncLog):
         if numbers is not None:
             self._announce(self._loop)
         return numbers
+
+    def make_way(self) -> None:
+        """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""
+        if self._pod.held and self._driver is not None:
+            self._is_poked = True
+            self._driver.wake()
 
     @property
     def is_refusing(self) -> bool:

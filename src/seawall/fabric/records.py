@@ -53,7 +53,9 @@ CONTROL: Final = _record(
     zero=(48, "V80"),
 )
 
-TAIL: Final = _record(layout.TAIL_SIZE, claimed=(0, "<u8"), blog_claimed=(8, "<u8"), zero=(16, "V48"))
+TAIL: Final = _record(
+    layout.TAIL_SIZE, claimed=(0, "<u8"), blog_claimed=(8, "<u8"), blog_wanted=(16, "<u8"), zero=(24, "V40")
+)
 
 REPLICA: Final = _record(
     layout.REPLICA_SIZE, durable=(0, "<u8"), view=(8, "<u8"), heartbeat_ns=(16, "<u8"), zero=(24, "V40")
@@ -165,6 +167,7 @@ CONTROL_COMMITTED: Final = 4
 CONTROL_DURABLE: Final = 5
 TAIL_CLAIMED: Final = 0
 TAIL_BLOG_CLAIMED: Final = 1
+TAIL_BLOG_WANTED: Final = 2
 REPLICA_DURABLE: Final = 0
 REPLICA_VIEW: Final = 1
 REPLICA_HEARTBEAT: Final = 2
@@ -178,6 +181,9 @@ FLAG_SKIP: Final = 1 << 3
 FLAG_SKIP_RANGE: Final = 1 << 4
 FLAG_NOP: Final = 1 << 5
 FLAG_CONTROL: Final = 1 << 6
+FLAG_REFUSED: Final = 1 << 7
+#: Above this bit of the flags of a refused batch is the reason, as on the wire.
+REFUSED_REASON_SHIFT: Final = 16
 
 #: The broker of an entry that belongs to no slot: a SKIP or a CONTROL.
 NO_BROKER: Final = 0xFFFF

@@ -7,7 +7,9 @@ The frames are whole and their checksums verified (`frames.split_frames`). `orde
 order a topic has and which ack level its batches get; an order of NO_TOPIC, or none, is no topic.
 
 A verdict is TAKEN, the wire code for which the batch is refused, LOOK for a compressed batch whose records only its
-caller can see, or BROKEN for a header that no client may send, which ends the connection.
+caller can see, or BROKEN for a header that no client may send, which ends the connection. With the code goes
+NUMBER_USED if the batch is one of its session: it gets a slot too, which brings nothing but the refusal, so that the
+order decides its number and nobody waits for it.
 
 INV-ARRIVAL-JUDGED: what is published was judged TAKEN: its records are whole, as many as it says, and of types that a
 client may send; the server's fields are 0; it belongs to the session of its connection.
@@ -21,7 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
-from seawall.kernels.broker_ring import NO_ROOM, PENDING_ROW, RUN_DONE, RUN_FULL, claim_slot, publish_filled
+from seawall.kernels.broker_ring import (
+    NO_ROOM,
+    PENDING_ROW,
+    RUN_DONE,
+    RUN_FULL,
+    claim_slot,
+    publish_filled,
+    publish_refused,
+)
 from seawall.kernels.frames import FRAME_ROW
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
 from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_i64, load_u16, load_u32
@@ -33,6 +43,9 @@ Rows: TypeAlias = npt.NDArray[np.void]
 TAKEN = 0
 LOOK = -1
 BROKEN = -2
+#: In a verdict, above the code: the number of the batch is used by its refusal.
+NUMBER_USED = 1 << 16
+CODE_MASK = NUMBER_USED - 1
 
 REASON_TOO_LARGE = 0x03
 REASON_INVALID = 0x04
@@ -61,17 +74,9 @@ _rows = record_array(FRAME_ROW)
 _pending = record_array(PENDING_ROW)
 
 
-@kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
-def judge_batch(
-    buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
-) -> int:
-    """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
-    if load_u16(buffer, at + 6) != 0 or load_i64(buffer, at + 12) <= 0:
-        return BROKEN
-    if load_i64(buffer, at + 48) != client_id:
-        return REASON_INVALID
-    if load_u32(buffer, at + 88) != session_epoch:
-        return REASON_FENCED
+@kernel(int64(bytes_in, int64, int64, int64, bytes_in, int64_out))
+def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes, offsets: Words) -> int:
+    """The verdict on a batch of the right session, without what becomes of its number."""
     for word in range(at + 56, at + 80, 8):
         if load_i64(buffer, word) != 0:
             return REASON_INVALID
@@ -103,6 +108,21 @@ def judge_batch(
         return TAKEN
     found = scan_block(buffer, at + _HEADER, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
     return TAKEN if found == count else REASON_INVALID
+
+
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
+def judge_batch(
+    buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
+) -> int:
+    """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
+    if load_u16(buffer, at + 6) != 0 or load_i64(buffer, at + 12) <= 0:
+        return BROKEN
+    if load_i64(buffer, at + 48) != client_id:
+        return REASON_INVALID
+    if load_u32(buffer, at + 88) != session_epoch:
+        return REASON_FENCED
+    verdict = _judge_content(buffer, at, size, codecs, orders, offsets)
+    return verdict | NUMBER_USED if verdict > TAKEN else verdict
 
 
 @kernel(int64(bytes_in, _rows, int64, int64, int64, bytes_in, int64_out, int64_out))
@@ -151,9 +171,9 @@ def publish_judged(
     blog: Bytes,
     progress: Words,
 ) -> int:
-    """Claim, fill and publish those batches that were judged TAKEN; RUN_DONE, or RUN_FULL before one without room.
+    """Claim, fill and publish those batches that were judged TAKEN, and the refusals that use a number.
 
-    One that no ring of this size ever holds is refused in `verdicts`.
+    RUN_DONE, or RUN_FULL before one without room. A batch that no ring of this size ever holds is refused.
     """
     code = RUN_DONE
     count = 0
@@ -161,23 +181,27 @@ def publish_judged(
     index = 0
     progress[PROGRESS_FIRST] = state[0]
     while index < rows.size:
-        if verdicts[index] == TAKEN:
-            at = as_int64(rows[index]["at"])
-            size = as_int64(rows[index]["size"])
-            slot = claim_slot(state, tails, completion, pending, blog.size, size)
+        at = as_int64(rows[index]["at"])
+        size = as_int64(rows[index]["size"])
+        if verdicts[index] == TAKEN and size > blog.size:
+            verdicts[index] = REASON_TOO_LARGE | NUMBER_USED
+        if verdicts[index] == TAKEN or verdicts[index] >= NUMBER_USED:
+            is_taken = verdicts[index] == TAKEN
+            slot = claim_slot(state, tails, completion, pending, blog.size, size if is_taken else 0)
             if slot == NO_ROOM:
                 code = RUN_FULL
                 break
-            if slot < 0:
-                verdicts[index] = REASON_TOO_LARGE
-            else:
+            if is_taken:
                 topic_id = load_u32(source, at + 40)
                 order = as_int64(orders[topic_id])
                 level = as_int64(levels[topic_id])
                 copy_bytes(blog, pending[slot % pending.size]["blog_offset"] % blog.size, source, at, size)
                 publish_filled(state, pending, entries, slots, blog, slot, owner, order, level, term)
-                count += 1
                 size_total += size
+            else:
+                reason = as_int64(verdicts[index]) & CODE_MASK
+                publish_refused(state, pending, entries, slots, source, at, slot, owner, reason, term)
+            count += 1
         index += 1
     progress[PROGRESS_COUNT] = count
     progress[PROGRESS_BYTES] = size_total

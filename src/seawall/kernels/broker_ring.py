@@ -16,6 +16,8 @@ answer was taken.
 INV-BROKER-TOKEN-LAST: a slot has its token only when its entry and its bytes are whole, and then nobody writes them.
 INV-BROKER-CLAIM-ENDS: every claimed slot gets a token: of its batch or, if the batch does not come, of a NOP.
 INV-BROKER-BYTES-FIRST: bytes are counted before their slot is, so bytes of no slot are free with the last one.
+INV-BROKER-WANTED: while a claim waits for bytes, the tails say where they would end, and whoever holds batches below a
+lap before that gives them back (`holding`): what is claimed last always gets its room.
 
 What a crash does: tails, tokens and bytes are left as they are; `resume_ring` makes NOPs of claimed slots without a
 token and finds out from the entries which bytes are in use.
@@ -77,7 +79,8 @@ ANSWERED = 2
 FREED = 3
 BLOG_FREED = 4
 BROKER = 5
-STATE_SIZE = 6
+BLOG_WANTED = 6
+STATE_SIZE = 7
 
 #: Why there is no index: the ring or the BLog has no room now; the BLog is smaller than the batch.
 NO_ROOM = -1
@@ -103,15 +106,21 @@ RESERVED_CUT = -1
 #: Words of the fabric: tails, completion vector, token of a pending batch. Flags of its entry.
 TAIL_CLAIMED = 0
 TAIL_BLOG_CLAIMED = 1
+TAIL_BLOG_WANTED = 2
 COMPLETED = 0
 TOKEN_WORD = 7
 FLAG_STRONG_ORDER = 1
 FLAG_RECOVERED = 4
 FLAG_NOP = 32
+FLAG_REFUSED = 128
+REFUSED_REASON_SHIFT = 16
 
 #: In the order and the ack level of a batch: whatever its topic has.
 AS_TOPIC = 0xFF
 ORDER_STRONG = 5
+#: What a refused batch is answered as: not on arrival, and as soon as it is ordered.
+ORDER_REFUSED = 2
+LEVEL_REFUSED = 1
 
 LINE = 64
 
@@ -126,6 +135,14 @@ def free_completed(state: Words, completion: Words, pending: Rows) -> None:
         # The row is still that of slot `freed` − 1: no more than a lap is claimed beyond what was free before.
         state[BLOG_FREED] = pending[(freed - 1) % pending.size]["blog_end"]
         state[FREED] = freed
+
+
+@kernel(void(int64_out, int64_out, int64))
+def want_bytes(state: Words, tails: Words, end: int) -> None:
+    """Say where the bytes would end that there is no room for; 0 if none are waited for."""
+    if state[BLOG_WANTED] != end:
+        state[BLOG_WANTED] = end
+        store_release(tails, TAIL_BLOG_WANTED, end)
 
 
 @kernel(int64(int64_out, int64_out, int64_out, _pending, int64, int64))
@@ -145,7 +162,9 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
         state[BLOG_FREED] = start  # nothing is in use, so nobody has the bytes that were passed over
     after = start + (size + LINE - 1) // LINE * LINE
     if after - state[BLOG_FREED] > blog_size:
+        want_bytes(state, tails, after)
         return NO_ROOM
+    want_bytes(state, tails, 0)
     row = pending[index % pending.size]
     row["blog_offset"] = start
     row["blog_end"] = after
@@ -218,6 +237,44 @@ def publish_filled(
     row["client_seq"] = load_u64(blog, at + 12)
     row["order"] = asked_order
     row["ack_level"] = asked_level
+    row["stage"] = STAGE_WAITING
+    store_release(slots, base + TOKEN_WORD, index + 1)
+
+
+@kernel(void(int64_out, _pending, bytes_out, int64_out, bytes_in, int64, int64, int64, int64, int64))
+def publish_refused(
+    state: Words,
+    pending: Rows,
+    entries: Bytes,
+    slots: Words,
+    source: Bytes,
+    at: int,
+    index: int,
+    owner: int,
+    reason: int,
+    term: int,
+) -> None:
+    """Publish a claimed slot, which has no bytes, for a batch at `source[at]` that is refused: it uses its number."""
+    row = pending[index % pending.size]
+    base = slot_base(slots.size // SLOT_WORDS, index)
+    to = base * 8
+    slots[base] = row["blog_offset"]
+    store_u32(entries, to + 8, 0)
+    store_u32(entries, to + 12, 0)
+    store_u32(entries, to + 16, load_u32(source, at + 40))
+    store_u32(entries, to + 20, load_u32(source, at + 36))
+    store_u16(entries, to + 24, state[BROKER])
+    store_u16(entries, to + 26, term)
+    store_u32(entries, to + 28, FLAG_REFUSED | reason << REFUSED_REASON_SHIFT)
+    store_u64(entries, to + 32, load_u64(source, at + 48))
+    store_u64(entries, to + 40, load_u64(source, at + 12))
+    store_u32(entries, to + 48, load_u32(source, at + 88))
+    store_u32(entries, to + 52, 0)
+    row["owner"] = owner
+    row["client_id"] = load_u64(source, at + 48)
+    row["client_seq"] = load_u64(source, at + 12)
+    row["order"] = ORDER_REFUSED
+    row["ack_level"] = LEVEL_REFUSED
     row["stage"] = STAGE_WAITING
     store_release(slots, base + TOKEN_WORD, index + 1)
 
@@ -370,6 +427,8 @@ def resume_ring(
     state[BLOG_CLAIMED] = after
     state[ANSWERED] = claimed
     state[FREED] = completed
+    state[BLOG_WANTED] = 0
+    store_release(tails, TAIL_BLOG_WANTED, 0)
     stuck = 0
     for back in range(claimed - completed):
         index = claimed - 1 - back

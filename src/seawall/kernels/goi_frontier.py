@@ -4,7 +4,7 @@ An entry is eight words (`fabric.records` has its table), written by a worker, i
 frontier makes of it is four words of the side array: topic, status and reason; base seq; base offset; timestamp.
 
     BATCH     gets numbers from its topic's row, by the rules of `frontier.admit_batch`, or is refused. A batch whose
-              order is not that of its topic is refused, too
+              order is not that of its topic is refused, too, and so is one that was refused on arrival
     NOP       keeps the status and the reason that the worker gave it. A repetition gets the numbers of its original:
               from the worker's note, else from the side array; where neither has them they are unknown. A repetition
               of what was refused is refused
@@ -71,6 +71,8 @@ REASON_NOT_ALLOWED = 0x27
 FLAG_STRONG_ORDER = 1
 FLAG_SKIP = 8
 FLAG_NOP = 32
+FLAG_REFUSED = 128
+REFUSED_REASON_SHIFT = 16
 FLAG_CONTROL = 64
 NO_BROKER = 0xFFFF
 
@@ -155,6 +157,8 @@ def settle_nop(goi: Words, position: int, side: Words, notes: Words) -> None:
 @kernel(int64(int64, int64))
 def refusal_of(topic_flags: int, flags: int) -> int:
     """Why a batch with these flags is refused by a topic with those, or 0; no flags are no topic."""
+    if flags & FLAG_REFUSED:
+        return (flags >> REFUSED_REASON_SHIFT) & 0xFFFF
     if topic_flags & TOPIC_EXISTS == 0:
         return REASON_TOPIC_NOT_FOUND
     if topic_flags & TOPIC_DELETED:

@@ -9,14 +9,16 @@ A held batch is the ref of its slot: the slot stays pinned in its ring, so a cra
 
 Seqs that are held lie between next expected and next expected + 255, so a page has one place for each.
 
-Bounds. `hold_high` batches in all, and no slot that pins its ring: the oldest are sent back as NOPs with status RETRY,
-and their publisher sends them again. Nothing is given up for load (INV-HOLD-NO-LOSS).
+Bounds. `hold_high` batches in all, and no slot that pins its ring or bytes that pin its BLog: the oldest are sent back
+as NOPs with status RETRY, and their publisher sends them again. Nothing is given up for load (INV-HOLD-NO-LOSS).
 
 The gap clock of a client is in its page: when the gap opened, when a frame of the session was last seen, and how long
 the session allows a gap to last (0: until the session has been silent for `SILENCE_NS`). It begins when a batch is held
 and nothing was before, goes on whatever else arrives, and begins anew when held batches are released and others remain.
 
 INV-HOLD-PAGE: a client has a page exactly while it holds a batch; the page counts them.
+INV-HOLD-MOVES: after a drain nothing is held whose bytes lie where its broker wants to write next, be it what has come
+already or a share of the BLog that is kept for what comes (`BLOG_SPARE`). So a held batch never stops a ring.
 INV-HOLD-RING: each held batch is in the ring of its broker, and rings are in the order of arrival.
 """
 
@@ -26,9 +28,10 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from seawall.kernels.atomics import load_acquire
 from seawall.kernels.client_window import SIDE_GAP_NS, SIDE_PAGE, WINDOW
-from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK
-from seawall.kernels.jit import int64, int64_out, kernel, void
+from seawall.kernels.collecting import BROKER_SHIFT, INDEX_MASK, TAIL_WORDS, slot_of_ref
+from seawall.kernels.jit import int64, int64_in, int64_out, kernel, void
 from seawall.kernels.memory import INDEX_BITS, as_int64
 from seawall.kernels.rings import Words
 
@@ -42,6 +45,10 @@ HOLD_SEQ = 2
 HOLD_NEWER = 3
 HOLD_OLDER = 4
 HOLD_ARRIVAL = 5
+#: Words of a pending batch and of a broker's tails.
+PBR_BLOG_OFFSET = 0
+TAIL_BLOG_CLAIMED = 1
+TAIL_BLOG_WANTED = 2
 #: Rows of `holds` that are the ends of the rings of brokers.
 BROKERS = 32
 
@@ -96,6 +103,8 @@ SILENCE_NS = 13
 BOUNCED_TOTAL = 14
 SKIPPED_TOTAL = 15
 RESERVED_COUNT = 16
+BLOG_SIZE = 17
+BLOG_SPARE = 18
 AHEAD_ROWS = 24
 #: Refs that a drain looks at ahead of deciding on them: where each one's slot is and the row of its client, a word for
 #: each behind AHEAD_SLOTS and AHEAD_ROWS (`asking_ahead`).
@@ -222,13 +231,44 @@ def hold_batch(
     state[HELD] += 1
 
 
-@kernel(void(_clients, int64_out, int64_out, int64_out, int64_out, int64_out), counted=False)
-def bounce_pinned(sides: ClientWords, holds: Words, pages: Words, ready: Words, state: Words, collected: Words) -> None:
-    """Send back the batches whose slots are so far behind their broker's cursor that they would stop its ring."""
+@kernel(int64(int64, int64_in, int64_out), counted=False)
+def needed_from(broker: int, tails: Words, state: Words) -> int:
+    """The offset of the BLog below which a broker needs the bytes for what it writes next."""
+    line = broker * TAIL_WORDS
+    end = load_acquire(tails, line + TAIL_BLOG_CLAIMED) + state[BLOG_SPARE]
+    return max(as_int64(end), as_int64(load_acquire(tails, line + TAIL_BLOG_WANTED))) - as_int64(state[BLOG_SIZE])
+
+
+@kernel(
+    void(
+        *(int64_in, int64, _clients, int64_out, int64_out, int64_out, int64_out),
+        *(int64_out, int64_in),
+    ),
+    counted=False,
+)
+def bounce_pinned(
+    slots: Words,
+    pbr_entries: int,
+    sides: ClientWords,
+    holds: Words,
+    pages: Words,
+    ready: Words,
+    state: Words,
+    collected: Words,
+    tails: Words,
+) -> None:
+    """Send back the batches that are so far behind their broker that they would stop its ring or its BLog."""
     for broker in range(BROKERS):
-        cursor = as_int64(collected[broker * HOLD_WORDS])
         hold = as_int64(holds[broker * HOLD_WORDS + HOLD_NEWER])
-        while hold != broker and cursor - (holds[hold * HOLD_WORDS + HOLD_REF] & INDEX_MASK) >= state[PIN_LIMIT]:
+        if hold == broker:
+            continue
+        cursor = as_int64(collected[broker * HOLD_WORDS])
+        needed = needed_from(broker, tails, state)
+        while hold != broker:
+            ref = as_int64(holds[hold * HOLD_WORDS + HOLD_REF])
+            is_pinning = cursor - (ref & INDEX_MASK) >= state[PIN_LIMIT]
+            if not is_pinning and slots[slot_of_ref(ref, pbr_entries) + PBR_BLOG_OFFSET] >= needed:
+                break
             bounce(sides, holds, pages, ready, state, hold, STATUS_RETRY)
             hold = as_int64(holds[broker * HOLD_WORDS + HOLD_NEWER])
 

@@ -71,7 +71,7 @@ UNSETTLED_SEQ = 3
 UNSETTLED_REF = 4
 
 #: Flags of an entry, and the broker of one that belongs to no slot.
-FLAGS_KEPT = 1 | 4
+FLAGS_KEPT = 1 | 4 | 128 | 0xFFFF0000
 FLAG_SKIP = 8
 FLAG_SKIP_RANGE = 16
 FLAG_NOP = 32

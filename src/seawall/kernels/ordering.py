@@ -284,7 +284,7 @@ def _order_session_batch(
     int64(
         *(int64_in, int64_out, int64, int64_in, int64, int64, int64),
         *(uint32_out, _clients, _clients, _clients, _results),
-        *(int64_out, int64_out, int64_out, int64_out, int64_out),
+        *(int64_out, int64_out, int64_out, int64_out, int64_out, int64_in),
     ),
     counted=False,
 )
@@ -306,6 +306,7 @@ def drain_refs(
     ready: Words,
     state: Words,
     collected: Words,
+    tails: Words,
 ) -> int:
     """Take up to `limit` refs of one queue and decide on each; `absent_client` has no row anywhere.
 
@@ -352,5 +353,5 @@ def drain_refs(
         )
     store_release(counters, CONSUMED, index)
     if state[HELD] > 0:
-        bounce_pinned(sides, holds, pages, ready, state, collected)
+        bounce_pinned(slots, pbr_entries, sides, holds, pages, ready, state, collected, tails)
     return code

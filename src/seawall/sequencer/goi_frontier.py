@@ -55,6 +55,7 @@ assert private.NOTE.itemsize == kernels.NOTE_WORDS * 8
 assert private.RANGE_WORDS == RANGE_WORDS
 assert kernels.RESULT_TOKEN == records.RESULT_TOKEN
 assert (kernels.FLAG_STRONG_ORDER, kernels.FLAG_SKIP) == (records.FLAG_STRONG_ORDER, records.FLAG_SKIP)
+assert (kernels.FLAG_REFUSED, kernels.REFUSED_REASON_SHIFT) == (records.FLAG_REFUSED, records.REFUSED_REASON_SHIFT)
 assert (kernels.FLAG_NOP, kernels.FLAG_CONTROL) == (records.FLAG_NOP, records.FLAG_CONTROL)
 assert kernels.NO_BROKER == records.NO_BROKER
 assert AckStatus.DUPLICATE == kernels.STATUS_DUPLICATE

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from seawall.fabric import records
 from seawall.fabric.records import Words
 from seawall.kernels import holding
+
+assert (holding.TAIL_BLOG_CLAIMED, holding.TAIL_BLOG_WANTED) == (records.TAIL_BLOG_CLAIMED, records.TAIL_BLOG_WANTED)
+assert records.PBR_ENTRY.fields is not None
+assert records.PBR_ENTRY.fields["blog_offset"][1] == holding.PBR_BLOG_OFFSET * 8
 
 
 def empty_holds(count: int) -> Words:
@@ -23,3 +28,16 @@ def empty_pages(count: int) -> Words:
     pages = np.zeros((count, holding.PAGE_WORDS), np.int64)
     pages[:, holding.PAGE_NEXT_FREE] = [*range(1, count), -1]
     return pages.reshape(-1)
+
+
+def empty_state(hold_max: int, pbr_entries: int, blog_size: int, high_percent: int, silence_ns: int) -> Words:
+    """The state of a worker that has decided nothing; of what it holds and what rings are pinned, so many per cent."""
+    state = np.zeros(holding.STATE_WORDS, np.int64)
+    state[holding.HOLD_FREE] = holding.BROKERS
+    state[holding.NEXT_DEADLINE] = holding.NEVER
+    state[holding.HOLD_HIGH] = hold_max * high_percent // 100
+    state[holding.PIN_LIMIT] = max(1, pbr_entries * high_percent // 100)
+    state[holding.SILENCE_NS] = silence_ns
+    state[holding.BLOG_SIZE] = blog_size
+    state[holding.BLOG_SPARE] = blog_size * (100 - high_percent) // 100
+    return state

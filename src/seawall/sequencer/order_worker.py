@@ -43,14 +43,16 @@ from seawall.kernels.rings import CONSUMED, Words
 from seawall.kernels.tables import ABSENT
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
-from seawall.sequencer.holds import empty_holds, empty_pages
+from seawall.sequencer.holds import empty_holds, empty_pages, empty_state
 from seawall.sequencer.shared import SequencerShared, SpscRing
 from seawall.wire.codes import AckStatus, ErrorCode
+
+_REFUSED: Final = records.FLAG_REFUSED | 0xFFFF << records.REFUSED_REASON_SHIFT
 
 assert (order_entries.RESERVED, order_entries.FLOOR) == (shared_memory.RESERVED, shared_memory.FLOOR)
 assert order_entries.NOTHING_UNSETTLED == shared_memory.NOTHING_UNSETTLED
 assert order_entries.LINE_WORDS == holding.HOLD_WORDS == shared_memory.LINE_WORDS
-assert records.FLAG_STRONG_ORDER | records.FLAG_RECOVERED == order_entries.FLAGS_KEPT
+assert records.FLAG_STRONG_ORDER | records.FLAG_RECOVERED | _REFUSED == order_entries.FLAGS_KEPT
 assert (order_entries.FLAG_SKIP, order_entries.FLAG_SKIP_RANGE) == (records.FLAG_SKIP, records.FLAG_SKIP_RANGE)
 assert (order_entries.FLAG_NOP, order_entries.FLAG_CONTROL) == (records.FLAG_NOP, records.FLAG_CONTROL)
 assert (holding.STATUS_DUPLICATE, holding.STATUS_REJECTED) == (AckStatus.DUPLICATE, AckStatus.REJECTED)
@@ -162,12 +164,8 @@ class OrderWorker:
         self._unsettled: Final = np.zeros(shared.goi_entries * order_entries.UNSETTLED_WORDS, np.int64)
         self._holds: Final = empty_holds(own.hold_max)
         self._pages: Final = empty_pages(own.pages)
-        self._state: Final = np.zeros(holding.STATE_WORDS, np.int64)
-        self._state[holding.HOLD_FREE] = holding.BROKERS
-        self._state[holding.NEXT_DEADLINE] = holding.NEVER
-        self._state[holding.HOLD_HIGH] = own.hold_max * own.hold_high_percent // 100
-        self._state[holding.PIN_LIMIT] = max(1, self._pbr_entries * own.hold_high_percent // 100)
-        self._state[holding.SILENCE_NS] = own.silence_ns
+        ring_sizes = (self._pbr_entries, len(arrays.blogs[0]))
+        self._state: Final = empty_state(own.hold_max, *ring_sizes, own.hold_high_percent, own.silence_ns)
         self._goi_high: Final = max(1, shared.goi_entries * own.goi_high_percent // 100)
         self._goi_low: Final = shared.goi_entries * own.goi_low_percent // 100
         self._paused_at: int | None = None
@@ -363,6 +361,7 @@ class OrderWorker:
                 self._ready,
                 self._state,
                 self._shared.collected,
+                self._arrays.tail_all_words,
             )
             if code == ordering.DRAIN_DONE:
                 return

@@ -4,7 +4,11 @@
     answer     what can be said now, one ACK frame for each connection and turn
 
 No Python runs for a batch, but for compressed ones, whose records have to be looked at, and for repetitions that the
-order has forgotten. A connection whose window or whose ring is full is not read from until there is room.
+order has forgotten. A connection whose window or whose ring is full is not read from until there is room; where the
+order holds back what is in the way, it is asked to give that back.
+
+What is refused on arrival uses its number, by a slot of its own, so that no later batch of order 5 waits for it. Only a
+log that takes nothing refuses without that, and its client closes the hole.
 
 INV-INGEST-THROUGH: an ACK calls decided what was answered on its connection, and nothing behind a batch that was not.
 INV-INGEST-WINDOW: a connection has at most its window of batches undecided, and one receive beyond its window of bytes.
@@ -22,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.broker.ring import Stop
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
 from seawall.engine.lone_way import LoneNumbers
@@ -180,8 +185,8 @@ class Ingest:
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
         self._unsent: set[Publishing] = set()
-        #: Connections with batches that wait for room, in their window or in the ring.
-        self._waiting: set[Publishing] = set()
+        #: Connections with batches that wait for room, in their window or in the ring, the longest waiting first.
+        self._waiting: dict[Publishing, None] = {}
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
         log.living_clients = self._clients
@@ -217,7 +222,8 @@ class Ingest:
         """A connection is gone: answers to it are nobody's."""
         self._publishing.pop(publishing.owner, None)
         self._unsent.discard(publishing)
-        self._waiting.discard(publishing)
+        self._waiting.pop(publishing, None)
+        self._leave(publishing)
         if self._last is publishing:
             self._last = None
 
@@ -239,7 +245,7 @@ class Ingest:
         given = rows.size
         rows = rows[: max(0, publishing.room)]
         if not rows.size:
-            self._waiting.add(publishing)
+            self._waiting[publishing] = None
             return 0
         verdicts = self._verdicts[: rows.size]
         rules = self._log.rules
@@ -262,7 +268,7 @@ class Ingest:
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
         if handled < given:
-            self._waiting.add(publishing)
+            self._waiting[publishing] = None
         return handled
 
     def _is_lone(self, publishing: Publishing) -> bool:
@@ -295,19 +301,23 @@ class Ingest:
         verdicts[:] = arriving.TAKEN
         handled = self._publish(publishing, buffer, rows, verdicts)
         if handled < rows.size:
-            self._waiting.add(publishing)
+            self._waiting[publishing] = None
         return handled
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Publish batches that were judged, as many as have room; how many were handled."""
         log, rules = self._log, self._log.rules
         if log.is_refusing:
+            # Not even refusals can be ordered: no number is used.
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
+            verdicts &= arriving.CODE_MASK
         arrived = log.ring.publish_judged(buffer, rows, verdicts, publishing.owner, rules.orders, rules.levels)
         if arrived.rows:
             self._keep(publishing, buffer, rows[: arrived.rows], verdicts[: arrived.rows])
         if arrived.count:
             log.kick()
+        if arrived.stop is Stop.FULL:
+            log.make_way()
         return arrived.rows
 
     def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
@@ -327,7 +337,7 @@ class Ingest:
                 is_sound = count == header.record_count
             except CorruptionError:
                 is_sound = False
-            verdicts[index] = arriving.TAKEN if is_sound else ErrorCode.INVALID_PAYLOAD
+            verdicts[index] = arriving.TAKEN if is_sound else ErrorCode.INVALID_PAYLOAD | arriving.NUMBER_USED
 
     def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""
@@ -336,9 +346,9 @@ class Ingest:
         is_taken = verdicts == arriving.TAKEN
         topics = np.where(is_taken, rows["topic_id"], 0)
         levels = np.where(levels == AS_TOPIC, self._log.rules.levels[topics], levels)
-        is_answered = is_taken & (levels > int(AckLevel.FAILURES))
+        refused = ~is_taken & (verdicts < arriving.NUMBER_USED)
+        is_answered = ~refused & ((levels > int(AckLevel.FAILURES)) | ~is_taken)
         publishing.sent(rows["id"][is_answered], rows["size"][is_answered])
-        refused = ~is_taken
         if refused.any():
             answers = np.zeros(int(refused.sum()), ACK_ROW)
             for name, source in (("client_seq", "id"), ("topic_id", "topic_id"), ("record_count", "record_count")):
@@ -368,8 +378,17 @@ class Ingest:
             publishing.flush()
         self._unsent.clear()
         for publishing in [each for each in self._waiting if each.room > 0]:
-            self._waiting.discard(publishing)
+            if publishing not in self._waiting:
+                continue  # it ended when another one went on
+            del self._waiting[publishing]
             publishing.publisher.go_on()
+            if publishing not in self._waiting:
+                self._leave(publishing)
+
+    def _leave(self, publishing: Publishing) -> None:
+        """A connection does not wait for room in the ring: those that wait behind it try again."""
+        if self._log.ring.leave(publishing.owner):
+            self._call_soon(self.answer)
 
     def _flush_unsent(self) -> None:
         unsent, self._unsent = self._unsent, set()
@@ -390,7 +409,7 @@ class Ingest:
                 rows["base_seq"][index], rows["timestamp_ns"][index] = known.base_seq, known.timestamp_ns
                 rows["position"][index] = known.position if known.base_seq else POSITION_UNKNOWN
         is_refused = rows["status"] > _DUPLICATE
-        # What the order has refused has used its number; what was refused on arrival, at level 0, has not.
+        # What the order has refused has used its number; what was refused without it, at level 0, has not.
         rows["level"][is_refused] = np.where(rows["status"][is_refused] == _REJECTED, _ORDERED, 0)
         rows["position"][is_refused] = POSITION_UNKNOWN
         return rows

@@ -78,6 +78,8 @@ class PodBroker:
         owner = self._owner(frame)
         done = self.ring.publish(np.frombuffer(frame.data, np.uint8), owner, _defaults(frame))
         if not done.count:
+            # It comes again under another number.
+            self.ring.leave(owner)
             del self._owners[owner]
         return done.count == 1
 

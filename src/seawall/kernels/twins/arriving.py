@@ -12,7 +12,7 @@ from seawall.kernels.blocks import RECORDS_VERSION_2
 from seawall.kernels.memory import Bytes
 from seawall.kernels.rings import Words
 from seawall.kernels.twins.blocks import scan_block
-from seawall.kernels.twins.broker_ring import claim_slot, publish_filled
+from seawall.kernels.twins.broker_ring import claim_slot, publish_filled, publish_refused
 
 _HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
 
@@ -31,23 +31,23 @@ def judge_batch(
     if epoch != session_epoch:
         return arriving.REASON_FENCED
     if any((position, base_seq, base_offset, reserved, term)):
-        return arriving.REASON_INVALID
+        return arriving.REASON_INVALID | arriving.NUMBER_USED
     topic_order = int(orders[topic_id]) if topic_id < len(orders) else arriving.NO_TOPIC
     if topic_order == arriving.NO_TOPIC:
-        return arriving.REASON_TOPIC_NOT_FOUND
+        return arriving.REASON_TOPIC_NOT_FOUND | arriving.NUMBER_USED
     if order not in (0xFF, topic_order):
-        return arriving.REASON_NOT_ALLOWED
+        return arriving.REASON_NOT_ALLOWED | arriving.NUMBER_USED
     is_counted = 1 <= count <= (1 if flags == 2 else 65_536) and 1 <= raw_length <= 16 << 20
     if level not in (0, 1, 2, 0xFF) or flags not in (0, 2) or not is_counted:
-        return arriving.REASON_INVALID
+        return arriving.REASON_INVALID | arriving.NUMBER_USED
     if codec:
-        return arriving.LOOK if codec < 8 and codecs >> codec & 1 else arriving.REASON_INVALID
+        return arriving.LOOK if codec < 8 and codecs >> codec & 1 else arriving.REASON_INVALID | arriving.NUMBER_USED
     if raw_length != size - _HEADER.size:
-        return arriving.REASON_INVALID
+        return arriving.REASON_INVALID | arriving.NUMBER_USED
     start = at + _HEADER.size
     if flags == 2 or scan_block(buffer, start, at + size, RECORDS_VERSION_2, 65_536, offsets) == count:
         return arriving.TAKEN
-    return arriving.REASON_INVALID
+    return arriving.REASON_INVALID | arriving.NUMBER_USED
 
 
 def judge_batches(
@@ -86,17 +86,22 @@ def publish_judged(
     """Slot by slot, until one has no room."""
     progress[:] = 0, 0, state[broker_ring.CLAIMED], 0
     for index, (at, size, topic_id) in enumerate(rows[["at", "size", "topic_id"]].tolist()):
-        if verdicts[index] == arriving.TAKEN:
-            slot = claim_slot(state, tails, completion, pending, len(blog), size)
+        if verdicts[index] == arriving.TAKEN and size > len(blog):
+            verdicts[index] = arriving.REASON_TOO_LARGE | arriving.NUMBER_USED
+        is_taken, uses_number = verdicts[index] == arriving.TAKEN, verdicts[index] & arriving.NUMBER_USED
+        if is_taken or (verdicts[index] > 0 and uses_number):
+            slot = claim_slot(state, tails, completion, pending, len(blog), size if is_taken else 0)
             if slot == broker_ring.NO_ROOM:
                 return broker_ring.RUN_FULL
-            if slot == broker_ring.NEVER_FITS:
-                verdicts[index] = arriving.REASON_TOO_LARGE
+            progress[arriving.PROGRESS_COUNT] += 1
+            if not is_taken:
+                reason = int(verdicts[index]) - arriving.NUMBER_USED
+                publish_refused(state, pending, entries, slots, source, at, slot, owner, reason, term)
             else:
                 place = int(pending[slot % len(pending)]["blog_offset"]) % len(blog)
                 blog[place : place + size] = source[at : at + size]
                 numbers = (owner, int(orders[topic_id]), int(levels[topic_id]), term)
                 publish_filled(state, pending, entries, slots, blog, slot, *numbers)
-                progress[[arriving.PROGRESS_COUNT, arriving.PROGRESS_BYTES]] += 1, size
+                progress[arriving.PROGRESS_BYTES] += size
         progress[arriving.PROGRESS_ROWS] = index + 1
     return broker_ring.RUN_DONE

@@ -28,6 +28,11 @@ def free_completed(state: Words, completion: Words, pending: Rows) -> None:
         state[ring.FREED], state[ring.BLOG_FREED] = freed, pending[(freed - 1) % len(pending)]["blog_end"]
 
 
+def want_bytes(state: Words, tails: Words, end: int) -> None:
+    """The tails say what the state says."""
+    state[ring.BLOG_WANTED] = tails[ring.TAIL_BLOG_WANTED] = end
+
+
 def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
     """The next slot, unless a lap of slots or of bytes would be in use."""
     if size > blog_size:
@@ -36,15 +41,17 @@ def claim_slot(state: Words, tails: Words, completion: Words, pending: Rows, blo
     index, start, freed = (int(state[place]) for place in (ring.CLAIMED, ring.BLOG_CLAIMED, ring.FREED))
     if index == freed + len(pending):
         return ring.NO_ROOM
-    if start // blog_size != (start + size - 1) // blog_size:
+    if size and start // blog_size != (start + size - 1) // blog_size:
         start = (start // blog_size + 1) * blog_size
     after = -(-(start + size) // ring.LINE) * ring.LINE
     if index == freed:
         state[ring.BLOG_FREED] = start
     elif after > state[ring.BLOG_FREED] + blog_size:
+        want_bytes(state, tails, after)
         return ring.NO_ROOM
     else:
         pending[(index - 1) % len(pending)]["blog_end"] = start
+    want_bytes(state, tails, 0)
     row = pending[index % len(pending)]
     row["blog_offset"], row["blog_end"], row["size"], row["stage"] = start, after, size, ring.STAGE_DONE
     state[ring.CLAIMED] = tails[ring.TAIL_CLAIMED] = index + 1
@@ -81,6 +88,30 @@ def publish_filled(
     flags = ring.FLAG_STRONG_ORDER if row["order"] == ring.ORDER_STRONG else 0
     place = (int(row["blog_offset"]), int(row["size"]), records, topic, crc, int(state[ring.BROKER]), term & 0xFFFF)
     _publish(entries, slots, index, *place, flags, client, client_seq, epoch, 0)
+
+
+def publish_refused(
+    state: Words,
+    pending: Rows,
+    entries: Bytes,
+    slots: Words,
+    source: Bytes,
+    at: int,
+    index: int,
+    owner: int,
+    reason: int,
+    term: int,
+) -> None:
+    """An entry without bytes and records that names the batch and the reason."""
+    row = pending[index % len(pending)]
+    client_seq, crc, topic, client, epoch = struct.unpack("<12xQ16xII4xQ32xI4x", source[at : at + 96].tobytes())
+    row["owner"], row["client_id"], row["client_seq"] = owner, client, client_seq
+    row["order"], row["ack_level"], row["stage"] = ring.ORDER_REFUSED, ring.LEVEL_REFUSED, ring.STAGE_WAITING
+    flags = ring.FLAG_REFUSED | reason << ring.REFUSED_REASON_SHIFT
+    offset, broker = int(row["blog_offset"]), int(state[ring.BROKER])
+    _publish(
+        entries, slots, index, offset, 0, 0, topic, crc, broker, term & 0xFFFF, flags, client, client_seq, epoch, 0
+    )
 
 
 def publish_run(
@@ -202,6 +233,7 @@ def resume_ring(
         return -1
     state[ring.CLAIMED], state[ring.ANSWERED], state[ring.FREED] = claimed, claimed, completed
     state[ring.BLOG_CLAIMED] = after
+    want_bytes(state, tails, 0)
     stuck = 0
     for index in reversed(range(completed, claimed)):
         row, slot = pending[index % len(pending)], slots.reshape(-1, SLOT_WORDS)[index % len(pending)]

@@ -111,6 +111,7 @@ def refusal_of(topic_flags: int, flags: int) -> int:
     """The first rule that it breaks."""
     wrong_order = bool(topic_flags & numbering.TOPIC_STRONG) != bool(flags & frontier.FLAG_STRONG_ORDER)
     rules = (
+        (flags & frontier.FLAG_REFUSED, flags >> frontier.REFUSED_REASON_SHIFT),
         (not topic_flags & numbering.TOPIC_EXISTS, numbering.REASON_TOPIC_NOT_FOUND),
         (topic_flags & numbering.TOPIC_DELETED, numbering.REASON_TOPIC_DELETED),
         (wrong_order, frontier.REASON_NOT_ALLOWED),
