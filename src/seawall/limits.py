@@ -337,6 +337,29 @@ LWP_PORT = 1992
 #: How long a node may take to end in order: less than what supervisors wait before they kill.
 NODE_DRAIN_S = 25.0
 
+#: Addresses one node listens on: those of a machine's networks.
+LISTEN_ADDRESSES_MAX = 16
+
+#: The least that a reader may be held to: below it a large batch would take longer than anybody waits.
+READ_RATE_MIN = 64 * KIB
+
+#: Parts of the memory limit, in percent: from the first on memory is given back early, from the second on writes are
+#: held. Both end a little below, so that they do not change with every look.
+MEMORY_FLUSH_PERCENT = 80
+MEMORY_HOLD_PERCENT = 95
+MEMORY_CALM_BELOW_PERCENT = 5
+
+#: How often memory is looked at, and what publishers are told to wait for while writes are held.
+MEMORY_LOOK_S = 0.2
+PRESSURE_RETRY_MS = 1_000
+
+#: How long writes are held before one publisher after the other is let through, a receive at each look: what it has
+#: sent takes memory here until it is stored, so holding everybody for ever might free nothing.
+PRESSURE_PASS_S = 10.0
+
+#: Threads that read large portions for readers: a disk with nothing else to do serves a few at once.
+READER_THREADS = 4
+
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
 

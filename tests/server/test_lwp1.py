@@ -27,11 +27,12 @@ from v1_clients import (
 from v1_server import LoopFactory, Served
 from v1_server import served as served_on
 
+from seawall.config import PastEnd
 from seawall.core.types import Offset
 from seawall.engine.records import ReceivedBatch
 from seawall.errors import ProtocolError
 from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
-from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.wire.codes import ErrorCode
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, TypeVar
 
+from seawall.config import PastEnd
 from seawall.core.types import Offset, TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import OffsetBounds, StreamPiece, StreamRead, consumer_owner
@@ -40,14 +40,6 @@ R = TypeVar("R")
 
 #: Bytes that are read from files on the event loop; what is larger, and may come from a disk, is read on a thread.
 _INLINE_SIZE: Final = 256 * KIB
-
-
-class PastEnd(Enum):
-    """What a fetch behind the end is told: an error, a frame that some published clients wait for, or nothing."""
-
-    ERROR = "error"
-    CATCHING_UP = "catching_up"
-    EMPTY = "empty"
 
 
 class Lwp1Reading:

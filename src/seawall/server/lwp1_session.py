@@ -25,6 +25,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from seawall import limits
+from seawall.config import PastEnd
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
@@ -33,7 +34,7 @@ from seawall.server.access import Access, Admission
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
-from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic

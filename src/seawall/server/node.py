@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from seawall import limits
-from seawall.config import Config
+from seawall.config import Config, PastEnd
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.io.sockets import format_address
@@ -26,7 +26,6 @@ from seawall.server.access import Access
 from seawall.server.context import ServerContext, ServerSettings
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener, MakeSession
-from seawall.server.lwp1_reading import PastEnd
 from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.lwp2_session import Lwp2Session
 from seawall.server.session import ConnectionLimits
