@@ -336,6 +336,8 @@ LWP_PORT = 1992
 
 #: How long a node may take to end in order: less than what supervisors wait before they kill.
 NODE_DRAIN_S = 25.0
+#: What closing may take beyond that where somebody was cut off, so that what was taken is written.
+CUT_OFF_S = 2.0
 
 #: Addresses one node listens on: those of a machine's networks.
 LISTEN_ADDRESSES_MAX = 16

@@ -202,12 +202,12 @@ def test_a_bad_file_of_tokens_is_refused(tmp_path, text, problem):
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=problem):
-        _access(path)
+        _access(str(path), 0)
 
 
 def test_tokens_are_read_by_lines(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("one\n\n# no token\ntwo write_only\n")
-    access = _access(path)
+    access = _access(str(path), 0)
     assert [access.right_of(token) for token in ("one", "two", "three")] == [Right.ALL, Right.WRITE_ONLY, None]
-    assert _access(None).is_open
+    assert _access("", 0).is_open

@@ -20,7 +20,6 @@ This module must not know frames, connections or the order of answers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -30,6 +29,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import OffsetBounds, StreamPiece, StreamRead, consumer_owner
 from seawall.engine.store import Store
 from seawall.limits import KIB
+from seawall.server.access import Admission
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import U64_MAX, V1_OFFSET_END, ErrorCode
@@ -46,12 +46,18 @@ class Lwp1Reading:
     """The reading side of one connection."""
 
     def __init__(
-        self, log: ServedLog, commands: TopicCommands, past_end: PastEnd, count: Callable[[str], None]
+        self,
+        log: ServedLog,
+        commands: TopicCommands,
+        past_end: PastEnd,
+        count: Callable[[str], None],
+        admission: Admission,
     ) -> None:
         self._log = log
         self._commands = commands
         self._past_end = past_end
         self._count = count
+        self._admission = admission
         #: Where the end of a topic was when somebody asked to read from the end, until data has come from there.
         self._ends: dict[TopicId, Offset] = {}
 
@@ -82,7 +88,12 @@ class Lwp1Reading:
             return self._behind_the_end(start, bounds.end)
         if start < bounds.floor:
             self._count("fetch_below_floor")
-        piece = await self._read(topic, start, request.max_bytes)
+        if not self._admission.may_read_now():
+            # Published clients take an answer that comes late for that to their next request.
+            self._count("read_rate")
+            return _nothing(start)
+        piece = await self._read(topic, start, self._admission.portion_of(request.max_bytes))
+        self._admission.has_read(len(piece.data))
         if is_end_asked and piece.data:
             del self._ends[request.topic_id]
         return FetchReply(piece.next_offset, piece.unit_count, piece.data)
@@ -136,7 +147,7 @@ class Lwp1Reading:
                 if read.read_size <= _INLINE_SIZE:
                     is_full = read.carry_out()
                 else:
-                    is_full = await asyncio.to_thread(read.carry_out)
+                    is_full = await self._log.aside(read.carry_out)
                 if is_full:
                     break
         finally:

@@ -131,7 +131,7 @@ class Lwp1Session:
         self._line = line
         self._loop = service.loop
         self._admission = Admission(service.access)
-        self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count)
+        self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count, self._admission)
         #: Answers that are not written, in the order of their requests.
         self._answers: deque[Run | bytes] = deque()
         self._unacked_frames = 0

@@ -17,6 +17,7 @@ from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
 from seawall.errors import ProtocolError
+from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
 from seawall.server.position_portions import next_position_portion, start_position
@@ -60,9 +61,10 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
 class Fetching:
     """The requests of one connection."""
 
-    def __init__(self, log: ServedLog, connection: Connection) -> None:
+    def __init__(self, log: ServedLog, connection: Connection, admission: Admission) -> None:
         self._log = log
         self._connection = connection
+        self._admission = admission
         self._is_hurried = False
 
     def hurry(self) -> None:
@@ -80,6 +82,7 @@ class Fetching:
         else:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
+            await self._admission.may_read(lambda: self._is_hurried)
             news = self._log.news
             found = await self._next(request, start)
             left = deadline - loop.time()
@@ -87,13 +90,14 @@ class Fetching:
                 self._connection.write(encode_control(found, request_id=request_id))
                 return
             if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
+                self._admission.has_read(found.size)
                 found.send(self._connection, Command.FETCH_DATA, request_id)
                 return
             found.release()
             await self._log.wait_for_news(left, news)
 
     async def _next(self, request: Fetch, start: int) -> Portion | Gap:
-        bounds = (request.max_bytes, request.max_records)
+        bounds = (self._admission.portion_of(request.max_bytes), request.max_records)
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, Position(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags

@@ -18,6 +18,7 @@ from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError
+from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.lwp2_fetch import start_seq
 from seawall.server.portions import Portion, next_portion, topic_of
@@ -57,9 +58,10 @@ class Subscription:
 class Subscriptions:
     """All subscriptions of one connection, by their ids."""
 
-    def __init__(self, log: ServedLog, connection: Connection, begin: Begin) -> None:
+    def __init__(self, log: ServedLog, connection: Connection, begin: Begin, admission: Admission) -> None:
         self._log = log
         self._connection = connection
+        self._admission = admission
         self._begin_task = begin
         self._live: dict[int, Subscription] = {}
 
@@ -161,14 +163,15 @@ class Subscriptions:
         """Wait until there is credit and room; false if the subscription is over."""
         while not subscription.is_over:
             if subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE:
-                return True
+                await self._admission.may_read(lambda: subscription.is_over)
+                return not subscription.is_over
             subscription.changed.clear()
             await subscription.changed.wait()
         return False
 
     async def _next(self, subscription: Subscription) -> Portion | Gap:
         request = subscription.request
-        size_max = min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+        size_max = self._admission.portion_of(min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX))
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, subscription.next_position, size_max=size_max, records_max=0, flags=request.flags
@@ -187,6 +190,7 @@ class Subscriptions:
     def _send(self, subscription: Subscription, found: Portion, request_id: int) -> None:
         subscription.bytes_sent += found.payload_length
         subscription.records_sent += found.record_count
+        self._admission.has_read(found.size)
         found.send(self._connection, Command.DATA, request_id)
 
     def _advance(self, subscription: Subscription, found: Portion) -> None:

@@ -13,7 +13,6 @@ This module must not know credit, or who waits for what.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -138,7 +137,7 @@ async def next_portion(
     if sum(run.size for run in made.runs) <= _READ_HERE_MAX:
         items = made.carry_out()
     else:
-        items = await asyncio.to_thread(made.carry_out)
+        items = await log.aside(made.carry_out)
     return _filled(portion, made, items, from_seq, flags)
 
 
