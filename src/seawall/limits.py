@@ -397,6 +397,9 @@ SEND_FILE_SIZE_MIN = 32 * KIB
 #: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
 PUSH_UNSENT_SIZE = 1 * MIB
 
+#: Portions that are read at once for the requests of one connection: the disk is busy, and memory is not.
+FETCHES_AT_ONCE = 4
+
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024

@@ -15,7 +15,8 @@ from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.server.connection import Connection, ReceiveRoom
+from seawall.server.connection import Connection
+from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 

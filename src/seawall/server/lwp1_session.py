@@ -68,8 +68,8 @@ class Line(Protocol):
     """The connection as a session uses it."""
 
     @property
-    def unsent_size(self) -> int:
-        """Bytes that were written and are not sent."""
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that nothing more may be taken."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -196,7 +196,7 @@ class Lwp1Session:
             self._command is None
             and self._unacked_frames < limits.V1_UNACKED_FRAMES_MAX
             and self._unacked_size < limits.V1_UNACKED_SIZE_MAX
-            and self._line.unsent_size < limits.OUTBOX_SIZE
+            and not self._line.is_full
         )
 
     def _take(self, buffer: Bytes, rows: Rows, first: int) -> int:

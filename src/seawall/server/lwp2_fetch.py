@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_log import ServedLog
@@ -66,6 +67,9 @@ class Fetching:
         self._connection = connection
         self._admission = admission
         self._is_hurried = False
+        #: Portions that are read at the same time, and whether all that was answered is sent.
+        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
+        self._sent = asyncio.Event()
 
     def hurry(self) -> None:
         """Let nothing wait any more: the connection ends."""
@@ -82,19 +86,31 @@ class Fetching:
         else:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
-            await self._admission.may_read(lambda: self._is_hurried)
-            news = self._log.news
-            found = await self._next(request, start)
-            left = deadline - loop.time()
-            if isinstance(found, Gap):
-                self._connection.write(encode_control(found, request_id=request_id))
-                return
-            if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
-                self._admission.has_read(found.size)
-                found.send(self._connection, Command.FETCH_DATA, request_id)
-                return
-            found.release()
+            async with self._turns:
+                await self._room()
+                news = self._log.news
+                found = await self._next(request, start)
+                left = deadline - loop.time()
+                if isinstance(found, Gap):
+                    self._connection.write(encode_control(found, request_id=request_id))
+                    return
+                if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
+                    self._admission.has_read(found.size)
+                    found.send(self._connection, Command.FETCH_DATA, request_id)
+                    return
+                found.release()
             await self._log.wait_for_news(left, news)
+
+    def has_room(self) -> None:
+        """All that was written is sent."""
+        self._sent.set()
+
+    async def _room(self) -> None:
+        """Wait until another portion may be sent: what waits to be sent is bounded, however many requests there are."""
+        await self._admission.may_read(lambda: self._is_hurried)
+        while self._connection.is_full:
+            self._sent.clear()
+            await self._sent.wait()
 
     async def _next(self, request: Fetch, start: int) -> Portion | Gap:
         bounds = (self._admission.portion_of(request.max_bytes), request.max_records)

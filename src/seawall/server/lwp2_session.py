@@ -319,6 +319,7 @@ class Lwp2Session:
     def has_room(self) -> None:
         """All that was written is sent."""
         self._subscriptions.has_room()
+        self._fetching.has_room()
 
     def lost(self) -> None:
         """The connection is gone."""
