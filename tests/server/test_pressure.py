@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 
 import pytest
 from lwp2_peer import SMALL, Data, Peer

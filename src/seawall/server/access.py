@@ -126,23 +126,19 @@ class Admission:
 
     # --- how fast it may read ----------------------------------------------------------------------------------------
 
-    async def may_read(self, is_over: Callable[[], bool]) -> None:
-        """Wait until another portion may be sent, or until nobody wants it any more."""
+    async def portion(self, size: int, is_over: Callable[[], bool]) -> int:
+        """Bytes that may be sent to who asks for so many, at least 1; waits until that can be or nobody wants it."""
+        size = max(1, size)
+        return size if self._rate is None else await self._rate.wait(size, is_over) or 1
+
+    def portion_now(self, size: int) -> int:
+        """The same at once; 0 if it would have to wait."""
+        return size if self._rate is None else self._rate.take(size)
+
+    def has_sent(self, portion: int, size: int) -> None:
+        """Of such a portion so much is sent."""
         if self._rate is not None:
-            await self._rate.wait(is_over)
-
-    def may_read_now(self) -> bool:
-        """Whether another portion may be sent at once."""
-        return self._rate is None or self._rate.is_free()
-
-    def portion_of(self, size: int) -> int:
-        """Bytes to send at the most to who asks for so many."""
-        return size if self._rate is None else min(size, self._rate.portion_size)
-
-    def has_read(self, size: int) -> None:
-        """So much is sent."""
-        if self._rate is not None:
-            self._rate.spend(size)
+            self._rate.settle(portion, size)
 
     def _unknown(self) -> ProtocolError:
         return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token first")

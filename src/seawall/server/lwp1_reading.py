@@ -88,12 +88,13 @@ class Lwp1Reading:
             return self._behind_the_end(start, bounds.end)
         if start < bounds.floor:
             self._count("fetch_below_floor")
-        if not self._admission.may_read_now():
+        size_max = self._admission.portion_now(request.max_bytes)
+        if not size_max:
             # Published clients take an answer that comes late for that to their next request.
             self._count("read_rate")
             return _nothing(start)
-        piece = await self._read(topic, start, self._admission.portion_of(request.max_bytes))
-        self._admission.has_read(len(piece.data))
+        piece = await self._read(topic, start, size_max)
+        self._admission.has_sent(size_max, len(piece.data))
         if is_end_asked and piece.data:
             del self._ends[request.topic_id]
         return FetchReply(piece.next_offset, piece.unit_count, piece.data)

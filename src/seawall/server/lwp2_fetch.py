@@ -87,15 +87,15 @@ class Fetching:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
             async with self._turns:
-                await self._room()
+                size_max = await self._room(request.max_bytes)
                 news = self._log.news
-                found = await self._next(request, start)
+                found = await self._next(request, start, size_max)
                 left = deadline - loop.time()
+                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                 if isinstance(found, Gap):
                     self._connection.write(encode_control(found, request_id=request_id))
                     return
                 if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
-                    self._admission.has_read(found.size)
                     found.send(self._connection, Command.FETCH_DATA, request_id)
                     return
                 found.release()
@@ -105,15 +105,15 @@ class Fetching:
         """All that was written is sent."""
         self._sent.set()
 
-    async def _room(self) -> None:
-        """Wait until another portion may be sent: what waits to be sent is bounded, however many requests there are."""
-        await self._admission.may_read(lambda: self._is_hurried)
+    async def _room(self, size: int) -> int:
+        """Wait until another portion may be sent, of so many bytes: what waits is bounded, whatever is asked for."""
         while self._connection.is_full:
             self._sent.clear()
             await self._sent.wait()
+        return await self._admission.portion(size, lambda: self._is_hurried)
 
-    async def _next(self, request: Fetch, start: int) -> Portion | Gap:
-        bounds = (self._admission.portion_of(request.max_bytes), request.max_records)
+    async def _next(self, request: Fetch, start: int, size_max: int) -> Portion | Gap:
+        bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, Position(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags

@@ -121,9 +121,10 @@ class Subscriptions:
         try:
             await self._begin(subscription, request_id)
             is_behind = True
-            while await self._may_send(subscription):
+            while size_max := await self._may_send(subscription):
                 news = self._log.news
-                found = await self._next(subscription)
+                found = await self._next(subscription, size_max)
+                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                 if subscription.is_over:
                     if isinstance(found, Portion):
                         found.release()
@@ -159,19 +160,18 @@ class Subscriptions:
             begun = Subscribed(request.topic_id, seq, topic.next_seq, topic.floor, topic.epoch)
         self._connection.write(encode_control(begun, request_id=request_id))
 
-    async def _may_send(self, subscription: Subscription) -> bool:
-        """Wait until there is credit and room; false if the subscription is over."""
+    async def _may_send(self, subscription: Subscription) -> int:
+        """Wait until there is credit and room; bytes that may be sent, 0 if the subscription is over."""
+        size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         while not subscription.is_over:
             if subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE:
-                await self._admission.may_read(lambda: subscription.is_over)
-                return not subscription.is_over
+                return await self._admission.portion(size_max, lambda: subscription.is_over)
             subscription.changed.clear()
             await subscription.changed.wait()
-        return False
+        return 0
 
-    async def _next(self, subscription: Subscription) -> Portion | Gap:
+    async def _next(self, subscription: Subscription, size_max: int) -> Portion | Gap:
         request = subscription.request
-        size_max = self._admission.portion_of(min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX))
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, subscription.next_position, size_max=size_max, records_max=0, flags=request.flags
@@ -190,7 +190,6 @@ class Subscriptions:
     def _send(self, subscription: Subscription, found: Portion, request_id: int) -> None:
         subscription.bytes_sent += found.payload_length
         subscription.records_sent += found.record_count
-        self._admission.has_read(found.size)
         found.send(self._connection, Command.DATA, request_id)
 
     def _advance(self, subscription: Subscription, found: Portion) -> None:

@@ -1,7 +1,8 @@
-"""How fast a reader may be: what it was sent is paid for, and who owes waits.
+"""How fast a reader may be: what it was sent is paid for with time, and who owes waits.
 
-A reader may always have one portion on credit. So a portion need not be known before it is read, a batch larger than a
-second's worth is sent whole, and over any time t at most two seconds' worth, one batch and rate × t go out.
+A portion is charged before it is read, as what it may have at the most, and again when it is known what it has. A
+reader may always have one on credit, so a batch larger than a second's worth is sent whole; and over any time t at most
+one second's worth, one portion and rate × t go out.
 
 A rate may be shared: all readers with one token owe together. Version 1 must not be made to wait, so it is told that
 there is nothing yet.
@@ -15,7 +16,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from seawall.core.token_bucket import TokenBucket
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
 
@@ -27,30 +27,31 @@ _LOOK_S: Final = 0.25
 class ReadRate:
     """Bytes a second for one reader, or for several together."""
 
-    __slots__ = ("_bucket", "_clock", "_owed")
+    __slots__ = ("_clock", "_paid_ns", "_rate")
 
     def __init__(self, bytes_per_second: int, clock: Clock | None = None) -> None:
         self._clock = clock or OsClock()
-        self._bucket = TokenBucket(bytes_per_second, bytes_per_second, self._clock.monotonic_ns())
-        self._owed = 0
+        self._rate = bytes_per_second
+        #: When all that was sent is paid for; nobody can save up more than a second.
+        self._paid_ns = self._clock.monotonic_ns() - _NS_PER_S
 
-    @property
-    def portion_size(self) -> int:
-        """Bytes that a portion has at the most, if it is not one batch: a second's worth."""
-        return self._bucket.burst
+    def take(self, size: int) -> int:
+        """Bytes that a portion may have now, of those that are asked for: a second's worth; 0 if one has to wait."""
+        now_ns = self._clock.monotonic_ns()
+        if self._paid_ns > now_ns:
+            return 0
+        self._paid_ns = max(self._paid_ns, now_ns - _NS_PER_S)
+        taken = min(size, self._rate)
+        self.settle(0, taken)
+        return taken
 
-    def is_free(self) -> bool:
-        """Whether a portion may be sent now."""
-        self._owed -= self._bucket.take_up_to(self._owed, self._clock.monotonic_ns())
-        return not self._owed
+    def settle(self, taken: int, used: int) -> None:
+        """A portion for which so much was taken has so much."""
+        self._paid_ns += (used - taken) * _NS_PER_S // self._rate
 
-    def spend(self, size: int) -> None:
-        """So much was sent."""
-        self._owed += size
-
-    async def wait(self, is_over: Callable[[], bool]) -> None:
-        """Wait until a portion may be sent, or until nobody wants it any more."""
-        while not self.is_free() and not is_over():
-            owed = min(self._owed, self._bucket.burst)
-            wait_ns = self._bucket.wait_ns(owed, self._clock.monotonic_ns())
-            await asyncio.sleep(min(wait_ns / _NS_PER_S, _LOOK_S))
+    async def wait(self, size: int, is_over: Callable[[], bool]) -> int:
+        """`take` once that can be, or as soon as nobody wants it any more."""
+        while not (taken := self.take(size)) and not is_over():
+            left_ns = self._paid_ns - self._clock.monotonic_ns()
+            await asyncio.sleep(min(left_ns / _NS_PER_S, _LOOK_S))
+        return taken
