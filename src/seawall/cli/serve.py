@@ -227,7 +227,7 @@ And from Python:
 
   import seawall
   with seawall.connect("{url}") as log:
-      log.publish("numbers", [b"1001", b"1002"]).result()
+      print(log.publish("numbers", [b"1001", b"1002"]).seqs)
 """
 
 
