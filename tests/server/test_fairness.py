@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 
 import pytest
 from lwp2_peer import Data, world
@@ -11,7 +12,7 @@ from v1_server import serving
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, MIB
-from seawall.server import read_rate
+from seawall.server import cold_files, read_rate
 from seawall.server.access import Access, Right
 from seawall.server.read_rate import ReadRate
 from seawall.testing.clock import SimClock
@@ -94,6 +95,52 @@ def test_a_reader_of_everything_for_ever_delays_nobody(on_loop, tmp_path):
             await reading
             for each in (huge, writer, reader):
                 each.close()
+
+    on_loop(work())
+
+
+def test_files_that_are_not_in_memory_are_read_by_others_than_the_loop(on_loop, tmp_path, monkeypatch):
+    async def work():
+        names = []
+
+        def bring(*_stretch):
+            names.append(threading.current_thread().name)
+
+        monkeypatch.setattr(cold_files, "is_near", lambda *_: False)
+        monkeypatch.setattr(cold_files, "bring_near", bring)
+        async with world(tmp_path) as made:
+            await fill(made, 3)
+            peer = await made.peer(1)
+            peer.ask(fetch(flags=ReadFlags.STORED_CODEC))
+            assert len((await peer.answer(Data)).batches) == 3
+            assert names
+            assert all(name.startswith("seawall-reader") for name in names)
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_file_stays_pinned_while_it_is_read_for_somebody_who_is_gone(on_loop, tmp_path, monkeypatch):
+    """INV-COLD-PINNED."""
+
+    async def work():
+        is_reading, may_end, released = threading.Event(), threading.Event(), asyncio.Event()
+
+        def bring(*_stretch):
+            is_reading.set()
+            may_end.wait()
+
+        monkeypatch.setattr(cold_files, "is_near", lambda *_: False)
+        monkeypatch.setattr(cold_files, "bring_near", bring)
+        async with world(tmp_path) as made:
+            warming = asyncio.ensure_future(cold_files.warm_up(made.log, [(0, 0, 1)], released.set))
+            await asyncio.to_thread(is_reading.wait)
+            warming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await warming
+            assert not released.is_set()
+            may_end.set()
+            await released.wait()
 
     on_loop(work())
 
