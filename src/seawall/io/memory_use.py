@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +22,10 @@ __all__ = ["MemoryUse", "give_back_memory"]
 
 _KIB: Final = 1024
 #: What a group of each version cannot give back: keys of its `memory.stat`.
-_KEPT_2: Final = frozenset({"anon", "shmem", "slab_unreclaimable", "sock", "kernel_stack", "pagetables"})
-_KEPT_1: Final = frozenset({"total_rss", "total_shmem"})
-_OWN: Final = frozenset({"RssAnon:", "RssShmem:"})
+_KEPT_2: Final = (b"anon ", b"shmem ", b"slab_unreclaimable ", b"sock ", b"kernel_stack ", b"pagetables ")
+_KEPT_1: Final = (b"total_rss ", b"total_shmem ")
+_OWN: Final = (b"RssAnon:", b"RssShmem:")
+_CONTENT_SIZE_MAX: Final = 64 * _KIB
 
 
 class MemoryUse:
@@ -31,9 +33,10 @@ class MemoryUse:
 
     def __init__(self, configured: int = 0, *, proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> None:
         """`configured` is a limit that somebody has set; 0 if nobody has."""
-        self._status = Path(proc, "self", "status")
-        self._group: Path | None = None
-        self._kept: frozenset[str] = frozenset()
+        self._status = f"{proc}/self/status"
+        #: Where the group tells what it takes, if the limit is its own.
+        self._figures: str | None = None
+        self._kept: tuple[bytes, ...] = ()
         #: Bytes that may be taken, and who says so.
         self.limit = configured
         self.source = "the configuration"
@@ -44,8 +47,8 @@ class MemoryUse:
 
     def taken(self) -> int:
         """Bytes that are taken now."""
-        own = sum(_numbers(self._status, _OWN)) * _KIB
-        return own if self._group is None else max(own, sum(_numbers(self._group / "memory.stat", self._kept)))
+        own = _numbers(self._status, _OWN) * _KIB
+        return own if self._figures is None else max(own, _numbers(self._figures, self._kept))
 
     def _look_at_groups(self, listing: Path, groups: Path) -> None:
         for line in _lines(listing):
@@ -55,14 +58,14 @@ class MemoryUse:
             elif "memory" in controllers.split(","):
                 self._look_at(groups / "memory", path, "memory.limit_in_bytes", _KEPT_1)
 
-    def _look_at(self, root: Path, path: str, name: str, kept: frozenset[str]) -> None:
+    def _look_at(self, root: Path, path: str, name: str, kept: tuple[bytes, ...]) -> None:
         """Look at a group and those above it; in a container that shows its own group as the root, at that."""
         group = root / path.lstrip("/")
         for each in (group, *group.parents):
             text = "".join(_lines(each / name)).strip()
             if text.isdigit() and int(text) < self.limit:
                 self.limit, self.source = int(text), f"the control group {each}"
-                self._group, self._kept = each, kept
+                self._figures, self._kept = f"{each}/memory.stat", kept
             if each == root:
                 return
 
@@ -75,13 +78,28 @@ def give_back_memory() -> bool:
 
 def _lines(path: Path) -> list[str]:
     """The lines of a file of the system; none where it is not there."""
+    return _content(str(path)).decode(errors="replace").splitlines()
+
+
+def _numbers(path: str, names: Iterable[bytes]) -> int:
+    """The sum of the numbers behind some names, each at the beginning of a line."""
+    content = b"\n" + _content(path) + b"\n"
+    total = 0
+    for name in names:
+        at = content.find(b"\n" + name)
+        if at >= 0:
+            at += 1 + len(name)
+            total += int(content[at : content.find(b"\n", at)].split()[0])
+    return total
+
+
+def _content(path: str) -> bytes:
+    """What a file of the system says, by as few calls as there can be: it is asked for on an event loop."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").splitlines()
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return []
-
-
-def _numbers(path: Path, names: frozenset[str]) -> list[int]:
-    """The numbers behind some names, a line each."""
-    rows = (line.split() for line in _lines(path))
-    return [int(words[1]) for words in rows if len(words) > 1 and words[0] in names]
+        return b""
+    try:
+        return os.read(file, _CONTENT_SIZE_MAX)
+    finally:
+        os.close(file)

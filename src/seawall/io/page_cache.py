@@ -1,7 +1,8 @@
 """Whether bytes of a file are in memory, and how to bring them there.
 
-Whoever must not wait for a disk looks first: a read that may not wait fails where it would have to. A few places of a
-stretch are looked at, because the system brings pages in long runs. Where it cannot tell, everything counts as near.
+Whoever must not wait for a disk looks first: a read that may not wait fails where it would have to. The last byte of
+every MiB of a stretch is looked at, because the system brings pages in long runs. Where it cannot tell, everything
+counts as near.
 """
 
 from __future__ import annotations
@@ -9,12 +10,10 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from seawall.limits import KIB, MIB
+from seawall.limits import MIB
 
 __all__ = ["bring_near", "is_near"]
 
-#: Places that are looked at lie so far apart; the system reads ahead by about as much.
-_LOOK_SIZE: Final = 512 * KIB
 _PIECE_SIZE: Final = 1 * MIB
 _MAY_NOT_WAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
@@ -25,8 +24,8 @@ def is_near(file: int, at: int, size: int) -> bool:
         return True
     byte = bytearray(1)
     try:
-        for place in (*range(at, at + size, _LOOK_SIZE), at + size - 1):
-            os.preadv(file, [byte], place, _MAY_NOT_WAIT)
+        for end in (*range(at + _PIECE_SIZE, at + size, _PIECE_SIZE), at + size):
+            os.preadv(file, [byte], end - 1, _MAY_NOT_WAIT)
     except BlockingIOError:
         return False
     except OSError:
