@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall import config, limits
-from seawall.config import Config, DiskBackend, DiskConfig, Toggle, load
+from seawall.config import Config, DiskBackend, DiskConfig, Toggle, load, rules
 from seawall.errors import CallerError, ConfigError
 
 KEYS = [
@@ -27,12 +27,23 @@ KEYS = [
     "fabric.checkpoint_size",
     "fabric.blog_size",
     "topology.pin",
+    "server.listen",
+    "server.connections",
+    "server.token_file",
+    "server.memory_limit",
+    "server.read_rate",
+    "server.outbox_size",
+    "server.stall",
+    "server.drain",
+    "server.v1_past_end",
     "bench.directory",
     "bench.seconds",
     "bench.rounds",
 ]
 
 paths = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
+hosts = st.sampled_from(["127.0.0.1", "[::1]", "log.example", "0.0.0.0"])
+addresses = st.builds("{}:{}".format, hosts, st.integers(0, 65_535))
 valid = {
     "kernels.cache_dir": paths,
     "disk.backend": st.sampled_from(["auto", "resident", "uring"]),
@@ -48,6 +59,15 @@ valid = {
     "fabric.checkpoint_size": st.integers(*limits.FABRIC_CHECKPOINT_RANGE),
     "fabric.blog_size": st.integers(*limits.FABRIC_BLOG_RANGE),
     "topology.pin": st.booleans(),
+    "server.listen": st.lists(addresses, min_size=1, max_size=16).map(",".join),
+    "server.connections": st.integers(1, 1_000_000),
+    "server.token_file": paths,
+    "server.memory_limit": st.just(0) | st.integers(64 << 20, limits.TIB),
+    "server.read_rate": st.just(0) | st.integers(limits.READ_RATE_MIN, limits.TIB),
+    "server.outbox_size": st.integers(1 << 20, 1 << 30),
+    "server.stall": st.floats(1, 3600),
+    "server.drain": st.floats(0, 3600),
+    "server.v1_past_end": st.sampled_from(["error", "catching_up", "empty"]),
     "bench.directory": paths.filter(bool),
     "bench.seconds": st.floats(0.01, 3600),
     "bench.rounds": st.integers(5, 1000),
@@ -95,7 +115,8 @@ def test_the_defaults() -> None:
         *("", "auto", 256, "auto"),
         *(64 << 20, 1 << 30, 1 << 20),
         *("", 1, 1 << 16, 1 << 12, 16 << 20, 32 << 20),
-        *(False, ".", 2.0, 5),
+        *(False, "127.0.0.1:1992", 10_000, "", 0, 0, 8 << 20, 60.0, 25.0, "error"),
+        *(".", 2.0, 5),
     ]
 
 
@@ -165,54 +186,54 @@ def test_a_configuration_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("rule", "raw", "value"),
     [
-        (config.switch(), True, True),
-        (config.switch(), " ON ", True),
-        (config.switch(), "false", False),
-        (config.switch(), 1, None),
-        (config.switch(), "maybe", None),
-        (config.integer(0, 10), "10", 10),
-        (config.integer(0, 10), 11, None),
-        (config.integer(0, 10), "-1", None),
-        (config.integer(-5, 10), "-1", -1),
-        (config.integer(0, 10), 5.0, None),
-        (config.integer(0, 10), "5.0", None),
-        (config.integer(0, 10), True, None),
-        (config.integer(0, 10), "", None),
-        (config.integer(0, 10), "٣", None),
-        (config.integer(0, 10), [1], None),
-        (config.integer(0, 10), "9" * 5000, None),
-        (config.integer(0, 10**6), "1_000", 1000),
-        (config.integer(0, 16, power_of_two=True), 8, 8),
-        (config.integer(0, 16, power_of_two=True), 12, None),
-        (config.size(0, limits.GIB), "64MiB", 64 * limits.MIB),
-        (config.size(0, limits.GIB), " 4 KiB ", 4096),
-        (config.size(0, limits.GIB), "17B", 17),
-        (config.size(0, limits.GIB), 65536, 65536),
-        (config.size(0, limits.GIB), "1GiB", limits.GIB),
-        (config.size(0, limits.GIB), "2GiB", None),
-        (config.size(0, limits.GIB), "64MB", None),
-        (config.size(0, limits.GIB), 1.5, None),
-        (config.duration(0, 7200), "250ms", 0.25),
-        (config.duration(0, 7200), "0.5", 0.5),
-        (config.duration(0, 7200), "100us", 1e-4),
-        (config.duration(0, 7200), "1.5m", 90.0),
-        (config.duration(0, 7200), "2h", 7200.0),
-        (config.duration(0, 7200), "3h", None),
-        (config.duration(0, 7200), 2, 2.0),
-        (config.duration(0, 7200), "-1s", None),
-        (config.duration(0, 7200), "1e3", None),
-        (config.duration(0, 7200), float("nan"), None),
-        (config.duration(0, 7200), float("inf"), None),
-        (config.duration(0, 7200), 10**400, None),
-        (config.duration(0, 7200), "2 days", None),
-        (config.path_text(), "data/one", "data/one"),
-        (config.path_text(), "", None),
-        (config.path_text(), "a\0b", None),
-        (config.path_text(), 7, None),
-        (config.path_text(may_be_empty=True), "", ""),
-        (config.choice(Toggle), "on", Toggle.ON),
-        (config.choice(Toggle), "ON", None),
-        (config.choice(Toggle), True, None),
+        (rules.switch(), True, True),
+        (rules.switch(), " ON ", True),
+        (rules.switch(), "false", False),
+        (rules.switch(), 1, None),
+        (rules.switch(), "maybe", None),
+        (rules.integer(0, 10), "10", 10),
+        (rules.integer(0, 10), 11, None),
+        (rules.integer(0, 10), "-1", None),
+        (rules.integer(-5, 10), "-1", -1),
+        (rules.integer(0, 10), 5.0, None),
+        (rules.integer(0, 10), "5.0", None),
+        (rules.integer(0, 10), True, None),
+        (rules.integer(0, 10), "", None),
+        (rules.integer(0, 10), "٣", None),
+        (rules.integer(0, 10), [1], None),
+        (rules.integer(0, 10), "9" * 5000, None),
+        (rules.integer(0, 10**6), "1_000", 1000),
+        (rules.integer(0, 16, power_of_two=True), 8, 8),
+        (rules.integer(0, 16, power_of_two=True), 12, None),
+        (rules.size(0, limits.GIB), "64MiB", 64 * limits.MIB),
+        (rules.size(0, limits.GIB), " 4 KiB ", 4096),
+        (rules.size(0, limits.GIB), "17B", 17),
+        (rules.size(0, limits.GIB), 65536, 65536),
+        (rules.size(0, limits.GIB), "1GiB", limits.GIB),
+        (rules.size(0, limits.GIB), "2GiB", None),
+        (rules.size(0, limits.GIB), "64MB", None),
+        (rules.size(0, limits.GIB), 1.5, None),
+        (rules.duration(0, 7200), "250ms", 0.25),
+        (rules.duration(0, 7200), "0.5", 0.5),
+        (rules.duration(0, 7200), "100us", 1e-4),
+        (rules.duration(0, 7200), "1.5m", 90.0),
+        (rules.duration(0, 7200), "2h", 7200.0),
+        (rules.duration(0, 7200), "3h", None),
+        (rules.duration(0, 7200), 2, 2.0),
+        (rules.duration(0, 7200), "-1s", None),
+        (rules.duration(0, 7200), "1e3", None),
+        (rules.duration(0, 7200), float("nan"), None),
+        (rules.duration(0, 7200), float("inf"), None),
+        (rules.duration(0, 7200), 10**400, None),
+        (rules.duration(0, 7200), "2 days", None),
+        (rules.path_text(), "data/one", "data/one"),
+        (rules.path_text(), "", None),
+        (rules.path_text(), "a\0b", None),
+        (rules.path_text(), 7, None),
+        (rules.path_text(may_be_empty=True), "", ""),
+        (rules.choice(Toggle), "on", Toggle.ON),
+        (rules.choice(Toggle), "ON", None),
+        (rules.choice(Toggle), True, None),
     ],
 )
 def test_rules(rule: config.Rule, raw: object, value: object) -> None:
@@ -299,3 +320,29 @@ def test_a_section_made_by_hand_is_checked_and_read_by_the_same_rules() -> None:
     assert DiskConfig(backend="uring").backend is DiskBackend.URING
     with pytest.raises(ConfigError, match=r"DiskConfig\.ring_entries is 3: it must be a power of two"):
         DiskConfig(ring_entries=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (":0", "0.0.0.0:0"),
+        (" 127.0.0.1:1992 , [::1]:1992", "127.0.0.1:1992,[::1]:1992"),
+        ("localhost:65535", "localhost:65535"),
+    ],
+)
+def test_where_to_listen_is_read_as_one_or_several_addresses(given: str, read: str) -> None:
+    assert load(flags={"server.listen": given}).config.server.listen == read
+
+
+@pytest.mark.parametrize(
+    "given", ["", "1992", "host:", "::1:5", "host:65536", "a:1,,b:2", "a b:1", ["a:1"], "a:1" + ",a:1" * 16]
+)
+def test_what_is_no_address_is_refused(given: object) -> None:
+    refused("it must be host:port", flags={"server.listen": given})
+
+
+@pytest.mark.parametrize("given", ["1MiB", 1, -1, "none"])
+def test_a_limit_of_memory_is_none_or_enough(given: object) -> None:
+    refused("server.memory_limit is", flags={"server.memory_limit": given})
+    assert load(flags={"server.memory_limit": "0"}).config.server.memory_limit == 0
+    assert load(flags={"server.memory_limit": "2GiB"}).config.server.memory_limit == 2 << 30

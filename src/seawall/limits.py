@@ -336,6 +336,31 @@ LWP_PORT = 1992
 
 #: How long a node may take to end in order: less than what supervisors wait before they kill.
 NODE_DRAIN_S = 25.0
+#: What closing may take beyond that where somebody was cut off, so that what was taken is written.
+CUT_OFF_S = 2.0
+
+#: Addresses one node listens on: those of a machine's networks.
+LISTEN_ADDRESSES_MAX = 16
+
+#: The least that a reader may be held to: below it a large batch would take longer than anybody waits.
+READ_RATE_MIN = 64 * KIB
+
+#: Parts of the memory limit, in percent: from the first on memory is given back early, from the second on writes are
+#: held. Both end a little below, so that they do not change with every look.
+MEMORY_FLUSH_PERCENT = 80
+MEMORY_HOLD_PERCENT = 95
+MEMORY_CALM_BELOW_PERCENT = 5
+
+#: How often memory is looked at, and what publishers are told to wait for while writes are held.
+MEMORY_LOOK_S = 0.2
+PRESSURE_RETRY_MS = 1_000
+
+#: How long writes are held before one publisher after the other is let through, a receive at each look: what it has
+#: sent takes memory here until it is stored, so holding everybody for ever might free nothing.
+PRESSURE_PASS_S = 10.0
+
+#: Threads that read large portions for readers: a disk with nothing else to do serves a few at once.
+READER_THREADS = 4
 
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
@@ -371,6 +396,9 @@ SEND_FILE_SIZE_MIN = 32 * KIB
 
 #: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
 PUSH_UNSENT_SIZE = 1 * MIB
+
+#: Portions that are read at once for the requests of one connection: the disk is busy, and memory is not.
+FETCHES_AT_ONCE = 4
 
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256

@@ -18,6 +18,7 @@ from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB
 from seawall.server.access import Access
 from seawall.server.node import NodeSettings, start_node
+from seawall.server.pressure import Memory
 
 Result = TypeVar("Result")
 
@@ -27,9 +28,10 @@ SMALL = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB)
 class RealServer:
     """Serves a directory from `start` to `stop`, on the same port every time."""
 
-    def __init__(self, path: Path, access: Access | None = None) -> None:
+    def __init__(self, path: Path, access: Access | None = None, memory: Memory | None = None) -> None:
         self._path = path
         self._access = access
+        self._memory = memory
         self._thread: threading.Thread | None = None
         self.port = 0
 
@@ -54,7 +56,9 @@ class RealServer:
     async def _serve(self, started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        self._node = await start_node(self._path, NodeSettings(port=self.port), store=SMALL, access=self._access)
+        self._node = await start_node(
+            self._path, NodeSettings(port=self.port), store=SMALL, access=self._access, memory=self._memory
+        )
         self.port = int(self._node.address.rpartition(":")[2])
         started.set()
         await self._end.wait()
@@ -71,6 +75,11 @@ class RealServer:
     def run(self, work: Callable[[ServedLog], Coroutine[None, None, Result]]) -> Result:
         """Do something with the log of the server."""
         return asyncio.run_coroutine_threadsafe(work(self._node.log), self._loop).result(60)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What it has counted."""
+        return self._node.counts
 
     def stop(self) -> None:
         """End in order: who is connected is told, and answered."""

@@ -27,11 +27,13 @@ from v1_clients import (
 from v1_server import LoopFactory, Served
 from v1_server import served as served_on
 
+from seawall.config import PastEnd
 from seawall.core.types import Offset
 from seawall.engine.records import ReceivedBatch
 from seawall.errors import ProtocolError
 from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
-from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.server.access import Admission
+from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.wire.codes import ErrorCode
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe
@@ -446,7 +448,8 @@ def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
         topic = await client.create("events")
         await client.publish(topic, record(b"old"))
         state = server.log.topic_named("events")
-        reading = Lwp1Reading(server.log, server.service.commands, PastEnd.ERROR, server.service.count)
+        shared = (server.service.commands, PastEnd.ERROR, server.service.count)
+        reading = Lwp1Reading(server.log, *shared, Admission(server.service.access))
         await server.log.delete_topic("events")
         await server.log.create_topic("events")
         # Looked up before: what is asked now is about a topic that is gone.

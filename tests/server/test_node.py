@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,10 +20,11 @@ from seawall.core.types import TopicId
 from seawall.engine.open_log import open_log
 from seawall.errors import InvalidInputError
 from seawall.server.access import Right
-from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
+from seawall.wire.codes import AckStatus, ErrorCode, GapReason, ReadBy
 from seawall.wire.lwp1_requests import CreateTopic
 from seawall.wire.lwp2_reading import Fetch
 from seawall.wire.lwp2_session import Error, Goodbye
+from seawall.wire.received import Gap
 
 
 class Process:
@@ -88,13 +90,18 @@ def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
         assert (code, "in order" in said) == (0, True)
         assert not made.run_file.exists()
     with open_log(tmp_path / "data") as log:
-        assert [record.value for batch in log.read("events") for record in batch] == [b"one"]
+        # The next seq is the next: nothing had to be recovered.
+        assert log.publish("events", b"two").seqs == range(2, 3)
+        assert [record.value for batch in log.read("events") for record in batch] == [b"one", b"two"]
         assert not log.verify().findings
 
 
 @pytest.mark.parametrize("again", [True, False])
 def test_what_does_not_end_is_cut_off(tmp_path, again):
-    """A peer that takes no answers keeps a connection open until the deadline, or until it is told twice."""
+    """A peer that takes no answers keeps a connection open until the deadline, or until it is told twice.
+
+    INV-NODE-CUT-OFF: the directory is recovered by the next opening, and nothing that was acked is missing.
+    """
 
     async def work(made):
         peer = await made.connect()
@@ -115,10 +122,18 @@ def test_what_does_not_end_is_cut_off(tmp_path, again):
         code, said = await asyncio.to_thread(made.ended)
         assert code == 1, said
         assert ("at once" in said) == again
+        assert "recovers" in said
         peer.close()
 
     with node(tmp_path / "data", "--drain", "60" if again else "0.2") as made:
         asyncio.run(work(made))
+    with open_log(tmp_path / "data") as log:
+        # Whatever seqs may have been seen are not given again.
+        assert log.publish("events", b"after").seqs.start > 13
+        items = list(log.follow("events"))
+        assert [item.reason for item in items if isinstance(item, Gap)] == [GapReason.CRASH]
+        assert sum(len(item) for item in items if not isinstance(item, Gap)) == 13
+        assert not log.verify().findings
 
 
 def test_a_kill_loses_nothing_that_was_acked(tmp_path):
@@ -172,6 +187,65 @@ def test_a_node_for_trying_out_leaves_nothing_behind(tmp_path):
         assert not place.parent.exists()
 
 
+def test_nothing_is_left_of_one_that_was_cut_off_either(tmp_path):
+    async def work(made):
+        peer = await made.connect()
+        await peer.hello()
+        await create(peer)
+        await peer.publish(1, os.urandom(8 << 20))
+        for number in range(40):
+            peer.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 24, 0), request_id=number)
+        await peer.writer.drain()
+        made.tell(signal.SIGINT)
+        while "got SIGINT" not in (await asyncio.to_thread(made.process.stdout.readline)):
+            pass
+        made.tell(signal.SIGINT)
+        assert (await asyncio.to_thread(made.ended))[0] == 1
+        peer.close()
+
+    with node(tmp_path / "unused", "--dev") as made:
+        place = Path(made.first_line.split()[2])
+        asyncio.run(work(made))
+        assert not place.parent.exists()
+
+
+def test_what_a_node_for_trying_out_tells_to_try_works_as_it_stands(tmp_path):
+    command = tmp_path / "seawall"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m seawall "$@"\n')
+    command.chmod(0o755)
+    environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with node(tmp_path / "unused", "--dev") as made:
+        lines = []
+        while not lines or "log.publish" not in lines[-1]:
+            lines.append(made.process.stdout.readline())
+        publish, read, follow = [line.strip() for line in lines if " seawall " in line and "--url" in line]
+        code = textwrap.dedent("".join(lines[lines.index("  import seawall\n") :]))
+        done = subprocess.run(
+            ["sh", "-c", publish], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        done = subprocess.run(["sh", "-c", read], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout.split() == ["999", "1000"], done.stderr
+        following = subprocess.Popen(["sh", "-c", f"exec {follow}"], env=environ, stdout=subprocess.PIPE, text=True)
+        try:
+            # It begins with what comes from then on: something comes until it has begun.
+            seen = asyncio.run(_first_line(following, code))
+        finally:
+            following.terminate()
+            following.communicate()
+        assert seen in ("1001\n", "1002\n")
+        made.tell(signal.SIGTERM)
+        assert made.ended()[0] == 0
+
+
+async def _first_line(following, code):
+    line = asyncio.ensure_future(asyncio.to_thread(following.stdout.readline))
+    while not line.done():
+        await asyncio.to_thread(exec, code, {})
+        await asyncio.wait((line,), timeout=0.2)
+    return line.result()
+
+
 def test_who_has_no_token_stays_outside(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("# who may\nsecret\nmachine write_only\n")
@@ -197,17 +271,22 @@ def test_a_directory_has_one_node(tmp_path):
         assert "one process at a time" in second.output
 
 
-@pytest.mark.parametrize(("text", "problem"), [("", "no token"), ("a b c\n", "line 1"), ("x\na nonsense\n", "line 2")])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("", "no token"), ("a b c\n", "line 1"), ("x\na nonsense\n", "line 2"), ("a read_rate=1\n", "line 1")],
+)
 def test_a_bad_file_of_tokens_is_refused(tmp_path, text, problem):
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=problem):
-        _access(path)
+        _access(str(path), 0)
 
 
 def test_tokens_are_read_by_lines(tmp_path):
     path = tmp_path / "tokens"
-    path.write_text("one\n\n# no token\ntwo write_only\n")
-    access = _access(path)
+    path.write_text("one\n\n# no token\ntwo write_only\nfast read_rate=10MiB\n")
+    access = _access(str(path), 0)
+    assert access.rate_of("fast") is not None
+    assert access.rate_of("one") is None
     assert [access.right_of(token) for token in ("one", "two", "three")] == [Right.ALL, Right.WRITE_ONLY, None]
-    assert _access(None).is_open
+    assert _access("", 0).is_open

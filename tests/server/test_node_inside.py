@@ -2,10 +2,13 @@
 
 import asyncio
 import errno
+import socket
+import struct
 
 import pytest
 from lwp2_peer import SMALL, Data, Peer
 
+from seawall import limits
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_rules import TopicRules
 from seawall.io.ring import Completion, DiskRing
@@ -13,8 +16,9 @@ from seawall.kernels.arriving import NO_TOPIC
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
 from seawall.wire.lwp1_requests import CreateTopic, ListTopics
+from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error, Goodbye
+from seawall.wire.lwp2_session import Error, Goodbye, Hello
 
 
 async def connect(node):
@@ -91,6 +95,62 @@ def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypat
         assert "EIO" in str(await node.failure)
         await peer.ended()
         monkeypatch.undo()
+        assert await node.drain(5)
+
+    on_loop(work())
+
+
+def test_a_log_that_cannot_be_closed_in_time_is_cut_off(on_loop, tmp_path, monkeypatch):
+    async def work():
+        node = await started(tmp_path)
+        real, may_close = node.log.close, asyncio.Event()
+
+        async def close():
+            await may_close.wait()
+            await real()
+
+        monkeypatch.setattr(node.log, "close", close)
+        monkeypatch.setattr(limits, "CUT_OFF_S", 0.01)
+        assert not await node.drain(0)
+        may_close.set()
+        await real()
+
+    on_loop(work())
+
+
+def test_a_peer_that_is_gone_does_not_stop_a_drain(on_loop, tmp_path):
+    async def work():
+        node = await started(tmp_path)
+        host, _, port = node.address.rpartition(":")
+        peers = [await connect(node) for _ in range(2)]
+        gone = socket.create_connection((host, int(port)))
+        gone.sendall(encode_control(Hello(), request_id=1))
+        await asyncio.to_thread(gone.recv, 1)
+        for number, peer in enumerate(peers):
+            await peer.hello(number + 1)
+        # A reset that the loop has not heard of when the drain begins.
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        assert await node.drain(5)
+        for peer in peers:
+            await peer.answer(Goodbye)
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_node_listens_at_several_addresses(on_loop, tmp_path):
+    async def work():
+        node = await started(tmp_path, also=(("127.0.0.1", 0), ("127.0.0.1", 0)))
+        assert len(set(node.addresses)) == 3
+        for address in node.addresses:
+            host, _, port = address.rpartition(":")
+            peer = Peer(*await asyncio.open_connection(host, int(port)))
+            await peer.hello()
+            peer.close()
+        taken = int(node.address.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            await start_node(tmp_path / "other", NodeSettings(port=0, also=(("127.0.0.1", taken),)), store=SMALL)
         assert await node.drain(5)
 
     on_loop(work())

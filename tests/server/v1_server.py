@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from seawall.config import PastEnd
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB, MIB
 from seawall.server.access import Access
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
-from seawall.server.lwp1_reading import PastEnd
 from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands

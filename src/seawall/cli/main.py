@@ -28,6 +28,8 @@ EXIT_CALLER = 2
 EXIT_INTERRUPTED = 130
 
 CACHE_DIR_KEY = "kernels.cache_dir"
+#: Where the contexts keep the `--set` flags, for commands that read a file of their own.
+FLAGS_KEY = "seawall.flags"
 #: Name of the `--debug` flag in the shared part of the contexts.
 DEBUG_KEY = "seawall.debug"
 
@@ -121,6 +123,7 @@ def seawall(context: click.Context, path: str | None, flags: dict[str, str], deb
       seq 1 1000 | seawall pub numbers --create && seawall read numbers --limit 3
     """
     context.meta[DEBUG_KEY] = debug
+    context.meta[FLAGS_KEY] = flags
     loaded = load(path, os.environ, flags)
     if loaded.origins[CACHE_DIR_KEY] != "default":
         # The kernels read their folder from the environment when they are imported, here and in child processes.

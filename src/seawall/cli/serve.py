@@ -1,11 +1,15 @@
 """`seawall serve`: a node in this process, until it is told to end.
 
 Standard output says where it listens, once it does; so does the run file, for programs: a JSON object with the process
-and the address. It is written when the node listens and removed when it has ended in order.
+and the address. It is written when the node listens and removed when it has ended in order. Standard error says what
+people should know: memory that gets short, and what became of it.
 
-SIGTERM and SIGINT end it: no new connections, GOODBYE to those that are there, everything under way answered, then exit
-code 0. After `--drain` seconds, or at a second signal, it ends at once with 1: what was acked is in the log then, too.
-It ends with 1 as well when the disk fails it.
+SIGTERM and SIGINT end it: no new connections, GOODBYE to those that are there, everything under way answered, written
+and synced, then exit code 0. Who is left at the deadline is cut off, and a second signal does not wait for it: exit
+code 1, and no mark of an orderly end, so that the next start recovers the directory. What was acked is in the log then,
+too. It ends with 1 as well when the disk fails it.
+
+Its options are short forms of settings `server.*`, and win over file and environment as `--set` does.
 """
 
 from __future__ import annotations
@@ -14,92 +18,139 @@ import asyncio
 import gc
 import json
 import os
+import shutil
 import signal
+import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from seawall.cli.data_directory import data_option
+from seawall.cli.main import FLAGS_KEY
+from seawall.config import SETTINGS, Config, LoadedConfig, load
 from seawall.errors import InvalidInputError
-from seawall.limits import CONNECTIONS_MAX, LWP_PORT, NODE_DRAIN_S
+from seawall.limits import CUT_OFF_S
 
 if TYPE_CHECKING:
-    from seawall.config import LoadedConfig
     from seawall.server.access import Access
     from seawall.server.node import Node, NodeSettings
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+#: How long an end that was announced may take beyond its own bounds before the process just ends.
+_PATIENCE_S: Final = 2 * CUT_OFF_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node keeps things: its data, its run file, and what is removed at the end."""
+
+    data: Path
+    run_file: Path
+    temporary: Path | None
+
+    def clear(self) -> None:
+        """Remove what is for trying out, when nothing else would."""
+        if self.temporary is not None:
+            shutil.rmtree(self.temporary, ignore_errors=True)
 
 
 @click.command()
 @data_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listen here; 0.0.0.0 is every interface.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=LWP_PORT, show_default=True, help="0 picks a free one.")
+@click.option("--config", "path", metavar="FILE", help="Read this TOML file, as `seawall --config FILE serve` does.")
+@click.option("--listen", metavar="HOST:PORT", help="Listen here; `:0` is every interface and any free port.")
+@click.option("--host", help="Listen here; 0.0.0.0 is every interface.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Listen on this port; 0 picks a free one.")
 @click.option("--dev", is_flag=True, help="For trying out: a new directory that goes at the end, and any free port.")
 @click.option(
     "--token-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read.",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read, "
+    "`TOKEN read_rate=10MiB` no faster.",
 )
-@click.option(
-    "--connections", type=click.IntRange(min=1), default=CONNECTIONS_MAX, show_default=True, help="Connections at most."
-)
-@click.option(
-    "--drain", type=click.FloatRange(min=0), default=NODE_DRAIN_S, show_default=True, help="Seconds to end in order."
-)
+@click.option("--connections", type=int, help="Connections at most.")
+@click.option("--drain", type=float, help="Seconds to end in order.")
+@click.option("--memory-limit", help="Memory it may take before writes are held, such as 2GiB.")
 @click.option(
     "--run-file",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Say here where the node listens; by default beside the data directory: DIR.run.json.",
 )
-@click.pass_obj
+@click.pass_context
 def serve(
-    loaded: LoadedConfig,
+    context: click.Context,
+    /,
     data: Path,
-    host: str,
-    port: int,
+    path: str | None,
+    host: str | None,
+    port: int | None,
     dev: bool,
-    token_file: Path | None,
-    connections: int,
-    drain: float,
     run_file: Path | None,
+    **given: object,
 ) -> None:
     """Serve a data directory: LWP versions 1 and 2 on one port.
 
     \b
     Examples:
-      seawall serve --data /var/lib/seawall --host 0.0.0.0
+      seawall serve --data /var/lib/seawall --listen 0.0.0.0:1992
+      seawall serve --config seawall.toml
       seawall serve --dev
     """
     from seawall.io.loops import loop_factory
-    from seawall.server.node import NodeSettings
 
+    loaded = _loaded(context, path, given)
+    config = loaded.config
     with ExitStack() as ends:
+        temporary = None
         if dev:
-            data = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="seawall-"))) / "data"
-            port = 0 if port == LWP_PORT else port
-        settings = NodeSettings(host, port, connections)
-        access = _access(token_file)
-        place = run_file or data.with_name(f"{data.name}.run.json")
+            temporary = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="seawall-")))
+            data = temporary / "data"
+            port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
+            # Beside the data, so that nothing is left of it whatever happens.
+            config = replace(config, fabric=replace(config.fabric, directory=str(temporary)))
+        settings = _settings(config, host, port)
+        place = _Place(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
-            is_drained = runner.run(_run(loaded, data, settings, access, place, drain, loop_name))
+            is_drained = runner.run(_run(config, place, settings, loop_name))
     if not is_drained:
         raise SystemExit(1)
 
 
-async def _run(
-    loaded: LoadedConfig,
-    data: Path,
-    settings: NodeSettings,
-    access: Access,
-    run_file: Path,
-    drain_s: float,
-    loop_name: str,
-) -> bool:
+def _loaded(context: click.Context, path: str | None, given: dict[str, object]) -> LoadedConfig:
+    """The configuration, with the file and the options of this command in it."""
+    flags = {f"server.{name}": value for name, value in given.items() if value is not None}
+    if path is None and not flags:
+        loaded = context.obj
+        assert isinstance(loaded, LoadedConfig)
+        return loaded
+    if path is None and (parent := context.parent) is not None:
+        path = parent.params.get("path")
+    return load(path, os.environ, {**context.meta[FLAGS_KEY], **flags})
+
+
+def _settings(config: Config, host: str | None, port: int | None) -> NodeSettings:
+    """What a node needs of a configuration; a host or a port that is given is the first address's."""
+    from seawall.io.sockets import parse_address
+    from seawall.server.node import NodeSettings
+    from seawall.server.session import ConnectionLimits
+
+    own = config.server
+    first, *others = [parse_address(text) for text in own.listen.split(",")]
+    return NodeSettings(
+        host or first.host,
+        first.port if port is None else port,
+        tuple((address.host, address.port) for address in others),
+        connections_max=own.connections,
+        past_end=own.v1_past_end,
+        bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size),
+    )
+
+
+async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name: str) -> bool:
     """Start, tell where, wait to be told to end, drain; whether it ended in order."""
     from seawall.server.node import start_node
 
@@ -107,25 +158,43 @@ async def _run(
     told: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for each in _SIGNALS:
         loop.add_signal_handler(each, told.put_nowait, each)
-    node = await start_node(data, settings, config=loaded.config, access=access)
-    _write_run_file(run_file, node.address)
+    access = _access(config.server.token_file, config.server.read_rate)
+    node = await start_node(place.data, settings, config=config, access=access, tell=_warn)
+    _write_run_file(place.run_file, node.address)
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
-    click.echo(f"Seawall serves {data} on {node.address} ({loop_name}; LWP 1 and 2). Stop it with Ctrl-C.")
+    where = " and ".join(node.addresses)
+    click.echo(f"Seawall serves {place.data} on {where} ({loop_name}; LWP 1 and 2). Stop it with Ctrl-C.")
+    if place.temporary is not None:
+        click.echo(_welcome(node.address))
     is_ordered = await _until_told(node, told)
-    ending = asyncio.ensure_future(node.drain(drain_s))
+    ending = asyncio.ensure_future(node.drain(config.server.drain))
     again = asyncio.ensure_future(told.get())
-    await asyncio.wait((ending, again), return_when=asyncio.FIRST_COMPLETED)
+    patience_s = config.server.drain + _PATIENCE_S
+    await asyncio.wait((ending, again), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
     if not ending.done():
-        click.echo("Seawall ends at once: what was acked is in the log.", err=True)
-        # Closing in order is what a second signal does not want to wait for.
+        _warn("Seawall ends at once: what was acked is in the log, and the next start recovers it.")
+        place.clear()
+        sys.stdout.flush()
+        # Closing in order is what a second signal does not want to wait for, and a disk may never come back.
         os._exit(1)
     again.cancel()
     is_drained = ending.result() and is_ordered
-    run_file.unlink(missing_ok=True)
-    click.echo("Seawall has ended in order." if is_drained else "Seawall has ended, not everything was answered.")
+    place.run_file.unlink(missing_ok=True)
+    _conclude(node, is_drained)
     return is_drained
+
+
+def _conclude(node: Node, is_drained: bool) -> None:
+    """The last words."""
+    if node.counts:
+        counted = ", ".join(f"{cause} {count}" for cause, count in sorted(node.counts.items()))
+        _warn(f"Seawall has counted: {counted}.")
+    if is_drained:
+        click.echo("Seawall has ended in order.")
+    else:
+        _warn(f"Seawall has ended, {node.unanswered} batches were not answered: the next start recovers the directory.")
 
 
 async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
@@ -136,8 +205,30 @@ async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
         click.echo(f"Seawall got {signalled.result().name} and ends: {node.connection_count} connections.")
         return True
     signalled.cancel()
-    click.echo(f"seawall: nothing can be written any more ({node.failure.result()}): it ends", err=True)
+    _warn(f"seawall: nothing can be written any more ({node.failure.result()}): it ends")
     return False
+
+
+def _warn(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _welcome(address: str) -> str:
+    """What to try next: commands that work as they stand."""
+    url = f"seawall://{address}"
+    return f"""
+It keeps what you write until it ends. In another terminal, try:
+
+  seq 1 1000 | seawall pub numbers --create --url {url}
+  seawall read numbers --from 999 --url {url}
+  seawall sub numbers --from latest --follow --url {url}
+
+And from Python:
+
+  import seawall
+  with seawall.connect("{url}") as log:
+      print(log.publish("numbers", [b"1001", b"1002"]).seqs)
+"""
 
 
 def _write_run_file(path: Path, address: str) -> None:
@@ -147,23 +238,31 @@ def _write_run_file(path: Path, address: str) -> None:
     fresh.replace(path)
 
 
-def _access(token_file: Path | None) -> Access:
-    """Who may come in, by the lines of a file."""
+def _access(token_file: str, read_rate: int) -> Access:
+    """Who may come in, by the lines of a file, and how fast they may read."""
     from seawall.server.access import Access, Right
 
-    if token_file is None:
-        return Access()
+    if not token_file:
+        return Access(read_rate=read_rate)
     tokens: dict[str, Right] = {}
-    for number, line in enumerate(token_file.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+    rates: dict[str, int] = {}
+    for number, line in enumerate(Path(token_file).read_text(encoding="utf-8").splitlines(), start=1):
+        token, *words = line.split() or [""]
+        if not token or token.startswith("#"):
             continue
-        try:
-            right = Right.ALL if len(words) == 1 else Right(*words[1:])
-        except (ValueError, TypeError) as error:
-            rights = " or ".join(each.value for each in Right)
-            raise InvalidInputError(f"{token_file}, line {number}: write TOKEN, or TOKEN {rights}") from error
-        tokens[words[0]] = right
+        tokens[token] = Right.ALL
+        for word in words:
+            name, separator, value = word.partition("=")
+            rate = SETTINGS["server.read_rate"].rule.read(value) if separator and name == "read_rate" else None
+            if isinstance(rate, int):
+                rates[token] = rate
+            elif word in set(Right):
+                tokens[token] = Right(word)
+            else:
+                raise InvalidInputError(
+                    f"{token_file}, line {number}: {word!r} says nothing of a token; write {' or '.join(Right)}, or "
+                    "read_rate=SIZE, such as read_rate=10MiB"
+                )
     if not tokens:
         raise InvalidInputError(f"{token_file} has no token in it: nobody could come in")
-    return Access(tokens)
+    return Access(tokens, read_rate=read_rate, read_rates={token: rate for token, rate in rates.items() if rate})

@@ -35,6 +35,7 @@ class Placer:
         self._store = store
         self._pump = Pump(self._work)
         self._hurry = threading.Event()
+        self._is_checkpoint_wanted = False
         self._is_stopping = False
 
     def wake(self, is_urgent: bool) -> None:
@@ -42,6 +43,11 @@ class Placer:
         if is_urgent:
             self._hurry.set()
         self._pump.wake()
+
+    def relieve(self) -> None:
+        """Have what waits placed and a checkpoint made at once: what both keep in memory is wanted for other things."""
+        self._is_checkpoint_wanted = True
+        self.wake(is_urgent=True)
 
     def stop(self) -> None:
         """Place what is left, if it was ever woken, and end."""
@@ -67,8 +73,9 @@ class Placer:
 
     def _work(self) -> None:
         is_quiet = self._await_quiet()
+        is_wanted, self._is_checkpoint_wanted = self._is_checkpoint_wanted, False
         self.place()
-        if is_quiet:
+        if is_quiet or is_wanted:
             with self._queue.exclusive() as store:
                 store.tidy_up()
 

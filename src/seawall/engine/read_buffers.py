@@ -54,6 +54,11 @@ class ReadBuffers:
         """Bytes that wait to be used again."""
         return sum(size * len(free) for size, free in self._free.items())
 
+    def drop(self) -> None:
+        """Keep nothing of what waits to be used again."""
+        for free in self._free.values():
+            free.clear()
+
     def _give_back(self, memory: Bytes) -> None:
         # Two threads may both find room for the last one: the bound is kept to within a stretch or two.
         if self.free_size + memory.nbytes <= READ_MEMORY_KEPT:

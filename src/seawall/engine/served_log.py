@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -31,12 +32,16 @@ from seawall.engine.embedded import TopicInfo
 from seawall.engine.lone_way import LoneNumbers
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
+from seawall.engine.read_buffers import READ_BUFFERS
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
 from seawall.errors import SeawallError
 from seawall.fabric.records import Records
 from seawall.io.clocks import OsClock
+from seawall.io.memory_use import give_back_memory
+from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
+from seawall.limits import READER_THREADS
 from seawall.sequencer.client_window import ClientState
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonValue
@@ -74,6 +79,8 @@ class ServedLog(AsyncLog):
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
         self._timer: asyncio.TimerHandle | None = None
+        #: Threads of readers, whose disk operations have to wait for all others.
+        self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
 
     async def open(self) -> Self:
         """Open the data directory; `async with` does it."""
@@ -100,7 +107,12 @@ class ServedLog(AsyncLog):
         """End in order; closing twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
+        self._readers.shutdown(wait=False)
         await super().close()
+
+    def abandon(self) -> None:
+        """Whatever follows, the end is not in order: the next opening looks at everything, as after a crash."""
+        self._store.leave_no_mark()
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
@@ -249,6 +261,16 @@ class ServedLog(AsyncLog):
     def _change_waiting(self, make: Callable[[OrderedStore], R]) -> R:
         with self._opened().changing():
             return make(self._store)
+
+    async def aside(self, read: Callable[[], R]) -> R:
+        """Carry out a large read on a thread whose disk operations wait for those of all others."""
+        return await self._loop.run_in_executor(self._readers, read)
+
+    def relieve(self) -> None:
+        """Memory is short: begin to return what can be, and to place what waits in the log."""
+        self._opened().placer.relieve()
+        READ_BUFFERS.drop()
+        self._readers.submit(give_back_memory)
 
     @property
     def news(self) -> asyncio.Event:

@@ -97,6 +97,7 @@ class Store(Changeable, StoreQuestions):
         #: What topics of class ephemeral share.
         self._spare_memory = SparePieces()
         self._term = term
+        self._leaves_mark = True
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
         self._writer = writer
@@ -309,6 +310,10 @@ class Store(Changeable, StoreQuestions):
         """The address behind everything that is logged."""
         return self._writer.log_end
 
+    def leave_no_mark(self) -> None:
+        """Have the next opening look at everything, however this one ends: somebody was cut off."""
+        self._leaves_mark = False
+
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
@@ -321,7 +326,8 @@ class Store(Changeable, StoreQuestions):
                         self.checkpoint()
         finally:
             try:
-                self._wal.close(clean=self._failure is None and not self._writer.is_behind)
+                is_whole = self._failure is None and not self._writer.is_behind
+                self._wal.close(clean=is_whole and self._leaves_mark)
             finally:
                 for log in self._logs.values():
                     log.close()

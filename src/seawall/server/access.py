@@ -4,6 +4,8 @@ Without tokens everybody may do everything. With them a connection shows one fir
 until then only that and keepalives are answered. A token that may only write is for machines whose reading nobody
 wants: ingest, and making, changing and deleting topics.
 
+How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
+
 INV-ACCESS-TRIES: the third token that is not known ends the connection.
 
 This module must not know frames, or where tokens are kept.
@@ -12,11 +14,12 @@ This module must not know frames, or where tokens are kept.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
-from enum import Enum
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Final
 
 from seawall.errors import ProtocolError
+from seawall.server.read_rate import ReadRate
 from seawall.server.refusals import refuse
 from seawall.wire.codes import ErrorCode, V1Command
 
@@ -33,7 +36,7 @@ _WRITING: Final = frozenset(
 )
 
 
-class Right(Enum):
+class Right(StrEnum):
     """What a token allows."""
 
     ALL = "all"
@@ -43,8 +46,18 @@ class Right(Enum):
 class Access:
     """The tokens of a listener; none of them means that everybody may do everything."""
 
-    def __init__(self, tokens: Mapping[str, Right] | None = None) -> None:
+    def __init__(
+        self,
+        tokens: Mapping[str, Right] | None = None,
+        *,
+        read_rate: int = 0,
+        read_rates: Mapping[str, int] | None = None,
+    ) -> None:
+        """`read_rate` is for each connection that has no token in `read_rates`; bytes a second, 0 is no limit."""
         self._tokens = [(token.encode(), right) for token, right in (tokens or {}).items()]
+        self._read_rate = read_rate
+        #: What all connections with a token share.
+        self._shared = {token: ReadRate(rate) for token, rate in (read_rates or {}).items()}
 
     @property
     def is_open(self) -> bool:
@@ -60,15 +73,24 @@ class Access:
                 found = right
         return found
 
+    def rate_of(self, token: str) -> ReadRate | None:
+        """How fast who shows a token may read; None if that does not depend on it."""
+        return self._shared.get(token)
+
+    def own_rate(self) -> ReadRate | None:
+        """How fast one more connection may read; None if there is no limit."""
+        return ReadRate(self._read_rate) if self._read_rate else None
+
 
 class Admission:
     """What one connection may do."""
 
-    __slots__ = ("_access", "_right", "_tries")
+    __slots__ = ("_access", "_rate", "_right", "_tries")
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._right = Right.ALL if access.is_open else None
+        self._rate = access.own_rate()
         self._tries = 0
 
     @property
@@ -85,6 +107,7 @@ class Admission:
             self._tries += 1
             return False
         self._right = right
+        self._rate = self._access.rate_of(token) or self._rate
         return True
 
     def check_ingest(self) -> ProtocolError | None:
@@ -100,6 +123,22 @@ class Admission:
         if command in _WRITING:
             return None
         return refuse(ErrorCode.ACCESS_DENIED, "this token may only write")
+
+    # --- how fast it may read ----------------------------------------------------------------------------------------
+
+    async def portion(self, size: int, is_over: Callable[[], bool]) -> int:
+        """Bytes that may be sent to who asks for so many, at least 1; waits until that can be or nobody wants it."""
+        size = max(1, size)
+        return size if self._rate is None else await self._rate.wait(size, is_over) or 1
+
+    def portion_now(self, size: int) -> int:
+        """The same at once; 0 if it would have to wait."""
+        return size if self._rate is None else self._rate.take(size)
+
+    def has_sent(self, portion: int, size: int) -> None:
+        """Of such a portion so much is sent."""
+        if self._rate is not None:
+            self._rate.settle(portion, size)
 
     def _unknown(self) -> ProtocolError:
         return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token first")

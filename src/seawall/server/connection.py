@@ -29,6 +29,7 @@ from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.sending import FileSender
 from seawall.kernels import frames
+from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import Bytes, ConnectionLimits, Session
 from seawall.wire.codes import VERSION_2, ErrorCode
 from seawall.wire.decoder import split_failure
@@ -41,16 +42,6 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: Stretches of files that are sent in one go; others have their turn in between.
 _FILE_PIECE_SIZE: Final = limits.MIB
-
-
-class ReceiveRoom:
-    """Memory that the connections of one loop receive into, one at a time."""
-
-    __slots__ = ("rows", "slab")
-
-    def __init__(self) -> None:
-        self.slab = np.zeros(limits.SERVER_RECEIVE_SIZE, np.uint8)
-        self.rows = np.zeros(limits.SERVER_FRAME_ROWS, frames.FRAME_ROW)
 
 
 @dataclass(slots=True)
@@ -114,6 +105,11 @@ class Connection(asyncio.BufferedProtocol):
     def unsent_size(self) -> int:
         """Bytes that were written and are not sent."""
         return self._transport.get_write_buffer_size() + self._outbox_size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that nothing is received until it is."""
+        return self._is_full
 
     @property
     def is_closing(self) -> bool:
@@ -378,7 +374,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             return
         if self._transport.can_write_eof() and not self._is_half_closed:
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:
+                # The peer is gone, and the loop has not heard of it yet.
+                self.abort()
             self._loop.call_later(self._bounds.linger_s, self._transport.close)
         else:
             self._transport.close()

@@ -78,6 +78,10 @@ class Publisher(Protocol):
         """Nothing more can be written."""
         ...
 
+    def slow_down(self, retry_ms: int) -> None:
+        """Batches are not taken for now: tell the peer to send no more for so long, where the protocol can."""
+        ...
+
 
 class Publishing:
     """The batches of one connection."""
@@ -187,6 +191,10 @@ class Ingest:
         self._unsent: set[Publishing] = set()
         #: Connections with batches that wait for room, in their window or in the ring, the longest waiting first.
         self._waiting: dict[Publishing, None] = {}
+        #: Whether nobody's batches are taken for now, but those of a connection that is let through.
+        self._is_held = False
+        self._let_through: Publishing | None = None
+        self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
         log.living_clients = self._clients
@@ -235,6 +243,44 @@ class Ingest:
     def _clients(self) -> set[ClientId]:
         return {publishing.client_id for publishing in self._publishing.values()}
 
+    # --- holding -----------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> set[Publishing]:
+        """Connections whose batches wait."""
+        return self._waiting
+
+    @property
+    def undecided(self) -> int:
+        """Batches of sessions that wait for their answers."""
+        return sum(publishing.undecided for publishing in self._publishing.values())
+
+    def hold(self) -> None:
+        """Take no batches until `release`: connections that bring some are not read from meanwhile."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Take batches again."""
+        if self._is_held:
+            self._is_held = False
+            self._go_on()
+
+    def let_one_through(self) -> bool:
+        """Take what one connection has sent already, each in its turn; whether there was one."""
+        last = self._let_through_last
+        waiting = sorted((each.owner <= last, each.owner, each) for each in self._waiting if each.room > 0)
+        if not waiting:
+            return False
+        self._let_through = waiting[0][2]
+        self._let_through_last = self._let_through.owner
+        self._waiting.discard(self._let_through)
+        self._let_through.publisher.go_on()
+        self._let_through = None
+        return True
+
+    def _is_kept_out(self, publishing: Publishing) -> bool:
+        return self._is_held and publishing is not self._let_through
+
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
@@ -244,7 +290,7 @@ class Ingest:
         """
         given = rows.size
         rows = rows[: max(0, publishing.room)]
-        if not rows.size:
+        if not rows.size or self._is_kept_out(publishing):
             self._waiting[publishing] = None
             return 0
         verdicts = self._verdicts[: rows.size]
@@ -297,6 +343,9 @@ class Ingest:
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
+        if self._is_kept_out(publishing):
+            self._waiting[publishing] = None
+            return 0
         verdicts = self._verdicts[: rows.size]
         verdicts[:] = arriving.TAKEN
         handled = self._publish(publishing, buffer, rows, verdicts)
@@ -377,6 +426,11 @@ class Ingest:
         for publishing in told | self._unsent:
             publishing.flush()
         self._unsent.clear()
+        if not self._is_held:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Connections that waited have their turn."""
         for publishing in [each for each in self._waiting if each.room > 0]:
             if publishing not in self._waiting:
                 continue  # it ended when another one went on

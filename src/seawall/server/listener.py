@@ -1,4 +1,4 @@
-"""A listening port: takes connections, and gives each the session of the version its first frame has.
+"""Listening ports: take connections, and give each the session of the version its first frame has.
 
 A listener that has all the connections it may have still takes one more, to tell it so (error 32) in the version it
 speaks. `count` keeps how often each kind of bad input and each end by a limit was seen.
@@ -15,7 +15,8 @@ from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.server.connection import Connection, ReceiveRoom
+from seawall.server.connection import Connection
+from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 
@@ -27,7 +28,7 @@ _BACKLOG: Final = limits.LISTEN_BACKLOG
 
 
 class Listener:
-    """One listening port and its connections."""
+    """One or several listening ports and their connections."""
 
     def __init__(
         self,
@@ -46,21 +47,21 @@ class Listener:
         self._bounds = bounds or ConnectionLimits()
         self._connections_max = connections_max
         self._room = room or ReceiveRoom()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._is_stopped = False
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Begin to take connections; the address really bound, also for port 0."""
+        """Begin to take connections at one more address; the one really bound, also for port 0."""
         server = await self.loop.create_server(self._make, host, port, backlog=_BACKLOG, reuse_address=True)
-        self._server = server
+        self._servers.append(server)
         bound = server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
 
     def stop(self) -> None:
         """Take no more connections; those that are there go on."""
         self._is_stopped = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
 
     def _make(self) -> Connection:
         return Connection(self, self._room, self._bounds)

@@ -204,6 +204,9 @@ class Lwp1Ingest:
     def fence(self) -> None:
         """Nobody else has this client id."""
 
+    def slow_down(self, _retry_ms: int) -> None:
+        """Version 1 feels that it is not read from; a frame about it would be taken for a failure."""
+
     def _tell(self) -> None:
         while self._runs and self._runs[0].is_decided:
             self._runs.popleft()

@@ -20,16 +20,16 @@ This module must not know frames, connections or the order of answers.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from enum import Enum
 from typing import Final, TypeVar
 
+from seawall.config import PastEnd
 from seawall.core.types import Offset, TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import OffsetBounds, StreamPiece, StreamRead, consumer_owner
 from seawall.engine.store import Store
 from seawall.limits import KIB
+from seawall.server.access import Admission
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import U64_MAX, V1_OFFSET_END, ErrorCode
@@ -42,24 +42,22 @@ R = TypeVar("R")
 _INLINE_SIZE: Final = 256 * KIB
 
 
-class PastEnd(Enum):
-    """What a fetch behind the end is told: an error, a frame that some published clients wait for, or nothing."""
-
-    ERROR = "error"
-    CATCHING_UP = "catching_up"
-    EMPTY = "empty"
-
-
 class Lwp1Reading:
     """The reading side of one connection."""
 
     def __init__(
-        self, log: ServedLog, commands: TopicCommands, past_end: PastEnd, count: Callable[[str], None]
+        self,
+        log: ServedLog,
+        commands: TopicCommands,
+        past_end: PastEnd,
+        count: Callable[[str], None],
+        admission: Admission,
     ) -> None:
         self._log = log
         self._commands = commands
         self._past_end = past_end
         self._count = count
+        self._admission = admission
         #: Where the end of a topic was when somebody asked to read from the end, until data has come from there.
         self._ends: dict[TopicId, Offset] = {}
 
@@ -90,7 +88,13 @@ class Lwp1Reading:
             return self._behind_the_end(start, bounds.end)
         if start < bounds.floor:
             self._count("fetch_below_floor")
-        piece = await self._read(topic, start, request.max_bytes)
+        size_max = self._admission.portion_now(request.max_bytes)
+        if not size_max:
+            # Published clients take an answer that comes late for that to their next request.
+            self._count("read_rate")
+            return _nothing(start)
+        piece = await self._read(topic, start, size_max)
+        self._admission.has_sent(size_max, len(piece.data))
         if is_end_asked and piece.data:
             del self._ends[request.topic_id]
         return FetchReply(piece.next_offset, piece.unit_count, piece.data)
@@ -144,7 +148,7 @@ class Lwp1Reading:
                 if read.read_size <= _INLINE_SIZE:
                     is_full = read.carry_out()
                 else:
-                    is_full = await asyncio.to_thread(read.carry_out)
+                    is_full = await self._log.aside(read.carry_out)
                 if is_full:
                     break
         finally:

@@ -25,6 +25,7 @@ from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
 from seawall import limits
+from seawall.config import PastEnd
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
@@ -33,7 +34,7 @@ from seawall.server.access import Access, Admission
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
-from seawall.server.lwp1_reading import Lwp1Reading, PastEnd
+from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
@@ -67,8 +68,8 @@ class Line(Protocol):
     """The connection as a session uses it."""
 
     @property
-    def unsent_size(self) -> int:
-        """Bytes that were written and are not sent."""
+    def is_full(self) -> bool:
+        """Whether so much waits to be sent that nothing more may be taken."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -130,7 +131,7 @@ class Lwp1Session:
         self._line = line
         self._loop = service.loop
         self._admission = Admission(service.access)
-        self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count)
+        self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count, self._admission)
         #: Answers that are not written, in the order of their requests.
         self._answers: deque[Run | bytes] = deque()
         self._unacked_frames = 0
@@ -195,7 +196,7 @@ class Lwp1Session:
             self._command is None
             and self._unacked_frames < limits.V1_UNACKED_FRAMES_MAX
             and self._unacked_size < limits.V1_UNACKED_SIZE_MAX
-            and self._line.unsent_size < limits.OUTBOX_SIZE
+            and not self._line.is_full
         )
 
     def _take(self, buffer: Bytes, rows: Rows, first: int) -> int:

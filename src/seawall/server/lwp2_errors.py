@@ -45,8 +45,9 @@ def refusal(
     closes: bool = False,
     ref: int = 0,
     topic_id: TopicId = _NO_TOPIC,
+    retry_after_ms: int = 0,
 ) -> bytes:
     """An ERROR frame."""
     text = text.encode()[: ERROR_TEXT_SIZE_MAX - 4].decode(errors="ignore")
-    error = Error(code, code.error_class, closes, text, ref=ref, topic_id=topic_id)
+    error = Error(code, code.error_class, closes, text, retry_after_ms, ref, topic_id)
     return encode_control(error, request_id=request_id)

@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
 from seawall.errors import ProtocolError
+from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
 from seawall.server.position_portions import next_position_portion, start_position
@@ -60,10 +62,14 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
 class Fetching:
     """The requests of one connection."""
 
-    def __init__(self, log: ServedLog, connection: Connection) -> None:
+    def __init__(self, log: ServedLog, connection: Connection, admission: Admission) -> None:
         self._log = log
         self._connection = connection
+        self._admission = admission
         self._is_hurried = False
+        #: Portions that are read at the same time, and whether all that was answered is sent.
+        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
+        self._sent = asyncio.Event()
 
     def hurry(self) -> None:
         """Let nothing wait any more: the connection ends."""
@@ -80,20 +86,34 @@ class Fetching:
         else:
             start = await start_seq(self._log, request.topic_id, request.by, request.start, request.start)
         while True:
-            news = self._log.news
-            found = await self._next(request, start)
-            left = deadline - loop.time()
-            if isinstance(found, Gap):
-                self._connection.write(encode_control(found, request_id=request_id))
-                return
-            if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
-                found.send(self._connection, Command.FETCH_DATA, request_id)
-                return
-            found.release()
+            async with self._turns:
+                size_max = await self._room(request.max_bytes)
+                news = self._log.news
+                found = await self._next(request, start, size_max)
+                left = deadline - loop.time()
+                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
+                if isinstance(found, Gap):
+                    self._connection.write(encode_control(found, request_id=request_id))
+                    return
+                if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
+                    found.send(self._connection, Command.FETCH_DATA, request_id)
+                    return
+                found.release()
             await self._log.wait_for_news(left, news)
 
-    async def _next(self, request: Fetch, start: int) -> Portion | Gap:
-        bounds = (request.max_bytes, request.max_records)
+    def has_room(self) -> None:
+        """All that was written is sent."""
+        self._sent.set()
+
+    async def _room(self, size: int) -> int:
+        """Wait until another portion may be sent, of so many bytes: what waits is bounded, whatever is asked for."""
+        while self._connection.is_full:
+            self._sent.clear()
+            await self._sent.wait()
+        return await self._admission.portion(size, lambda: self._is_hurried)
+
+    async def _next(self, request: Fetch, start: int, size_max: int) -> Portion | Gap:
+        bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, Position(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags

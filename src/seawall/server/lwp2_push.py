@@ -18,6 +18,7 @@ from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError
+from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.lwp2_fetch import start_seq
 from seawall.server.portions import Portion, next_portion, topic_of
@@ -57,9 +58,10 @@ class Subscription:
 class Subscriptions:
     """All subscriptions of one connection, by their ids."""
 
-    def __init__(self, log: ServedLog, connection: Connection, begin: Begin) -> None:
+    def __init__(self, log: ServedLog, connection: Connection, begin: Begin, admission: Admission) -> None:
         self._log = log
         self._connection = connection
+        self._admission = admission
         self._begin_task = begin
         self._live: dict[int, Subscription] = {}
 
@@ -119,9 +121,10 @@ class Subscriptions:
         try:
             await self._begin(subscription, request_id)
             is_behind = True
-            while await self._may_send(subscription):
+            while size_max := await self._may_send(subscription):
                 news = self._log.news
-                found = await self._next(subscription)
+                found = await self._next(subscription, size_max)
+                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                 if subscription.is_over:
                     if isinstance(found, Portion):
                         found.release()
@@ -157,18 +160,18 @@ class Subscriptions:
             begun = Subscribed(request.topic_id, seq, topic.next_seq, topic.floor, topic.epoch)
         self._connection.write(encode_control(begun, request_id=request_id))
 
-    async def _may_send(self, subscription: Subscription) -> bool:
-        """Wait until there is credit and room; false if the subscription is over."""
+    async def _may_send(self, subscription: Subscription) -> int:
+        """Wait until there is credit and room; bytes that may be sent, 0 if the subscription is over."""
+        size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         while not subscription.is_over:
             if subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE:
-                return True
+                return await self._admission.portion(size_max, lambda: subscription.is_over)
             subscription.changed.clear()
             await subscription.changed.wait()
-        return False
+        return 0
 
-    async def _next(self, subscription: Subscription) -> Portion | Gap:
+    async def _next(self, subscription: Subscription, size_max: int) -> Portion | Gap:
         request = subscription.request
-        size_max = min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         if request.topic_id == ALL_TOPICS:
             return await next_position_portion(
                 self._log, subscription.next_position, size_max=size_max, records_max=0, flags=request.flags

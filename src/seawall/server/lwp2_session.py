@@ -61,8 +61,8 @@ class Lwp2Session:
         #: The last frame, once there is nothing more to take.
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fetching = Fetching(server.log, connection)
-        self._subscriptions = Subscriptions(server.log, connection, self._begin)
+        self._fetching = Fetching(server.log, connection, self._admission)
+        self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
@@ -283,6 +283,11 @@ class Lwp2Session:
         """A newer session of the same client was opened."""
         self._close(ErrorCode.FENCED, "a newer session of this client was opened: this one has ended", 0)
 
+    def slow_down(self, retry_ms: int) -> None:
+        """Batches are not taken for now: advice, which refuses nothing."""
+        text = "the memory of the server is short: what was sent is taken later, send no more for now"
+        self._connection.write(refusal(ErrorCode.BACKPRESSURE, text, retry_after_ms=retry_ms))
+
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self, drain_ms: int) -> None:
@@ -314,6 +319,7 @@ class Lwp2Session:
     def has_room(self) -> None:
         """All that was written is sent."""
         self._subscriptions.has_room()
+        self._fetching.has_room()
 
     def lost(self) -> None:
         """The connection is gone."""

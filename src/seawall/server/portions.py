@@ -13,7 +13,6 @@ This module must not know credit, or who waits for what.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -25,6 +24,7 @@ from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import NotFoundError, ProtocolError
+from seawall.server.cold_files import warm_up
 from seawall.server.connection import Connection
 from seawall.topics.gaps import Gap as LostRange
 from seawall.topics.skips import Skip
@@ -110,6 +110,14 @@ class Portion:
                 connection.write(chunk)
         self.chunks = []
 
+    def stretches(self) -> list[tuple[int, int, int]]:
+        """What of it lies in files: descriptor, where, and how many bytes."""
+        return [
+            (chunk.run.source.file.fileno(), chunk.at, chunk.size)
+            for chunk in self.chunks
+            if isinstance(chunk, FileStretch) and chunk.run.source is not None
+        ]
+
     def release(self) -> None:
         """Give back what is pinned, of a portion that is not sent."""
         for chunk in self.chunks:
@@ -134,11 +142,12 @@ async def next_portion(
     made, portion = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
         _fill_from_files(portion, made)
+        await warm_up(log, portion.stretches(), portion.release)
         return portion
     if sum(run.size for run in made.runs) <= _READ_HERE_MAX:
         items = made.carry_out()
     else:
-        items = await asyncio.to_thread(made.carry_out)
+        items = await log.aside(made.carry_out)
     return _filled(portion, made, items, from_seq, flags)
 
 

@@ -8,7 +8,6 @@ This module must not know who reads.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from seawall import limits
@@ -44,7 +43,7 @@ async def next_position_portion(
     size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
     while True:
         plan, end = await log.ask(partial(_plan, from_position, size_max, records_max or None))
-        items = await asyncio.to_thread(plan.stored)
+        items = await log.aside(plan.stored)
         portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         portion.is_last = plan.is_last
         for item in items:

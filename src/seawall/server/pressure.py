@@ -1,0 +1,156 @@
+"""Memory under pressure: what is given back early, and when writes are held.
+
+    calm     nothing happens
+    flush    from 80 % of the limit on: batches that wait in the log go to their places, a checkpoint is made, and
+             memory that is kept for later is returned to the system; again every few seconds while it lasts
+    hold     from 95 % on, moreover: batches of connections are not taken, so those connections are not read from, and
+             version 2 is told to wait (error 31, which closes nothing); reads and commands of all others go on
+
+Each level ends a little below where it began. Who is held keeps in memory what it had sent already. So that holding
+everybody cannot last for ever, after a while one connection after the other is let through, a receive at each look.
+
+INV-PRESSURE-NOTHING-LOST: holding refuses nothing: what was sent is taken later, in its order.
+INV-PRESSURE-GOES-ON: whatever memory is taken by, what was received is taken in the end.
+
+A crash takes nothing but the numbers here. This module must not know sockets, nor where the figures come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, Protocol
+
+from seawall import limits
+from seawall.server.ingest import Ingest
+
+#: While memory stays short, it is given back so often.
+_FLUSH_EVERY_S: Final = 5.0
+
+
+class Level(IntEnum):
+    """How short memory is; more is worse."""
+
+    CALM = 0
+    FLUSH = 1
+    HOLD = 2
+
+
+_WORDS: Final = {
+    Level.CALM: "all is calm",
+    Level.FLUSH: "it is given back early",
+    Level.HOLD: "writes are held",
+}
+
+
+class Memory(Protocol):
+    """What is known of memory."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may be taken."""
+        ...
+
+    def taken(self) -> int:
+        """Bytes that are taken now."""
+        ...
+
+
+class Levels:
+    """The level of what is taken of a limit, which does not change with every look."""
+
+    __slots__ = ("_limit", "level")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.level = Level.CALM
+
+    def observe(self, taken: int) -> Level:
+        """The level with so much taken."""
+        reached = self._level_at(taken)
+        # To leave a level downwards takes a little more than not to reach it.
+        margin = self._limit * limits.MEMORY_CALM_BELOW_PERCENT // 100
+        self.level = max(reached, min(self.level, self._level_at(taken + margin)))
+        return self.level
+
+    def _level_at(self, taken: int) -> Level:
+        if taken * 100 >= self._limit * limits.MEMORY_HOLD_PERCENT:
+            return Level.HOLD
+        return Level.FLUSH if taken * 100 >= self._limit * limits.MEMORY_FLUSH_PERCENT else Level.CALM
+
+
+class Pressure:
+    """Looks at the memory of a server now and then, and does what is due."""
+
+    def __init__(
+        self, ingest: Ingest, memory: Memory, give_back: Callable[[], None], tell: Callable[[str], None]
+    ) -> None:
+        """`give_back` begins to return memory and does not wait for it; `tell` is told of every change in words."""
+        self._ingest = ingest
+        self._memory = memory
+        self._give_back = give_back
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._levels = Levels(memory.limit)
+        self._timer: asyncio.TimerHandle | None = None
+        self._flush_at = 0.0
+        self._held_since = 0.0
+        #: When publishers that wait were told so, by their owners.
+        self._told: dict[int, float] = {}
+        #: How often memory was given back, writes were held, publishers told and let through.
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def level(self) -> Level:
+        """How short memory was at the last look."""
+        return self._levels.level
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._timer = self._loop.call_later(limits.MEMORY_LOOK_S, self.start)
+        self.look(self._loop.time())
+
+    def stop(self) -> None:
+        """Look no more, and hold nobody."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ingest.release()
+
+    def look(self, now: float) -> None:
+        """Do what is due at this time, in seconds of the loop."""
+        before, taken = self.level, self._memory.taken()
+        level = self._levels.observe(taken)
+        if level is not before:
+            self._changed(before, level, taken, now)
+        if level >= Level.FLUSH and now >= self._flush_at:
+            self._flush_at = now + _FLUSH_EVERY_S
+            self.counts["memory_flushes"] += 1
+            self._give_back()
+        if level is Level.HOLD:
+            self._press(now)
+
+    def _changed(self, before: Level, level: Level, taken: int, now: float) -> None:
+        if level is Level.HOLD:
+            self._held_since = now
+            self.counts["memory_holds"] += 1
+            self._ingest.hold()
+        elif before is Level.HOLD:
+            self._told.clear()
+            self._ingest.release()
+        limit = self._memory.limit
+        used = f"{taken // limits.MIB} of {limit // limits.MIB} MiB ({taken * 100 // limit} %)"
+        self._tell(f"memory: {used} are taken: {_WORDS[level]}")
+
+    def _press(self, now: float) -> None:
+        """Tell who waits to wait, and let one of them through if all have waited long."""
+        waiting = {publishing.owner: publishing.publisher for publishing in self._ingest.waiting}
+        self._told = {owner: at for owner, at in self._told.items() if owner in waiting}
+        for owner, publisher in waiting.items():
+            if now - self._told.get(owner, now - limits.PRESSURE_RETRY_MS) >= limits.PRESSURE_RETRY_MS / 1000:
+                self._told[owner] = now
+                self.counts["publishers_told"] += 1
+                publisher.slow_down(limits.PRESSURE_RETRY_MS)
+        if now - self._held_since >= limits.PRESSURE_PASS_S and self._ingest.let_one_through():
+            self.counts["publishers_let_through"] += 1

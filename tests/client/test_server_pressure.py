@@ -1,0 +1,79 @@
+"""Clients of a server whose memory is short: they wait, and nothing fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_server import RealServer
+
+import seawall
+from seawall.wire.received import ReceivedBatch
+
+
+class Memory:
+    """Memory of which the test says how much is taken."""
+
+    limit = 1 << 30
+
+    def __init__(self) -> None:
+        self.percent = 10
+
+    def taken(self) -> int:
+        return self.limit * self.percent // 100
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+@pytest.fixture
+def server(tmp_path: Path, memory: Memory) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", memory=memory) as real:
+        yield real
+
+
+def until(server: RealServer, cause: str) -> None:
+    """Until the server has counted this."""
+    while not server.counts.get(cause):
+        time.sleep(0.01)
+
+
+def test_a_publisher_waits_and_others_read(server: RealServer, memory: Memory) -> None:
+    with seawall.connect(server.url) as log, seawall.connect(server.url) as other:
+        log.create_topic("events")
+        log.publish("events", b"before")
+        memory.percent = 97
+        until(server, "memory_holds")
+        publisher = log.publisher("events")
+        deliveries = [publisher.publish(b"%d" % number) for number in range(300)]
+        while not server.counts.get("publishers_told"):
+            with pytest.raises(TimeoutError):
+                publisher.flush(0.05)
+        assert not any(delivery.done for delivery in deliveries)
+        items = other.read("events")
+        assert [record.value for item in items if isinstance(item, ReceivedBatch) for record in item] == [b"before"]
+        memory.percent = 10
+        assert [delivery.result().seqs.start for delivery in deliveries] == list(range(2, 302))
+
+
+def test_a_publisher_on_an_event_loop_waits_too(server: RealServer, memory: Memory) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as log:
+            await log.create_topic("events")
+            memory.percent = 97
+            await asyncio.to_thread(until, server, "memory_holds")
+            publisher = await log.publisher("events")
+            deliveries = [publisher.publish(b"%d" % number) for number in range(300)]
+            await asyncio.to_thread(until, server, "publishers_told")
+            assert not any(delivery.done for delivery in deliveries)
+            memory.percent = 10
+            results = await asyncio.gather(*deliveries)
+            assert [result.seqs.start for result in results] == list(range(1, 301))
+            await publisher.close()
+
+    asyncio.run(work())

@@ -1,0 +1,292 @@
+"""Memory that gets short: what is given back, who is held and told, and that nothing is lost by it."""
+
+import asyncio
+import os
+import re
+import signal
+
+import pytest
+from lwp2_peer import SMALL, Data, Peer
+from test_node import node as process
+from v1_clients import PythonClient
+
+from seawall import limits
+from seawall.config import Config, ServerConfig
+from seawall.core.types import TopicId
+from seawall.errors import InvalidInputError
+from seawall.limits import MIB
+from seawall.server.node import NodeSettings, start_node
+from seawall.server.pressure import Level, Levels
+from seawall.wire.codes import ErrorClass, ErrorCode, ReadBy
+from seawall.wire.lwp1_requests import CreateTopic
+from seawall.wire.lwp2 import encode_ping
+from seawall.wire.lwp2_reading import Fetch
+from seawall.wire.lwp2_session import Error
+
+LIMIT = 1_000 * MIB
+
+
+class Memory:
+    """Memory of which a test says how much is taken."""
+
+    limit = LIMIT
+
+    def __init__(self, percent=10):
+        self.percent = percent
+
+    def taken(self):
+        return self.limit * self.percent // 100
+
+
+class World:
+    """A node whose looks at its memory are the test's, and what it told."""
+
+    def __init__(self, node, memory, told):
+        self.node = node
+        self.memory = memory
+        self.told = told
+        self.now = asyncio.get_running_loop().time() + 1_000
+
+    def look(self, percent, later_s=0.0):
+        self.memory.percent = percent
+        self.now += later_s
+        self.node.pressure.look(self.now)
+
+    async def connect(self, kind=Peer):
+        host, _, port = self.node.address.rpartition(":")
+        if kind is Peer:
+            return Peer(*await asyncio.open_connection(host, int(port)))
+        return await kind.connect((host, int(port)))
+
+    async def peer(self, client_id=7):
+        made = await self.connect()
+        await made.hello(client_id)
+        return made
+
+    async def waiting(self, count):
+        """Until so many connections wait."""
+        while len(self.node._context.ingest.waiting) < count:
+            await asyncio.sleep(0.001)
+
+    async def stored(self):
+        return [record.value for batch in await self.node.log.read("events") for record in batch]
+
+
+def with_node(on_loop, tmp_path, work):
+    async def run():
+        memory, told = Memory(), []
+        node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, memory=memory, tell=told.append)
+        # The looks are the test's own.
+        node.pressure._timer.cancel()
+        try:
+            await node.log.create_topic("events")
+            await work(World(node, memory, told))
+        finally:
+            await node.drain(20)
+
+    on_loop(run())
+
+
+@pytest.mark.parametrize(
+    ("percents", "levels"),
+    [
+        ((0, 79, 80, 79, 76, 75, 74), "CCFFFFC"),
+        ((94, 95, 94, 91, 90, 89, 80, 75, 74), "FHHHHFFFC"),
+        ((96, 10, 200), "HCH"),
+        ((96, 85, 95), "HFH"),
+    ],
+)
+def test_levels_do_not_change_with_every_look(percents, levels):
+    """INV-PRESSURE-HYSTERESIS of memory: a level ends five percent below where it began."""
+    words = {Level.CALM: "C", Level.FLUSH: "F", Level.HOLD: "H"}
+    watched = Levels(LIMIT)
+    assert "".join(words[watched.observe(LIMIT * percent // 100)] for percent in percents) == levels
+
+
+def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
+    """INV-PRESSURE-NOTHING-LOST."""
+
+    async def work(made):
+        peer, reader, old = await made.peer(), await made.peer(8), await made.connect(PythonClient)
+        await peer.publish(1, b"before")
+        made.look(96)
+        assert made.told == ["memory: 960 of 1000 MiB (96 %) are taken: writes are held"]
+        peer.send(peer.batch(1, b"held") + peer.batch(1, b"behind it"))
+        old.send(old.ingest(b"of version 1", topic=1))
+        await made.waiting(2)
+        # Reads, commands and keepalives of others.
+        reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 20, 0))
+        assert len((await reader.answer(Data)).batches) == 1
+        reader.ask(CreateTopic("others"), request_id=3)
+        assert (await reader.frame()).header.id == 3
+        reader.send(encode_ping(77))
+        assert (await reader.frame()).header.id == 77
+        assert await made.stored() == [b"before"]
+        made.look(96)
+        told = await peer.answer(Error)
+        assert (told.code, told.closes, told.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
+        assert (told.error_class, told.ref) == (ErrorClass.RETRYABLE, 0)
+        # Whoever was told is told again when that time is over, and not before.
+        made.look(94)
+        made.look(94, limits.PRESSURE_RETRY_MS / 1000)
+        assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
+        made.look(80)
+        assert [row["status"] for row in await peer.acks(2)] == [0, 0]
+        assert (await old.receive()).batch_id == 1
+        assert sorted(await made.stored()) == [b"before", b"behind it", b"held", b"of version 1"]
+        assert (await peer.publish(1, b"after"))["base_seq"] == 5
+        # Version 1 was told nothing.
+        assert made.node.counts == {"memory_flushes": 1, "memory_holds": 1, "publishers_told": 4}
+        assert made.told[1] == "memory: 800 of 1000 MiB (80 %) are taken: it is given back early"
+        made.look(10)
+        assert made.told[2].endswith("all is calm")
+        for each in (peer, reader):
+            each.close()
+        await old.close()
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
+    """INV-PRESSURE-GOES-ON: what was sent takes memory until it is stored, so it is, however short memory is."""
+
+    async def work(made):
+        made.look(99)
+        peers = [await made.peer(number) for number in (1, 2, 3)]
+        for number, peer in enumerate(peers):
+            peer.send(peer.batch(1, b"%d" % number))
+        await made.waiting(3)
+        made.look(99, limits.PRESSURE_PASS_S - 1)
+        assert len(made.node._context.ingest.waiting) == 3
+        for left, peer in ((2, peers[0]), (1, peers[1]), (0, peers[2])):
+            made.look(99, limits.PRESSURE_PASS_S)
+            assert len(made.node._context.ingest.waiting) == left
+            assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
+            while (frame := await peer.frame()).header.kind != 0x08:
+                pass
+            assert frame.header.id == 1
+        made.look(99, 1)
+        assert made.node.counts["publishers_let_through"] == 3
+        # The first is behind those that have waited since.
+        for peer in peers:
+            peer.send(peer.batch(1, b"again"))
+        await made.waiting(3)
+        made.look(99, limits.PRESSURE_PASS_S)
+        assert len(made.node._context.ingest.waiting) == 2
+        assert made.node._context.ingest._let_through_last == 1
+        assert len(await made.stored()) >= 3
+        for peer in peers:
+            peer.close()
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_memory_is_given_back_now_and_then_while_it_is_short(on_loop, tmp_path, monkeypatch):
+    async def work(made):
+        for _ in range(3):
+            await made.node.log.publish("events", os.urandom(1000))
+
+        def waits():
+            with made.node.log._opened().looking() as store:
+                return store.plan_places()
+
+        assert waits()
+        made.look(85)
+        while waits():
+            await asyncio.sleep(0.001)
+        assert made.node.counts == {"memory_flushes": 1}
+        made.look(85, 1)
+        assert made.node.counts == {"memory_flushes": 1}
+        made.look(85, 5)
+        assert made.node.counts == {"memory_flushes": 2}
+        assert len(await made.stored()) == 3
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_giving_back_makes_a_checkpoint(on_loop, tmp_path):
+    async def work(made):
+        await made.node.log.publish("events", os.urandom(1000))
+        snapshots = tmp_path / "data" / "meta"
+        before = set(snapshots.iterdir())
+        made.node.log.relieve()
+        while set(snapshots.iterdir()) == before:
+            await asyncio.sleep(0.001)
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_who_is_held_is_answered_by_a_drain(on_loop, tmp_path):
+    async def work(made):
+        peer = await made.peer()
+        made.look(96)
+        peer.send(peer.batch(1, b"held"))
+        await made.waiting(1)
+        assert await made.node.drain(20)
+        rows = []
+        while (frame := await peer.frame()) is not None:
+            rows += [frame] if frame.header.kind == 0x08 else []
+        assert [frame.header.id for frame in rows] == [1]
+        peer.close()
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_a_limit_below_what_a_server_takes_is_refused(on_loop, tmp_path):
+    async def work():
+        config = Config(server=ServerConfig(memory_limit=64 * MIB))
+        with pytest.raises(InvalidInputError, match=r"server\.memory_limit is 64 MiB"):
+            await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL, config=config)
+
+    on_loop(work())
+
+
+def own_memory(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        return sum(int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+)", status.read())) // 1024
+
+
+def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path):
+    """Many peers have sent large frames in part: that is memory. A publisher waits until they are gone."""
+    with process(tmp_path / "data") as made:
+        idle_mib = own_memory(made.process.pid)
+        made.tell(signal.SIGTERM)
+        assert made.ended()[0] == 0
+    limit_mib = idle_mib * 3 // 2 + 64
+
+    async def work(made):
+        peer, reader = await made.connect(), await made.connect()
+        await peer.hello(7)
+        await reader.hello(8)
+        peer.ask(CreateTopic("events"))
+        await peer.frame()
+        await peer.publish(1, b"before")
+        loads = []
+        for number in range(100, 100 + (limit_mib - idle_mib) // 15 + 2):
+            load = await made.connect()
+            await load.hello(number)
+            # All but its last bytes.
+            load.send(load.batch(1, os.urandom(16 * MIB - 100))[:-10])
+            await load.writer.drain()
+            loads.append(load)
+        told = None
+        while told is None:
+            peer.send(peer.batch(1, b"sent meanwhile"))
+            frame = await peer.frame()
+            told = frame if frame.header.kind == 0x40 else None
+        reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1 << 20, 0))
+        assert (await reader.answer(Data)).batches
+        for load in loads:
+            load.close()
+        while (frame := await peer.frame()).header.kind != 0x08 or frame.header.id < peer.seq:
+            pass
+        for each in (peer, reader):
+            each.close()
+
+    with process(tmp_path / "data", "--memory-limit", f"{limit_mib}MiB") as made:
+        asyncio.run(work(made))
+        made.tell(signal.SIGTERM)
+        code, said = made.ended()
+        assert code == 0, said
+        assert "writes are held" in said
+        assert re.search(r"counted: .*memory_holds \d", said)
