@@ -20,6 +20,7 @@ module must not know sockets, nor how a session came to be.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final, Protocol
 
 import numpy as np
@@ -246,7 +247,7 @@ class Ingest:
     # --- holding -----------------------------------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> set[Publishing]:
+    def waiting(self) -> Collection[Publishing]:
         """Connections whose batches wait."""
         return self._waiting
 
@@ -273,7 +274,7 @@ class Ingest:
             return False
         self._let_through = waiting[0][2]
         self._let_through_last = self._let_through.owner
-        self._waiting.discard(self._let_through)
+        self._waiting.pop(self._let_through, None)
         self._let_through.publisher.go_on()
         self._let_through = None
         return True
