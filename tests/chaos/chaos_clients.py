@@ -112,6 +112,18 @@ class SyncPublisher(PublishingWorker):
                         time.sleep(self.pause_s())
 
 
+class HeavyPublisher(SyncPublisher):
+    """As that, but of values so large that a few of them fill the ring of the server."""
+
+    def next_values(self) -> list[bytes]:
+        filling = self.random.randrange(500_000, 3_000_000) if self.random.random() < 0.3 else 0
+        self._number += 1
+        return [value_of(self.name, 0, self._number, filling)]
+
+    def pause_s(self) -> float:
+        return self.random.choice((0.0, 0.05, 0.1))
+
+
 class LonePublisher(PublishingWorker):
     """On a thread; waits for every publish."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from chaos_clients import (
     AsyncPublisher,
     AsyncReader,
+    HeavyPublisher,
     LonePublisher,
     PollingReader,
     ReadingWorker,
@@ -102,6 +103,7 @@ class Round:
             AsyncPublisher("async-total", plain, seed, "total", 12, linger_s=0.002),
             LonePublisher("lone-total", plain, seed, "total", 0),
             SyncPublisher("sync-client", mixing, seed, "client", 13, connections=3),
+            HeavyPublisher("heavy-client", mixing, seed, "client", 16, connections=3, batch_size=100),
             AsyncPublisher("async-client", mixing, seed, "client", 14, compression="lz4", batch_size=2_000),
             SyncPublisher("sync-quick", mixing, seed, "quick", 15, batch_size=500),
             LonePublisher("lone-quick", mixing, seed, "quick", 0),

@@ -136,11 +136,14 @@ class V1Reader(V1Worker, ReadingWorker):
         self.count = 0
 
     def work(self) -> None:
-        while not (self.is_ending.is_set() and len(self.read.items) >= self.count):
-            try:
-                self._fetch(self.connected())
-            except OSError:
-                self.lose()
+        try:
+            while not (self.is_ending.is_set() and len(self.read.items) >= self.count):
+                try:
+                    self._fetch(self.connected())
+                except OSError:
+                    self.lose()
+        finally:
+            self.lose()
 
     def _fetch(self, wire: Wire) -> None:
         request = struct.pack("<IQI", self._topic_id, self._offset, 200_000)

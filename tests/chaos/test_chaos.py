@@ -1,6 +1,5 @@
-"""What faults do to a node, one at a time: ends that are cut short, a full disk, and bytes that nobody should send.
-
-Rounds of many faults at once are run by `make chaos`.
+"""What faults do to a node, one at a time: ends that are cut short, restarts under load, a full disk, and bytes that
+nobody should send; and one short round of many faults at once, of which `make chaos` runs more and longer ones.
 """
 
 import asyncio
@@ -15,6 +14,7 @@ from itertools import count
 
 import pytest
 from chaos_node import ChaosNode, make_topics
+from chaos_round import Round
 from fuzz_mutation import mutate
 from lwp2_peer import Peer
 from v1_clients import BATCH, CONTROL, PythonClient, frame, record
@@ -87,6 +87,37 @@ async def _hold_up(made, how):
     await asyncio.sleep(0)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("topic", ["total", "client"])
+def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
+    """Of order 2 and of order 5: an idempotent client sees no failed publish, and everything is stored once, in order."""
+    values = [b"%d " % number + bytes(number % 7 * 1000) for number in range(2_000)]
+    with node(tmp_path) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=60) as log:
+        with log.publisher(topic, client_id=5, batch_size=5_000, connections=2 if topic == "client" else 1) as publisher:
+            deliveries = []
+            for number, value in enumerate(values):
+                deliveries.append(publisher.publish(value))
+                if number % 1_000 == 500:
+                    # Some of what was sent is acked, and some of it is on its way.
+                    deliveries[number // 2].result(60)
+                    made.tell(how)
+                    assert made.wait() == (0 if how is signal.SIGTERM else -signal.SIGKILL), made.said()
+                    made.start()
+        assert [delivery.error for delivery in deliveries] == [None] * len(values)
+        found = [record for item in log.follow(topic) if hasattr(item, "block") for record in item]
+        assert [record.value for record in found] == values
+        assert [record.seq for record in found] == [seq for delivery in deliveries for seq in delivery.seqs]
+        assert made.terminate() == 0, made.said()
+
+
+@pytest.mark.slow
+def test_a_round_of_faults_breaks_no_promise(tmp_path):
+    outcome = Round(6, tmp_path, 6).run()
+    assert not outcome.complaints, str(outcome)
+    assert min(outcome.acked, outcome.records) > 100
+
+
 # --- a full disk ---------------------------------------------------------------------------------------------------
 
 
@@ -135,6 +166,33 @@ def test_a_full_disk_refuses_and_takes_again(small_disk):
             stored[log.publish("total", b"after %d" % number).first_seq] = b"after %d" % number
         found = {each.seq: each.value for item in log.follow("total") if hasattr(item, "block") for each in item}
         assert found == stored
+        assert made.terminate() == 0, made.said()
+
+
+def test_a_full_disk_leaves_no_hole_that_anybody_waits_for(small_disk):
+    """Of order 5, many on their way: each is stored or refused, those behind a refusal too, and order is kept."""
+    with node(small_disk) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=20) as log:
+        publisher = log.publisher("client", client_id=5, batch_size=1, connections=2)
+        publisher.publish(b"before").result(20)
+        fill(small_disk / "filler")
+        values, deliveries = [], []
+        while not any(each.done and each.error for each in deliveries):
+            assert len(deliveries) < 400, "it took more than the disk holds"
+            values.append(b"%d " % len(deliveries) + bytes(MIB))
+            deliveries.append(publisher.publish(values[-1]))
+        (small_disk / "filler").unlink()
+        for _ in range(50):
+            values.append(b"%d" % len(deliveries))
+            deliveries.append(publisher.publish(values[-1]))
+        with pytest.raises(SeawallError):
+            publisher.flush(60)
+        values.append(b"after")
+        deliveries.append(publisher.publish(values[-1]))
+        assert deliveries[-1].result(60).seqs
+        publisher.close()
+        taken = [value for value, delivery in zip(values, deliveries, strict=True) if delivery.error is None]
+        found = [record.value for item in log.follow("client") if hasattr(item, "block") for record in item]
+        assert found == [b"before", *taken]
         assert made.terminate() == 0, made.said()
 
 
