@@ -66,7 +66,7 @@ valid = {
     "server.read_rate": st.just(0) | st.integers(limits.READ_RATE_MIN, limits.TIB),
     "server.outbox_size": st.integers(1 << 20, 1 << 30),
     "server.stall": st.floats(1, 3600),
-    "server.drain": st.floats(0, 3600),
+    "server.drain": st.just(0.0) | st.floats(0.01, 3600),
     "server.v1_past_end": st.sampled_from(["error", "catching_up", "empty"]),
     "bench.directory": paths.filter(bool),
     "bench.seconds": st.floats(0.01, 3600),

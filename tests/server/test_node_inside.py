@@ -100,6 +100,31 @@ def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypat
     on_loop(work())
 
 
+def test_who_is_left_at_the_deadline_is_cut_off(on_loop, tmp_path):
+    """INV-NODE-CUT-OFF: no mark of an orderly end is left, and everything that was acked is there."""
+
+    async def work():
+        node = await started(tmp_path)
+        peer = await connect(node)
+        await peer.hello()
+        await node.log.create_topic("events")
+        await peer.publish(1, bytes(4 << 20))
+        for number in range(40):
+            peer.ask(Fetch(1, ReadBy.EARLIEST, 0, 1 << 22, 0), request_id=number)
+        await peer.writer.drain()
+        while not any(connection.is_full for connection in node._listener.connections):
+            await asyncio.sleep(0)
+        peer.writer.transport.pause_reading()
+        assert not await node.drain(0.05)
+        peer.close()
+        async with ServedLog(tmp_path / "data", SMALL) as log:
+            await log.publish("events", b"after")
+            found = await log.read("events", max_bytes=1 << 24)
+            assert [type(item).__name__ for item in found] == ["ReceivedBatch", "Gap", "ReceivedBatch"]
+
+    on_loop(work())
+
+
 def test_a_log_that_cannot_be_closed_in_time_is_cut_off(on_loop, tmp_path, monkeypatch):
     async def work():
         node = await started(tmp_path)

@@ -25,7 +25,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
@@ -52,10 +52,12 @@ class _Place:
     run_file: Path
     temporary: Path | None
 
-    def clear(self) -> None:
-        """Remove what is for trying out, when nothing else would."""
+    def leave(self) -> NoReturn:
+        """End this process and wait for nothing: a disk may never come back, and threads wait for it."""
         if self.temporary is not None:
             shutil.rmtree(self.temporary, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(1)
 
 
 @click.command()
@@ -173,28 +175,19 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     again = asyncio.ensure_future(told.get())
     patience_s = config.server.drain + _PATIENCE_S
     await asyncio.wait((ending, again), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-    if not ending.done():
-        _warn("Seawall ends at once: what was acked is in the log, and the next start recovers it.")
-        place.clear()
-        sys.stdout.flush()
-        # Closing in order is what a second signal does not want to wait for, and a disk may never come back.
-        os._exit(1)
-    again.cancel()
-    is_drained = ending.result() and is_ordered
-    place.run_file.unlink(missing_ok=True)
-    _conclude(node, is_drained)
-    return is_drained
-
-
-def _conclude(node: Node, is_drained: bool) -> None:
-    """The last words."""
     if node.counts:
         counted = ", ".join(f"{cause} {count}" for cause, count in sorted(node.counts.items()))
         _warn(f"Seawall has counted: {counted}.")
-    if is_drained:
-        click.echo("Seawall has ended in order.")
-    else:
+    if not ending.done():
+        _warn("Seawall ends at once: what was acked is in the log, and the next start recovers it.")
+        place.leave()
+    again.cancel()
+    place.run_file.unlink(missing_ok=True)
+    if not ending.result():
         _warn(f"Seawall has ended, {node.unanswered} batches were not answered: the next start recovers the directory.")
+        place.leave()
+    click.echo("Seawall has ended in order." if is_ordered else "Seawall has ended.")
+    return is_ordered
 
 
 async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
