@@ -58,6 +58,7 @@ TOPIC_NAME_SIZE_MAX = 255
 CLIENT_NAME_SIZE_MAX = 255
 TOKEN_SIZE_MAX = 4 * KIB
 ERROR_TEXT_SIZE_MAX = 4 * KIB
+TOPIC_SETTINGS_SIZE_MAX = 16 * KIB
 
 #: A long poll may not outlive the patience of proxies and of people.
 FETCH_WAIT_MS_MAX = 30_000

@@ -10,6 +10,7 @@ from typing import Final
 
 from seawall.errors import (
     CallerError,
+    ConfigError,
     ConflictError,
     CorruptionError,
     FatalError,
@@ -38,6 +39,8 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.TOPIC_EXISTS: ConflictError,
     ErrorCode.TOPIC_NAME: InvalidInputError,
     ErrorCode.TOPIC_DELETED: NotFoundError,
+    ErrorCode.TOPIC_SETTINGS: ConfigError,
+    ErrorCode.TOPIC_CONFLICT: ConflictError,
     ErrorCode.FENCED: FencedError,
     ErrorCode.OUTSIDE_SESSION_WINDOW: OutcomeUnknownError,
     ErrorCode.CLIENT_SEQ_SKIPPED: ConflictError,
