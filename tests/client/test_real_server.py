@@ -59,9 +59,18 @@ def test_every_kind_of_record_comes_back(log: RemoteLog) -> None:
 
 def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None:
     settings = {
-        "order": 5, "durability": "disk", "ttl_ms": 60_500, "cap_records": 9, "cap_bytes": 1_000_000,
-        "discard": "reject", "segment_max_records": 7, "segment_max_bytes": 8_192, "idempotency_window_ms": 5,
-        "ack_level": 1, "priority": -3, "dead_letter": "events",
+        "order": 5,
+        "durability": "disk",
+        "ttl_ms": 60_500,
+        "cap_records": 9,
+        "cap_bytes": 1_000_000,
+        "discard": "reject",
+        "segment_max_records": 7,
+        "segment_max_bytes": 8_192,
+        "idempotency_window_ms": 5,
+        "ack_level": 1,
+        "priority": -3,
+        "dead_letter": "events",
     }
     created = log.create_topic("aged", **settings)
     assert created.settings == server.run(lambda served: served.describe("aged")).config.to_json()
