@@ -373,6 +373,9 @@ SEND_FILE_SIZE_MIN = 32 * KIB
 #: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
 PUSH_UNSENT_SIZE = 1 * MIB
 
+#: How long a short push may wait for more at a subscriber's wish: longer than this nobody gains anything.
+PUSH_LINGER_US_MAX = 1_000_000
+
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024

@@ -100,6 +100,7 @@ class ScriptedServer:
         self.clients: dict[int, Client] = {}
         self.position = 0
         self.hellos: list[Hello] = []
+        self.goodbyes: list[Goodbye] = []
         #: Set when a ping was answered.
         self.pings: threading.Event | None = None
         self.peers: list[Peer] = []
@@ -312,6 +313,9 @@ class Peer:
                     self._subscribe(request, request_id)
                 case Credit():
                     pass
+                case Goodbye():
+                    server.goodbyes.append(request)
+                    raise CutError
                 case _:
                     topic = server.topics.get(getattr(request, "topic_id", 0))
                     if topic is None:

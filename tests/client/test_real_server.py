@@ -13,14 +13,20 @@ import pytest
 from real_server import RealServer, ServerProcess
 
 import seawall
+from seawall.client.connection import Connection
 from seawall.client.publisher import Compression
 from seawall.client.remote_log import RemoteLog
+from seawall.core.types import ClientId, ClientSeq, TimestampNs
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CallerError, ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError
+from seawall.io.clocks import OsClock
 from seawall.server.access import Access, Right
-from seawall.wire.codes import GapReason
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import GapReason, HelloFlags
+from seawall.wire.lwp2_session import Hello
 from seawall.wire.publishable import Message
-from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch
+from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch, ReceivedSkip
+from seawall.wire.records import encode_raw
 
 
 @pytest.fixture
@@ -384,3 +390,60 @@ def test_who_may_only_write_makes_topics_and_publishes(tmp_path: Path) -> None:
                 assert (await other.publish("events", b"three")).first_seq == 1
 
         asyncio.run(work())
+
+
+def test_a_publisher_tells_how_long_its_batches_took(log: RemoteLog) -> None:
+    with log.publisher("events") as publisher:
+        assert publisher.latency.count == 0
+        for number in range(20):
+            publisher.publish(b"%d" % number).result()
+        told = publisher.latency
+        assert told.count == 20
+        assert 0 < told.p50_ns <= told.p99_ns <= told.p999_ns <= told.max_ns
+
+    async def work() -> None:
+        async with seawall.connect_async(str(log.target)) as other:
+            publisher = await other.publisher("events")
+            await publisher.publish(b"one")
+            assert publisher.latency.count == 1
+            await publisher.close()
+
+    asyncio.run(work())
+
+
+def test_skips_are_told_to_whoever_reads_by_seq(server: RealServer, log: RemoteLog) -> None:
+    topic_id = log.create_topic("ordered", order=5).topic_id
+    hello = Hello(flags=HelloFlags.OPEN, client_id=ClientId(9), gap_timeout_ms=20)
+    connection = Connection.open(f"127.0.0.1:{server.port}", hello, timeout_s=20, clock=OsClock())
+    for number in (1, 4, 6):
+        block = encode_raw(b"%d" % number)
+        header = batch_header(
+            block,
+            topic_id=topic_id,
+            client_id=ClientId(9),
+            client_seq=ClientSeq(number),
+            session_epoch=connection.welcome.session_epoch,
+            record_count=1,
+            timestamp_ns=TimestampNs(0),
+        )
+        connection.send(header.header_bytes(), block)
+    assert log.wait_for("ordered", 3, 30)
+    connection.close()
+    kinds = [ReceivedBatch, ReceivedSkip, ReceivedBatch, ReceivedSkip, ReceivedBatch]
+    embedded = server.run(lambda served: served.read("ordered"))
+    for items in (embedded, log.read("ordered"), list(log.follow("ordered")), list(log.subscriber("ordered").poll())):
+        assert [type(item) for item in items] == kinds[: len(items)]
+        told = [(item.position, item.first_client_seq) for item in items if isinstance(item, ReceivedSkip)]
+        known = [(item.position, item.first_client_seq) for item in embedded if isinstance(item, ReceivedSkip)]
+        assert told == known[: len(told)]
+    assert len(log.read("ordered")) == len(embedded) == 5
+    assert log.read_arrow("ordered").column("value").to_pylist() == [b"1", b"4", b"6"]
+    log.commit("consumer:5", "ordered", 2)
+    assert log.committed("consumer:5", "ordered") == 2
+
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as other:
+            assert [type(item) for item in await other.read("ordered")] == kinds
+            assert await other.committed("consumer:5", "ordered") == 2
+
+    asyncio.run(work())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -440,6 +441,21 @@ def test_topics(log: RemoteLog) -> None:
 def test_settings_that_cannot_be_told(log: RemoteLog, settings: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         log.create_topic("other", **settings)
+
+
+def test_whoever_ends_says_so(server: ScriptedServer) -> None:
+    with seawall.connect(server.url) as log, log.publisher("events") as publisher:
+        publisher.publish(b"one")
+    with server.change:
+        assert server.change.wait_for(lambda: len(server.goodbyes) == 2, 30)
+
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as other:
+            await other.publish("events", b"two")
+
+    asyncio.run(work())
+    with server.change:
+        assert server.change.wait_for(lambda: len(server.goodbyes) == 4, 30)
 
 
 def test_deletes_say_which_records(log: RemoteLog) -> None:

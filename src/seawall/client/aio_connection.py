@@ -89,7 +89,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._end is None and self.goodbye is None
 
     def close(self) -> None:
-        """End it; closing twice is fine."""
+        """Say so and end it; closing twice is fine."""
+        transport = self._transport
+        is_idle = transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
+        if self._end is None and self._welcome is not None and transport is not None and is_idle:
+            # Behind anything that waits it could wait for ever.
+            transport.write(encode_control(Goodbye(0, 0)))
+            transport.close()
         self._finish(ConnectionError("the connection was closed"))
 
     def new_id(self) -> int:
@@ -197,7 +203,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._end = error
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
         for answer in self._answers.values():
             if not answer.done():

@@ -274,7 +274,10 @@ class AsyncRemoteLog:
             if by is ReadBy.LATEST:
                 return (await self._bounds(found)).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
-            return start_of(await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+            while True:
+                seq = start_of(reader, await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+                if seq is not None:
+                    return seq
 
         return await self._with_topic(topic, ask)
 

@@ -8,11 +8,12 @@ from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 
 from seawall.client.connection import refusal_of
+from seawall.client.reading import TopicReader
 from seawall.core.identifiers import check_topic_name
 from seawall.core.types import Seq, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError, LimitError, ProtocolError, UnsupportedError
 from seawall.limits import CURSOR_OWNER_SIZE_MAX, MIB
-from seawall.wire.codes import Command, ErrorCode, ReadBy
+from seawall.wire.codes import Command, ErrorCode, GapUnit, ReadBy
 from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.lwp1_replies import TopicReply
@@ -118,10 +119,12 @@ def timestamp_ns_of(when: datetime) -> int:
     return int(when.timestamp() * 1e6) * 1_000
 
 
-def start_of(frame: Frame) -> Seq:
-    """The seq at which an answer to a read begins."""
+def start_of(reader: TopicReader, frame: Frame) -> Seq | None:
+    """The seq at which an answer to a read begins; None where it tells of a place without one: then ask on."""
     if frame.header.command == Command.GAP:
-        return Seq(parse_gap(frame.payload).first)
+        gap = parse_gap(frame.payload)
+        reader.take(frame)
+        return None if gap.unit is GapUnit.CLIENT_SEQ else Seq(gap.first)
     if frame.header.command != Command.FETCH_DATA:
         raise refusal_of(frame) or UnsupportedError(f"the server answered by command {frame.header.command:#x}")
     return parse_data_prefix(frame.payload).first_seq

@@ -12,6 +12,7 @@ It must not know sessions or topics.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Final
 
@@ -78,7 +79,11 @@ class Connection:
         return bool(self._outbox)
 
     def close(self) -> None:
-        """End it; closing twice is fine."""
+        """Say so and end it; closing twice is fine."""
+        if self._welcome is not None and not self._outbox:
+            # Behind half a frame nobody would understand it, and who is gone does not need it.
+            with contextlib.suppress(ConnectionError):
+                self.stream.send([encode_control(Goodbye(0, 0))])
         self.stream.close()
 
     # --- sending ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import Final
 
 from seawall.client.delivery import Batch
 from seawall.client.refusals import NUMBER_IS_FREE, rejection
+from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.limits import (
@@ -76,6 +77,8 @@ class Outgoing:
         self.decided: list[Batch] = []
         #: What went wrong since somebody asked.
         self.first_error: Exception | None = None
+        #: How long stored batches took, from their first record to the ack.
+        self.latency = LatencyHistogram()
 
     @property
     def is_gathering(self) -> bool:
@@ -275,8 +278,8 @@ class Outgoing:
 
     # --- verdicts --------------------------------------------------------------------------------------------------
 
-    def acked(self, rows: Rows) -> AckStatus:
-        """What an ACK says of batches; the worst that the sender has to act on.
+    def acked(self, rows: Rows, now_ns: int = 0) -> AckStatus:
+        """What an ACK says of batches; the worst that the sender has to act on. `now_ns` is 0 where nobody measures.
 
         UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
         """
@@ -294,6 +297,8 @@ class Outgoing:
                 batch.timestamp_ns = TimestampNs(timestamp_ns)
                 # What we sent twice by ourselves repeats nothing that the caller knows of.
                 batch.is_duplicate = status == AckStatus.DUPLICATE and batch.sends == 1
+                if now_ns:
+                    self.latency.add(now_ns - batch.begun_ns)
                 self._decide(batch, None)
             elif status == AckStatus.REJECTED:
                 # Where the order has refused it (level 1), its number is used.

@@ -52,6 +52,9 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: InvalidInputError,
 }
 
+#: What batches are refused for and requests are not: a topic that is full is no reason to give a server up.
+_OF_BATCHES: Final[dict[int, type[SeawallError]]] = {ErrorCode.READ_ONLY: FullError}
+
 _BY_CLASS: Final[dict[int, type[SeawallError]]] = {
     ErrorClass.CALLER: CallerError,
     ErrorClass.RETRYABLE: RetryableError,
@@ -80,7 +83,7 @@ _WORDS: Final = {
     int(ErrorCode.CLIENT_SEQ_SKIPPED): "it was given up before it came, and is not stored",
     int(ErrorCode.NOT_ALLOWED_BY_TOPIC): "the topic does not allow its order or ack level",
     int(ErrorCode.PAYLOAD_MISMATCH): "another batch was stored under its number",
-    int(ErrorCode.READ_ONLY): "the server takes no writes: its disk is full or has failed",
+    int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is, or has failed",
 }
 
 
@@ -92,7 +95,7 @@ def error_of(refusal: Error) -> SeawallError:
 
 def rejection(reason: int, topic: str, client_seq: int) -> SeawallError:
     """The error of a batch that is not stored."""
-    kind = _BY_CODE.get(reason)
+    kind = _OF_BATCHES.get(reason) or _BY_CODE.get(reason)
     if kind is None:
         known = reason in ErrorCode.__members__.values()
         kind = _BY_CLASS[ErrorCode(reason).error_class if known else ErrorClass.CALLER]

@@ -268,7 +268,9 @@ class RemoteLog:
             if by is ReadBy.LATEST:
                 return self._bounds(found).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
-            return start_of(self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+            while (seq := start_of(reader, self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))) is None:
+                continue
+            return seq
 
         return self._with_topic(topic, ask)
 
