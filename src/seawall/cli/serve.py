@@ -27,6 +27,8 @@ from seawall.errors import InvalidInputError
 from seawall.limits import CONNECTIONS_MAX, LWP_PORT, NODE_DRAIN_S
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from seawall.config import LoadedConfig
     from seawall.server.access import Access
     from seawall.server.node import Node, NodeSettings
@@ -43,6 +45,14 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read.",
+)
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Encrypt with this certificate, or chain of them (PEM).",
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of --tls-cert (PEM)."
 )
 @click.option(
     "--connections", type=click.IntRange(min=1), default=CONNECTIONS_MAX, show_default=True, help="Connections at most."
@@ -63,6 +73,8 @@ def serve(
     port: int,
     dev: bool,
     token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     connections: int,
     drain: float,
     run_file: Path | None,
@@ -73,6 +85,7 @@ def serve(
     Examples:
       seawall serve --data /var/lib/seawall --host 0.0.0.0
       seawall serve --dev
+      seawall serve --data data --tls-cert node.pem --tls-key node.key
     """
     from seawall.io.loops import loop_factory
     from seawall.server.node import NodeSettings
@@ -81,7 +94,7 @@ def serve(
         if dev:
             data = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="seawall-"))) / "data"
             port = 0 if port == LWP_PORT else port
-        settings = NodeSettings(host, port, connections)
+        settings = NodeSettings(host, port, connections, tls=_tls(tls_cert, tls_key))
         access = _access(token_file)
         place = run_file or data.with_name(f"{data.name}.run.json")
         loop_name, make_loop = loop_factory()
@@ -112,7 +125,9 @@ async def _run(
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
-    click.echo(f"Seawall serves {data} on {node.address} ({loop_name}; LWP 1 and 2). Stop it with Ctrl-C.")
+    click.echo(
+        f"Seawall serves {data} on {node.address} ({loop_name}; LWP 1 and 2{_secured(settings)}). Stop it with Ctrl-C."
+    )
     is_ordered = await _until_told(node, told)
     ending = asyncio.ensure_future(node.drain(drain_s))
     again = asyncio.ensure_future(told.get())
@@ -145,6 +160,21 @@ def _write_run_file(path: Path, address: str) -> None:
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps({"pid": os.getpid(), "lwp": address}) + "\n", encoding="utf-8")
     fresh.replace(path)
+
+
+def _secured(settings: NodeSettings) -> str:
+    return "" if settings.tls is None else " over TLS"
+
+
+def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """How connections are encrypted, if they are."""
+    from seawall.io.tls import server_context
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("TLS needs both: --tls-cert and --tls-key.")
+    return server_context(certificate, key)
 
 
 def _access(token_file: Path | None) -> Access:

@@ -72,7 +72,7 @@ class AsyncRequests:
             address = addresses[self._turn % len(addresses)]
             try:
                 return await AsyncConnection.open(
-                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s
+                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s, tls=self.target.tls
                 )
             except ConnectionError as error:
                 self._turn += 1

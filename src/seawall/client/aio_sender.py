@@ -249,7 +249,7 @@ class AsyncSender:
         address = self._target.addresses[self._turn % len(self._target.addresses)]
         try:
             connection = await AsyncConnection.open(
-                address, self._session.hello(), timeout_s=self._target.connect_timeout_s
+                address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
             )
         except (ConnectionError, SeawallError) as error:
             self._turn += 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from seawall.client.refusals import error_of
 from seawall.client.retry import seconds
@@ -27,13 +27,18 @@ from seawall.wire.fields import Buffer
 from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_error, parse_goodbye, parse_welcome
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from seawall.io.tls import TlsStream
+
 _MS: Final = 1_000_000
 
 
 class Connection:
     """A connection that has been welcomed. Made by `open`."""
 
-    def __init__(self, stream: WaitingStream, address: str, clock: Clock, max_payload: int) -> None:
+    def __init__(self, stream: WaitingStream | TlsStream, address: str, clock: Clock, max_payload: int) -> None:
         self.stream = stream
         self.address = address
         self._clock = clock
@@ -49,10 +54,12 @@ class Connection:
         self.goodbye: Goodbye | None = None
 
     @classmethod
-    def open(cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock) -> Connection:
+    def open(
+        cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock, tls: SSLContext | None = None
+    ) -> Connection:
         """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
         deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
-        connection = cls(open_stream(address, timeout_s), address, clock, hello.max_payload)
+        connection = cls(open_stream(address, timeout_s, tls), address, clock, hello.max_payload)
         try:
             left_s = seconds(deadline_ns - clock.monotonic_ns())
             frame = connection.request(hello, timeout_s=left_s)

@@ -113,7 +113,9 @@ class Requests:
             left_s = seconds(deadline_ns - self.clock.monotonic_ns())
             timeout_s = max(0.001, min(self.target.connect_timeout_s, left_s))
             try:
-                return Connection.open(address, asking_hello(self.target), timeout_s=timeout_s, clock=self.clock)
+                return Connection.open(
+                    address, asking_hello(self.target), timeout_s=timeout_s, clock=self.clock, tls=self.target.tls
+                )
             except ConnectionError as error:
                 self._turn += 1
                 failure = error

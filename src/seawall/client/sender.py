@@ -330,7 +330,8 @@ class Sender:
         connection = None
         self._change.release()
         try:
-            connection = Connection.open(address, hello, timeout_s=timeout_s, clock=self._clock)
+            tls = self._target.tls
+            connection = Connection.open(address, hello, timeout_s=timeout_s, clock=self._clock, tls=tls)
         except (ConnectionError, SeawallError) as error:
             problem = error
         finally:

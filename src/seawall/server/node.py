@@ -15,6 +15,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import Final
 
 from seawall import limits
@@ -47,6 +48,8 @@ class NodeSettings:
     past_end: PastEnd = PastEnd.ERROR
     server: ServerSettings = field(default_factory=ServerSettings)
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
+    #: How connections are encrypted; None if they are not.
+    tls: SSLContext | None = None
 
 
 class Node:
@@ -114,7 +117,7 @@ async def start_node(
             VERSION_2: partial(Lwp2Session, context),
         }
         listener = Listener(versions, bounds=own.bounds, connections_max=own.connections_max)
-        host, port = await listener.listen(own.host, own.port)
+        host, port = await listener.listen(own.host, own.port, own.tls)
         return Node(log, context, listener, format_address(host, port))
     except BaseException:
         await log.close()
