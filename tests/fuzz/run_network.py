@@ -41,8 +41,9 @@ def main() -> int:
                 progress.print(f"version {version} failed, seed {seed}\n{traceback.format_exc()}")
                 continue
         print(
-            f"version {version}: {outcome.sent:,} bytes on {outcome.connections:,} connections, {outcome.rounds:,} rounds "
-            f"of the witnesses, memory {outcome.grown_kib / 1024:+.1f} MiB (at most {MEMORY_GROWTH_KIB_MAX // 1024})"
+            f"version {version}: {outcome.sent:,} bytes on {outcome.connections:,} connections, "
+            f"{outcome.rounds:,} rounds of the witnesses, memory {outcome.grown_kib / 1024:+.1f} MiB "
+            f"(at most {MEMORY_GROWTH_KIB_MAX // 1024})"
         )
     return 1 if failed else 0
 
