@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/pytest
 FUZZ_EXECUTIONS ?= 100000
+FUZZ_BYTES ?= 10000000
 CRASH_IMAGES ?= 20000
 CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
@@ -74,8 +75,9 @@ tidy: $(READY) ## Check sizes, docstrings, import direction and leftovers
 	$(PYTEST) -q tests/test_tidy.py tests/test_imports.py
 
 .PHONY: fuzz
-fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (default 100,000)
+fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (100,000), and send FUZZ_BYTES bad ones (ten million) to a node
 	$(BIN)/python tests/fuzz/run.py --executions $(FUZZ_EXECUTIONS) $(ARGS)
+	$(BIN)/python tests/fuzz/run_network.py --bytes $(FUZZ_BYTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: crash
 crash: setup ## Crash the engine at CRASH_IMAGES points on a simulated disk (default 20,000), kill processes, damage files

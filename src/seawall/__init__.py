@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from seawall.config import Config
     from seawall.engine.aio import AsyncLog
     from seawall.engine.embedded import EmbeddedLog
+    from seawall.io.tls import Tls
 
 __version__ = "0.1.0"
 
@@ -46,29 +47,42 @@ def open_async(path: str | Path, *, brokers: int = 0, **settings: object) -> Asy
 
 
 def connect(
-    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+    url: str,
+    *,
+    token: str = "",
+    name: str = "",
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    tls: Tls | None = None,
 ) -> RemoteLog:
     """A log that lies behind a server: `seawall.connect("seawall://host:1992")` has the words of `seawall.open`.
 
     `timeout_s` is how long an answer may take and a lost server is looked for; `name` is what the server calls us.
+    `seawalls://`, or `tls`, encrypts: True believes the authorities of the system, a path those of a file.
     """
     from seawall.client.remote_log import RemoteLog
     from seawall.client.targets import parse_target
 
     return RemoteLog(
-        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, tls=tls)
     )
 
 
 def connect_async(
-    url: str, *, token: str = "", name: str = "", timeout_s: float = 30.0, connect_timeout_s: float = 5.0
+    url: str,
+    *,
+    token: str = "",
+    name: str = "",
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    tls: Tls | None = None,
 ) -> AsyncRemoteLog:
     """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.targets import parse_target
 
     return AsyncRemoteLog(
-        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s)
+        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, tls=tls)
     )
 
 

@@ -58,6 +58,7 @@ TOPIC_NAME_SIZE_MAX = 255
 CLIENT_NAME_SIZE_MAX = 255
 TOKEN_SIZE_MAX = 4 * KIB
 ERROR_TEXT_SIZE_MAX = 4 * KIB
+TOPIC_SETTINGS_SIZE_MAX = 16 * KIB
 
 #: A long poll may not outlive the patience of proxies and of people.
 FETCH_WAIT_MS_MAX = 30_000
@@ -399,6 +400,9 @@ PUSH_UNSENT_SIZE = 1 * MIB
 
 #: Portions that are read at once for the requests of one connection: the disk is busy, and memory is not.
 FETCHES_AT_ONCE = 4
+
+#: How long a short push may wait for more at a subscriber's wish: longer than this nobody gains anything.
+PUSH_LINGER_US_MAX = 1_000_000
 
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256

@@ -24,7 +24,7 @@ class RecordingLog:
     def __exit__(self, *_error: object) -> None:
         self.asked.append(("closed",))
 
-    def describe(self, topic: str) -> None:
+    def topic_named(self, topic: str) -> None:
         if topic != "events":
             raise NotFoundError(f"no topic {topic!r}")
 
@@ -37,11 +37,11 @@ class RecordingLog:
 def log(monkeypatch: pytest.MonkeyPatch) -> RecordingLog:
     opened = RecordingLog()
 
-    def open_data(directory: Path) -> RecordingLog:
+    def open_place(directory: Path) -> RecordingLog:
         assert directory == Path("somewhere")
         return opened
 
-    monkeypatch.setattr(delete_module, "open_data", open_data)
+    monkeypatch.setattr(delete_module, "open_place", open_place)
     return opened
 
 

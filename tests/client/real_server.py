@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from ssl import SSLContext
 from typing import Self, TypeVar
 
 import uvloop
@@ -28,10 +29,20 @@ SMALL = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB)
 class RealServer:
     """Serves a directory from `start` to `stop`, on the same port every time."""
 
-    def __init__(self, path: Path, access: Access | None = None, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        access: Access | None = None,
+        memory: Memory | None = None,
+        *,
+        tls: SSLContext | None = None,
+        has_uvloop: bool = True,
+    ) -> None:
         self._path = path
         self._access = access
         self._memory = memory
+        self._tls = tls
+        self._make_loop = uvloop.new_event_loop if has_uvloop else asyncio.new_event_loop
         self._thread: threading.Thread | None = None
         self.port = 0
 
@@ -44,7 +55,7 @@ class RealServer:
 
         def run() -> None:
             try:
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                with asyncio.Runner(loop_factory=self._make_loop) as runner:
                     runner.run(self._serve(started))
             finally:
                 started.set()
@@ -57,7 +68,11 @@ class RealServer:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
         self._node = await start_node(
-            self._path, NodeSettings(port=self.port), store=SMALL, access=self._access, memory=self._memory
+            self._path,
+            NodeSettings(port=self.port, tls=self._tls),
+            store=SMALL,
+            access=self._access,
+            memory=self._memory,
         )
         self.port = int(self._node.address.rpartition(":")[2])
         started.set()
@@ -99,8 +114,9 @@ class RealServer:
 class ServerProcess:
     """`seawall serve` in a process, which can be killed and started again on its port."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *arguments: str) -> None:
         self._data = data
+        self._arguments = arguments
         self._run_file = data.parent / "run.json"
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
@@ -112,7 +128,7 @@ class ServerProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "seawall", "serve", "--data", str(self._data), "--port", str(self._port)]
-        command += ["--run-file", str(self._run_file)]
+        command += ["--run-file", str(self._run_file), *self._arguments]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), self._process.communicate()[1]

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, Term, TimestampNs, TopicEpoch, TopicId
@@ -31,19 +31,21 @@ from seawall.wire.codes import (
     SessionStatus,
 )
 from seawall.wire.decoder import Frame, FrameDecoder
-from seawall.wire.lwp1_replies import Retention, RetentionReply, TopicDeletedReply, TopicListReply, TopicReply
-from seawall.wire.lwp1_requests import (
-    CreateTopic,
-    CreateTopicWithRetention,
-    DeleteTopic,
-    GetTopic,
-    ListTopics,
-    SetRetention,
-)
+from seawall.wire.fields import JsonObject
+from seawall.wire.lwp1_replies import TopicDeletedReply, TopicListReply, TopicReply
+from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
 from seawall.wire.lwp2 import encode_ack, encode_control, encode_data_start, encode_pong, parse_request
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
 from seawall.wire.lwp2_session import Ack, AckEntry, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed
+from seawall.wire.lwp2_topics import (
+    RecordsDelete,
+    RecordsDeleted,
+    TopicConfigure,
+    TopicCreate,
+    TopicDescribe,
+    TopicFind,
+)
 
 PAYLOAD = 16 * 1024 * 1024
 
@@ -102,6 +104,7 @@ class ScriptedServer:
         self.hellos: list[Hello] = []
         #: Numbers of batches without records that came.
         self.given_up: list[int] = []
+        self.goodbyes: list[Goodbye] = []
         #: Set when a ping was answered.
         self.pings: threading.Event | None = None
         self.peers: list[Peer] = []
@@ -153,10 +156,10 @@ class ScriptedServer:
     def topic(self, name: str) -> Topic:
         return next(topic for topic in self.topics.values() if topic.reply.name == name)
 
-    def create(self, name: str, retention: Retention | None = None) -> Topic:
+    def create(self, name: str, settings: JsonObject | None = None) -> Topic:
         with self.lock:
             topic_id = TopicId(max(self.topics, default=0) + 1)
-            topic = Topic(TopicReply(topic_id, name, 1_700_000_000, TopicEpoch(1), retention))
+            topic = Topic(TopicReply(topic_id, name, 1_700_000_000, TopicEpoch(1), settings=settings or {}))
             self.topics[topic_id] = topic
             return topic
 
@@ -319,8 +322,10 @@ class Peer:
             match request:
                 case Hello():
                     self.send(encode_control(self._welcome(request), request_id=request_id))
-                case CreateTopic(name=name) | CreateTopicWithRetention(name=name):
-                    self._create(request, name, request_id)
+                case TopicCreate():
+                    self._create(request, request_id)
+                case TopicFind():
+                    self._find(request.name, request_id)
                 case ListTopics():
                     replies = tuple(topic.reply for topic in server.topics.values())
                     self.send(encode_control(TopicListReply(replies), request_id=request_id))
@@ -328,6 +333,9 @@ class Peer:
                     self._subscribe(request, request_id)
                 case Credit():
                     pass
+                case Goodbye():
+                    server.goodbyes.append(request)
+                    raise CutError
                 case _:
                     topic = server.topics.get(getattr(request, "topic_id", 0))
                     if topic is None:
@@ -378,28 +386,35 @@ class Peer:
             0,
         )
 
-    def _create(self, request: CreateTopic | CreateTopicWithRetention, name: str, request_id: int) -> None:
-        server = self.server
+    def _create(self, request: TopicCreate, request_id: int) -> None:
+        server, name = self.server, request.name
         if any(topic.reply.name == name for topic in server.topics.values()):
             self.refuse(request_id, ErrorCode.TOPIC_EXISTS, f"topic {name} is there already")
             return
-        retention = None
-        if isinstance(request, CreateTopicWithRetention):
-            retention = Retention(request.max_age_secs, request.max_bytes)
-        self.send(encode_control(server.create(name, retention).reply, request_id=request_id))
+        self.send(encode_control(described(server.create(name, request.settings)), request_id=request_id))
+
+    def _find(self, name: str, request_id: int) -> None:
+        for topic in self.server.topics.values():
+            if topic.reply.name == name:
+                self.send(encode_control(topic.reply, request_id=request_id))
+                return
+        self.refuse(request_id, ErrorCode.TOPIC_NOT_FOUND, f"there is no topic {name!r}")
 
     def _about(self, topic: Topic, request: object, request_id: int) -> None:
         reply = topic.reply
         match request:
-            case GetTopic():
-                self.send(encode_control(reply, request_id=request_id))
+            case TopicDescribe():
+                self.send(encode_control(described(topic), request_id=request_id))
+            case RecordsDelete():
+                before = min(int(request.before_seq or topic.next_seq), topic.next_seq)
+                gone, topic.floor = max(0, before - topic.floor), max(topic.floor, before)
+                self.send(encode_control(RecordsDeleted(gone), request_id=request_id))
             case DeleteTopic():
                 del self.server.topics[reply.topic_id]
                 self.send(encode_control(TopicDeletedReply(reply.topic_id), request_id=request_id))
-            case SetRetention():
-                retention = Retention(request.max_age_secs, request.max_bytes)
-                topic.reply = TopicReply(reply.topic_id, reply.name, reply.created_at, reply.topic_epoch, retention)
-                self.send(encode_control(RetentionReply(reply.topic_id, retention), request_id=request_id))
+            case TopicConfigure():
+                topic.reply = replace(reply, settings={**(reply.settings or {}), **request.settings})
+                self.send(encode_control(described(topic), request_id=request_id))
             case Bounds():
                 end = Seq(topic.next_seq)
                 size = sum(header.raw_length for header, _ in topic.batches)
@@ -505,6 +520,13 @@ class Peer:
                         self.send(frame)
         except OSError:
             return
+
+
+def described(topic: Topic) -> TopicReply:
+    """Everything about a topic."""
+    count = topic.next_seq - topic.floor
+    size = sum(header.raw_length for header, _ in topic.batches)
+    return replace(topic.reply, record_count=count, byte_count=size, span=(Seq(topic.floor), Seq(topic.next_seq)))
 
 
 def rejected(header: BatchHeader, code: ErrorCode, status: AckStatus = AckStatus.REJECTED) -> AckEntry:

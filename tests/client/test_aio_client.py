@@ -27,10 +27,11 @@ from seawall.errors import (
 from seawall.wire.batches import BatchHeader
 from seawall.wire.codes import AckStatus, ErrorCode, GapReason, HelloFlags, Kind, ReadFlags, SessionStatus
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp1_requests import CreateTopic, ListTopics
+from seawall.wire.lwp1_requests import ListTopics
 from seawall.wire.lwp2 import encode_control, encode_ping
 from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe
+from seawall.wire.lwp2_topics import TopicCreate
 from seawall.wire.received import Gap, Item, ReceivedBatch
 
 
@@ -79,7 +80,8 @@ def test_the_words_of_the_log(server: ScriptedServer) -> None:
         await log.commit("billing", "events", 2)
         assert await log.committed("billing", "events") == 2
         assert await log.committed("other", "events") is None
-        for refused in (log.delete("events"), log.verify(), log.publish("events", b"", idempotency_key="once")):
+        assert await log.delete("events", before_seq=2) == 1
+        for refused in (log.verify(), log.publish("events", b"", idempotency_key="once")):
             with pytest.raises(UnsupportedError):
                 await refused
         with pytest.raises(InvalidInputError):
@@ -458,7 +460,7 @@ def test_questions(server: ScriptedServer) -> None:
     presses = [2]
 
     def press(peer: Peer, request: object, request_id: int) -> bool:
-        if isinstance(request, CreateTopic):
+        if isinstance(request, TopicCreate):
             raise CutError
         if isinstance(request, ListTopics) and presses[0]:
             presses[0] -= 1
@@ -475,7 +477,7 @@ def test_questions(server: ScriptedServer) -> None:
         presses[0] = 1_000
         with pytest.raises(FullError, match="later"):
             await log.topics()
-        server.script.on_request = lambda _peer, request, _id: not isinstance(request, (ListTopics, CreateTopic))
+        server.script.on_request = lambda _peer, request, _id: not isinstance(request, (ListTopics, TopicCreate))
         with pytest.raises(RetryableError, match="in time"):
             await log.topics()
         with pytest.raises(OutcomeUnknownError, match="in time"):

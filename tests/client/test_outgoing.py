@@ -10,8 +10,8 @@ from seawall.client.outgoing import Outgoing
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
 from seawall.errors import (
     ConflictError,
-    FatalError,
     FencedError,
+    FullError,
     NotFoundError,
     OutcomeUnknownError,
     RetryableError,
@@ -230,7 +230,7 @@ def test_an_unknown_fate_wants_another_connection() -> None:
     ("reason", "error", "is_free"),
     [
         (ErrorCode.TOPIC_NOT_FOUND, NotFoundError, True),
-        (ErrorCode.READ_ONLY, FatalError, True),
+        (ErrorCode.READ_ONLY, FullError, True),
         (ErrorCode.CLIENT_SEQ_SKIPPED, ConflictError, False),
         (ErrorCode.OUTSIDE_SESSION_WINDOW, OutcomeUnknownError, False),
     ],
@@ -257,7 +257,7 @@ def test_a_refusal_by_the_order_has_used_its_number() -> None:
     refused = rows((1, AckStatus.REJECTED, int(ErrorCode.READ_ONLY)))
     refused["level"] = AckLevel.ORDERED
     outgoing.acked(refused)
-    assert isinstance(batch.error, FatalError)
+    assert isinstance(batch.error, FullError)
     fill(outgoing, 1)
     assert send_all(outgoing) == [2]
 

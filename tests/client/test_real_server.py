@@ -13,14 +13,20 @@ import pytest
 from real_server import RealServer, ServerProcess
 
 import seawall
+from seawall.client.connection import Connection
 from seawall.client.publisher import Compression
 from seawall.client.remote_log import RemoteLog
+from seawall.core.types import ClientId, ClientSeq, TimestampNs
 from seawall.engine.served_log import ServedLog
-from seawall.errors import CallerError, ConflictError, FencedError, InvalidInputError, NotFoundError
+from seawall.errors import CallerError, ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError
+from seawall.io.clocks import OsClock
 from seawall.server.access import Access, Right
-from seawall.wire.codes import GapReason
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import GapReason, HelloFlags
+from seawall.wire.lwp2_session import Hello
 from seawall.wire.publishable import Message
-from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch
+from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch, ReceivedSkip
+from seawall.wire.records import encode_raw
 
 
 @pytest.fixture
@@ -58,12 +64,35 @@ def test_every_kind_of_record_comes_back(log: RemoteLog) -> None:
 
 
 def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None:
-    assert log.create_topic("aged", ttl_ms=60_000, cap_bytes=1_000_000).settings == {
-        "ttl_ms": 60_000,
+    settings = {
+        "order": 5,
+        "durability": "disk",
+        "ttl_ms": 60_500,
+        "cap_records": 9,
         "cap_bytes": 1_000_000,
+        "discard": "reject",
+        "segment_max_records": 7,
+        "segment_max_bytes": 8_192,
+        "idempotency_window_ms": 5,
+        "ack_level": 1,
+        "priority": -3,
+        "dead_letter": "events",
     }
-    assert log.configure_topic("aged", ttl_ms=0).settings == {"ttl_ms": 0, "cap_bytes": 1_000_000}
+    created = log.create_topic("aged", **settings)
+    assert created.settings == server.run(lambda served: served.describe("aged")).config.to_json()
+    assert settings.items() <= created.settings.items()
+    changed = log.configure_topic("aged", ttl_ms=0, priority=None)
+    assert changed.settings == {**created.settings, "ttl_ms": 0, "priority": None}
+    assert log.describe("aged") == changed
     assert log.topics() == ["aged", "events"]
+    with pytest.raises(ConfigError, match="did you mean ttl_ms"):
+        log.create_topic("other", ttl_m=1)
+    with pytest.raises(ConfigError, match="must be one of 0, 1, 2, 5"):
+        log.create_topic("other", order=3)
+    with pytest.raises(ConflictError, match="order of a topic is fixed"):
+        log.configure_topic("aged", order=2)
+    with pytest.raises(InvalidInputError):
+        log.create_topic("not a name")
     with pytest.raises(ConflictError):
         log.create_topic("events")
     log.delete_topic("aged")
@@ -72,6 +101,24 @@ def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None
     log.publish("events", [b"one", b"two"])
     info = log.describe("events")
     assert (info.floor, info.next_seq, info.record_count, info.byte_count) == (1, 3, 2, 16)
+
+
+def test_records_are_deleted_by_seq_and_by_tag(log: RemoteLog) -> None:
+    log.publish("events", [Message(b"%d" % number, tag=f"t{number % 3}") for number in range(9)])
+    assert log.delete("events", tag="t1", before_seq=6) == 2
+    assert log.delete("events", before_seq=2) == 1
+    assert log.delete("events", tag_prefix="t2") == 3
+    assert log.delete("events", tag_prefix="t2") == 0
+    assert stored(log) == [b"3", b"6", b"7"]
+    with pytest.raises(NotFoundError):
+        log.delete("nowhere", before_seq=2)
+
+    async def work() -> None:
+        async with seawall.connect_async(str(log.target)) as other:
+            assert (await other.create_topic("more", order=1)).settings["order"] == 1
+            assert await other.delete("events", before_seq=1 << 62) == 3
+
+    asyncio.run(work())
 
 
 def test_a_publisher_whose_topic_goes_is_told(log: RemoteLog) -> None:
@@ -321,3 +368,82 @@ async def _first(subscriber: AsyncIterable[PositionItem]) -> AsyncIterator[Posit
     async for item in subscriber:
         yield item
         return
+
+
+def test_who_may_only_write_makes_topics_and_publishes(tmp_path: Path) -> None:
+    with RealServer(tmp_path / "data", Access({"writer": Right.WRITE_ONLY})) as server:
+        with seawall.connect(server.url, token="writer") as log:
+            log.create_topic("events", order=5)
+            assert log.publish("events", b"one").seqs == range(1, 2)
+            with log.publisher("events") as publisher:
+                publisher.publish(b"two")
+            assert log.configure_topic("events", ttl_ms=1_000_000).record_count == 2
+            assert log.delete("events", before_seq=2) == 1
+            for denied in (log.topics, lambda: log.describe("events"), lambda: log.read("events")):
+                with pytest.raises(CallerError, match="code 42"):
+                    denied()
+            log.delete_topic("events")
+
+        async def work() -> None:
+            async with seawall.connect_async(server.url, token="writer") as other:
+                await other.create_topic("events")
+                assert (await other.publish("events", b"three")).first_seq == 1
+
+        asyncio.run(work())
+
+
+def test_a_publisher_tells_how_long_its_batches_took(log: RemoteLog) -> None:
+    with log.publisher("events") as publisher:
+        assert publisher.latency.count == 0
+        for number in range(20):
+            publisher.publish(b"%d" % number).result()
+        told = publisher.latency
+        assert told.count == 20
+        assert 0 < told.p50_ns <= told.p99_ns <= told.p999_ns <= told.max_ns
+
+    async def work() -> None:
+        async with seawall.connect_async(str(log.target)) as other:
+            publisher = await other.publisher("events")
+            await publisher.publish(b"one")
+            assert publisher.latency.count == 1
+            await publisher.close()
+
+    asyncio.run(work())
+
+
+def test_skips_are_told_to_whoever_reads_by_seq(server: RealServer, log: RemoteLog) -> None:
+    topic_id = log.create_topic("ordered", order=5).topic_id
+    hello = Hello(flags=HelloFlags.OPEN, client_id=ClientId(9), gap_timeout_ms=20)
+    connection = Connection.open(f"127.0.0.1:{server.port}", hello, timeout_s=20, clock=OsClock())
+    for number in (1, 4, 6):
+        block = encode_raw(b"%d" % number)
+        header = batch_header(
+            block,
+            topic_id=topic_id,
+            client_id=ClientId(9),
+            client_seq=ClientSeq(number),
+            session_epoch=connection.welcome.session_epoch,
+            record_count=1,
+            timestamp_ns=TimestampNs(0),
+        )
+        connection.send(header.header_bytes(), block)
+    assert log.wait_for("ordered", 3, 30)
+    connection.close()
+    kinds = [ReceivedBatch, ReceivedSkip, ReceivedBatch, ReceivedSkip, ReceivedBatch]
+    embedded = server.run(lambda served: served.read("ordered"))
+    for items in (embedded, log.read("ordered"), list(log.follow("ordered")), list(log.subscriber("ordered").poll())):
+        assert [type(item) for item in items] == kinds[: len(items)]
+        told = [(item.position, item.first_client_seq) for item in items if isinstance(item, ReceivedSkip)]
+        known = [(item.position, item.first_client_seq) for item in embedded if isinstance(item, ReceivedSkip)]
+        assert told == known[: len(told)]
+    assert len(log.read("ordered")) == len(embedded) == 5
+    assert log.read_arrow("ordered").column("value").to_pylist() == [b"1", b"4", b"6"]
+    log.commit("consumer:5", "ordered", 2)
+    assert log.committed("consumer:5", "ordered") == 2
+
+    async def work() -> None:
+        async with seawall.connect_async(server.url) as other:
+            assert [type(item) for item in await other.read("ordered")] == kinds
+            assert await other.committed("consumer:5", "ordered") == 2
+
+    asyncio.run(work())

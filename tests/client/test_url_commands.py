@@ -33,15 +33,17 @@ def test_topics(server: ScriptedServer) -> None:
     ]
     assert run(server, "topic", "set", "events", "cap_bytes=1000").output == "changed events\n"
     described = json.loads(run(server, "topic", "describe", "events", "--json").output)
-    assert described["config"] == {"ttl_ms": 0, "cap_bytes": 1000}
+    assert described["config"] == {"cap_bytes": 1000}
     assert run(server, "topic", "delete", "events", "--yes").output == "deleted events\n"
     assert "events" not in run(server, "topic", "list").output
 
 
-def test_settings_that_a_server_cannot_be_told_are_refused(server: ScriptedServer) -> None:
-    refused = run(server, "topic", "create", "events", "--set", "durability=disk")
-    assert refused.exit_code == 2
-    assert "durability cannot be set over the network yet" in refused.output
+def test_settings_and_deletes_are_those_of_a_directory(server: ScriptedServer) -> None:
+    created = run(server, "topic", "create", "events", "--order", "5", "--set", "durability=disk", "--json")
+    assert json.loads(created.output)["config"] == {"order": 5, "durability": "disk"}
+    run(server, "pub", "events", text="one\ntwo\nthree\n")
+    assert run(server, "delete", "events", "--before", "3", "--yes").output == "deleted 2 records of events\n"
+    assert run(server, "delete", "nowhere", "--before", "3", "--yes").exit_code == 2
 
 
 def test_publish_and_read(server: ScriptedServer) -> None:

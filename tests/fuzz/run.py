@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 HERE = Path(__file__).parent
-MODULES = sorted(path.stem for path in HERE.glob("test_*.py"))
+MODULES = sorted(path.stem for path in HERE.glob("test_*_parsers.py"))
 
 
 def targets() -> dict[str, tuple[str, str]]:

@@ -13,7 +13,7 @@ import pytest
 from fuzz_mutation import mutate
 
 from seawall.errors import SeawallError
-from seawall.wire import lwp1, lwp1_replies, lwp1_requests, lwp2, lwp2_reading, lwp2_session
+from seawall.wire import lwp1, lwp1_replies, lwp1_requests, lwp2, lwp2_reading, lwp2_session, lwp2_topics
 from seawall.wire.batches import (
     BatchSource,
     batch_header,
@@ -243,6 +243,11 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2.Credit(1, 2),
         lwp2.Commit(1, 2, 3, 4),
         lwp2.Bounds(1),
+        lwp2_topics.TopicCreate("events", {"order": 5}),
+        lwp2_topics.TopicConfigure(1, {"ttl_ms": 5}),
+        lwp2_topics.TopicDescribe(1),
+        lwp2_topics.TopicFind("events"),
+        lwp2_topics.RecordsDelete(1, 5, "tag"),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(

@@ -8,7 +8,18 @@ from lwp2_peer import Data, world
 
 from seawall.core.types import Offset, Seq, TopicEpoch, TopicId
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import ALL_TOPICS, Codec, DataFlags, ErrorCode, Features, GapReason, GapUnit, ReadBy, ReadFlags
+from seawall.wire.codes import (
+    ALL_TOPICS,
+    Codec,
+    Command,
+    DataFlags,
+    ErrorCode,
+    Features,
+    GapReason,
+    GapUnit,
+    ReadBy,
+    ReadFlags,
+)
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
 from seawall.wire.lwp2_session import Error
@@ -337,6 +348,61 @@ def test_a_subscription_to_everything_is_told_of_skips(on_loop, tmp_path):
                 await peer.answer(Unsubscribed)
             peer.close()
             writer.close()
+
+    on_loop(work())
+
+
+def test_a_fetch_stops_before_a_skip_and_tells_it(on_loop, tmp_path):
+    async def work():
+        async with world(tmp_path, order=5) as made:
+            writer = await made.peer(gap_timeout_ms=20)
+            await writer.publish(1, b"one", seq=1)
+            await writer.publish(1, b"four", seq=4)
+            await writer.publish(1, b"seven", seq=7)
+            for flags in (ReadFlags.NONE, ReadFlags.STORED_CODEC):
+                peer = await made.peer(9)
+                told, by, start = [], ReadBy.EARLIEST, 0
+                while len(told) < 5:
+                    peer.ask(fetch(by, start, flags=flags))
+                    answer = await peer.answer(Data, Gap)
+                    if isinstance(answer, Gap):
+                        assert (answer.reason, answer.unit) == (GapReason.SKIPPED, GapUnit.CLIENT_SEQ)
+                        told.append((answer.first, answer.last))
+                        by, start = ReadBy.POSITION, answer.position + 1
+                    else:
+                        told += shown(answer)
+                        by, start = ReadBy.SEQ, answer.prefix.next_seq
+                assert told == [(1, b"one"), (2, 3), (2, b"four"), (5, 6), (3, b"seven")]
+                peer.close()
+            writer.close()
+
+    on_loop(work())
+
+
+def test_a_short_push_waits_for_more_as_long_as_is_wished(on_loop, tmp_path):
+    async def work():
+        async with world(tmp_path) as made:
+            writer, peer = await made.peer(), await made.peer(9)
+            wish = 60_000_000
+            for number, max_frame in ((1, 0), (2, 1)):
+                peer.ask(
+                    Subscribe(TopicId(1), ReadBy.LATEST, 0, PLENTY, PLENTY, max_frame, linger_us=wish),
+                    request_id=number,
+                )
+                await peer.answer(Subscribed)
+                await peer.answer(CaughtUp)
+            for number in range(10):
+                await writer.publish(1, b"%d" % number)
+            found = {1: [], 2: []}
+            while sum(len(shown(each)) for frames in found.values() for each in frames) < 20:
+                frame = await peer.frame()
+                if frame.header.command == Command.DATA:
+                    found[frame.header.id].append(Data(frame))
+            # One frame is full with one batch, so there is nothing to wait for; the other has room.
+            assert len(found[2]) == 10
+            assert len(found[1]) < 10
+            writer.close()
+            peer.close()
 
     on_loop(work())
 

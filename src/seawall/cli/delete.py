@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from seawall.cli.data_directory import data_option, json_option, open_data, print_json
+from seawall.cli.data_directory import json_option, print_json
+from seawall.cli.log_place import open_place, place_options
 
 
 @click.command()
@@ -19,7 +20,7 @@ from seawall.cli.data_directory import data_option, json_option, open_data, prin
 @click.option("--tag", metavar="T", help="Only records with this tag.")
 @click.option("--tag-prefix", metavar="P", help="Only records with a tag that begins so.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@data_option
+@place_options
 @json_option
 def delete(
     topic: str,
@@ -41,8 +42,8 @@ def delete(
         raise click.UsageError("Say which records: --before, --tag or --tag-prefix. All: seawall topic delete.")
     if tag is not None and tag_prefix is not None:
         raise click.UsageError("Give --tag or --tag-prefix, not both.")
-    with open_data(data) as log:
-        log.describe(topic)
+    with open_place(data) as log:
+        log.topic_named(topic)
         if not yes:
             which = _which(before_seq, tag, tag_prefix)
             click.confirm(f"Delete the records of {topic} {which} for ever?", abort=True, err=True)

@@ -32,10 +32,11 @@ _Result = TypeVar("_Result")
 
 _URL: Final = "seawall.url"
 _TOKEN: Final = "seawall.token"
+_TLS_CA: Final = "seawall.tls_ca"
 
 
 def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The options `--data`, `--url` and `--token`."""
+    """The options `--data`, `--url`, `--token` and `--tls-ca`."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         context.meta[f"seawall.{option.name}"] = value
@@ -45,7 +46,7 @@ def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Paramete
         metavar="URL",
         expose_value=False,
         callback=keep,
-        help="The server of the log, as seawall://host:port, in place of a data directory.",
+        help="The server of the log, as seawall://host:port, or seawalls:// for TLS, in place of a data directory.",
     )
     token = click.option(
         "--token",
@@ -55,7 +56,14 @@ def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Paramete
         callback=keep,
         help=f"What the server knows us by; {TOKEN_VARIABLE} may hold it too.",
     )
-    return data_option(url(token(command)))
+    authority = click.option(
+        "--tls-ca",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=keep,
+        help="Encrypt, and trust servers whose certificate one of these has made (PEM); else those of the system.",
+    )
+    return data_option(url(token(authority(command))))
 
 
 def is_remote() -> bool:
@@ -79,4 +87,9 @@ def _connected() -> RemoteLog:
     context = click.get_current_context()
     if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--data and --url name two logs: give one of them.")
-    return seawall.connect(context.meta[_URL], token=context.meta.get(_TOKEN) or "", name="seawall command")
+    return seawall.connect(
+        context.meta[_URL],
+        token=context.meta.get(_TOKEN) or "",
+        name="seawall command",
+        tls=context.meta.get(_TLS_CA),
+    )

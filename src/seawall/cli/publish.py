@@ -11,7 +11,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
@@ -21,7 +21,7 @@ import click
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
 from seawall.cli.log_place import open_place, place_options
-from seawall.errors import SeawallError
+from seawall.errors import ConflictError, SeawallError
 
 if TYPE_CHECKING:
     from seawall.cli.log_place import OpenLog
@@ -76,9 +76,10 @@ def pub(
         source, size = _open_input(file, stack)
         log = open_place(data, create=create)
         stack.callback(log.close)
-        if create and topic not in log.topics():
-            log.create_topic(topic)
-        log.describe(topic)
+        if create:
+            with suppress(ConflictError):
+                log.create_topic(topic)
+        log.topic_named(topic)
         advance = stack.enter_context(show_progress(size, sys.stderr))
         done = _publish_all(log, topic, record_batches(source, form, key_field, batch), advance)
     _report(topic, done, as_json)

@@ -36,6 +36,8 @@ from seawall.errors import InvalidInputError
 from seawall.limits import CUT_OFF_S
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from seawall.server.access import Access
     from seawall.server.node import Node, NodeSettings
 
@@ -73,6 +75,14 @@ class _Place:
     help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read, "
     "`TOKEN read_rate=10MiB` no faster.",
 )
+@click.option(
+    "--tls-cert",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Encrypt with this certificate, or chain of them (PEM).",
+)
+@click.option(
+    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of --tls-cert (PEM)."
+)
 @click.option("--connections", type=int, help="Connections at most.")
 @click.option("--drain", type=float, help="Seconds to end in order.")
 @click.option("--memory-limit", help="Memory it may take before writes are held, such as 2GiB.")
@@ -90,6 +100,8 @@ def serve(
     host: str | None,
     port: int | None,
     dev: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
     run_file: Path | None,
     **given: object,
 ) -> None:
@@ -100,6 +112,7 @@ def serve(
       seawall serve --data /var/lib/seawall --listen 0.0.0.0:1992
       seawall serve --config seawall.toml
       seawall serve --dev
+      seawall serve --data data --tls-cert node.pem --tls-key node.key
     """
     from seawall.io.loops import loop_factory
 
@@ -113,7 +126,7 @@ def serve(
             port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
             # Beside the data, so that nothing is left of it whatever happens.
             config = replace(config, fabric=replace(config.fabric, directory=str(temporary)))
-        settings = _settings(config, host, port)
+        settings = _settings(config, host, port, _tls(tls_cert, tls_key))
         place = _Place(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
@@ -134,7 +147,7 @@ def _loaded(context: click.Context, path: str | None, given: dict[str, object]) 
     return load(path, os.environ, {**context.meta[FLAGS_KEY], **flags})
 
 
-def _settings(config: Config, host: str | None, port: int | None) -> NodeSettings:
+def _settings(config: Config, host: str | None, port: int | None, tls: SSLContext | None) -> NodeSettings:
     """What a node needs of a configuration; a host or a port that is given is the first address's."""
     from seawall.io.sockets import parse_address
     from seawall.server.node import NodeSettings
@@ -149,6 +162,7 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
         connections_max=own.connections,
         past_end=own.v1_past_end,
         bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size),
+        tls=tls,
     )
 
 
@@ -166,8 +180,8 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
-    where = " and ".join(node.addresses)
-    click.echo(f"Seawall serves {place.data} on {where} ({loop_name}; LWP 1 and 2). Stop it with Ctrl-C.")
+    where, how = " and ".join(node.addresses), f"{loop_name}; LWP 1 and 2{_secured(settings)}"
+    click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
     if place.temporary is not None:
         click.echo(_welcome(node.address))
     is_ordered = await _until_told(node, told)
@@ -229,6 +243,21 @@ def _write_run_file(path: Path, address: str) -> None:
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(json.dumps({"pid": os.getpid(), "lwp": address}) + "\n", encoding="utf-8")
     fresh.replace(path)
+
+
+def _secured(settings: NodeSettings) -> str:
+    return "" if settings.tls is None else " over TLS"
+
+
+def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+    """How connections are encrypted, if they are."""
+    from seawall.io.tls import server_context
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise click.UsageError("TLS needs both: --tls-cert and --tls-key.")
+    return server_context(certificate, key)
 
 
 def _access(token_file: str, read_rate: int) -> Access:

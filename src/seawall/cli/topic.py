@@ -154,7 +154,7 @@ def _as_text(info: TopicInfo | RemoteTopic) -> str:
 
 
 def _settings(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
-    """All settings of a topic in a directory; of one behind a server, those that it tells of."""
+    """All settings of a topic, in a directory or behind a server."""
     from seawall.client.commands import RemoteTopic
 
     return dict(info.settings) if isinstance(info, RemoteTopic) else info.config.to_json()

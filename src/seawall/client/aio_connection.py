@@ -12,6 +12,7 @@ It must not know sessions or topics, and belongs to the loop it was opened on.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -19,6 +20,7 @@ from seawall.client.connection import refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.clocks import OsClock
 from seawall.io.sockets import parse_address
+from seawall.io.tls import refused_handshake
 from seawall.wire.codes import Command, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
 from seawall.wire.fields import Buffer
@@ -51,14 +53,22 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self.on_lost: Callable[[AsyncConnection, Exception], None] | None = None
 
     @classmethod
-    async def open(cls, address: str, hello: Hello, *, timeout_s: float) -> AsyncConnection:
+    async def open(
+        cls, address: str, hello: Hello, *, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> AsyncConnection:
         """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
         connection = None
         try:
             async with asyncio.timeout(timeout_s):
-                _, connection = await loop.create_connection(lambda: cls(address, hello.max_payload), host, port)
+                _, connection = await loop.create_connection(
+                    lambda: cls(address, hello.max_payload),
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname=None if tls is None else host,
+                )
                 frame = await connection.request(hello, timeout_s=timeout_s)
         except TimeoutError as error:
             if connection is not None:
@@ -67,6 +77,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             if connection is not None:
                 connection.close()
+            if isinstance(error, ssl.SSLError):
+                raise refused_handshake(address, error) from error
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise ConnectionError(error.errno, f"no connection with {address}: {error}") from error
             raise
@@ -89,7 +101,15 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._end is None and self.goodbye is None
 
     def close(self) -> None:
-        """End it; closing twice is fine."""
+        """Say so and end it; closing twice is fine."""
+        transport = self._transport
+        is_idle = transport is not None and not transport.is_closing() and not transport.get_write_buffer_size()
+        if self._end is None and self._welcome is not None and transport is not None and is_idle:
+            # Behind anything that waits it could wait for ever.
+            transport.write(encode_control(Goodbye(0, 0)))
+            if transport.get_extra_info("sslcontext") is None:
+                # An encrypted one would wait for the peer's farewell, and the loop may end before that.
+                transport.close()
         self._finish(ConnectionError("the connection was closed"))
 
     def new_id(self) -> int:
@@ -197,7 +217,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._end = error
         if self._timer is not None:
             self._timer.cancel()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
         for answer in self._answers.values():
             if not answer.done():

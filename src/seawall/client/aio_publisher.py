@@ -18,6 +18,7 @@ from seawall.client.aio_sender import AsyncSender
 from seawall.client.delivery import Delivery, decided_delivery
 from seawall.client.publisher import PublisherOptions
 from seawall.client.targets import Target
+from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FullError, InvalidInputError
 from seawall.wire.arrow import EncodedBlock
@@ -45,6 +46,11 @@ class AsyncRemotePublisher:
     def in_flight(self) -> int:
         """Bytes that are on their way."""
         return self._sender.size
+
+    @property
+    def latency(self) -> LatencySummary:
+        """How long batches took that are stored by now, from their first record to the ack (`core/latency.py`)."""
+        return self._sender.latency
 
     @property
     def next_client_seq(self) -> int:

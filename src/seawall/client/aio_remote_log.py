@@ -28,14 +28,13 @@ from seawall.client.commands import (
     RemoteTopic,
     Start,
     check_mode,
-    configure_request,
     consumer_of,
     create_request,
+    delete_request,
     info_of,
     place_of,
     place_of_position,
     start_of,
-    topic_named,
 )
 from seawall.client.delivery import Delivery
 from seawall.client.position_reading import PositionReader, topics_in
@@ -48,8 +47,9 @@ from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
-from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
+from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, PositionItem, ReceivedBatch, to_arrow
 
@@ -73,7 +73,8 @@ class AsyncRemoteLog:
         """Find the server; `async with` does it."""
         self._opened = AsyncRequests(self.target)
         try:
-            await self._load_topics()
+            # Whoever may only write may not ask for anything else.
+            await self._opened.find_server()
         except BaseException:
             self._opened.close()
             raise
@@ -98,32 +99,36 @@ class AsyncRemoteLog:
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Create a topic; over the network `ttl_ms` and `cap_bytes` can be set."""
+        """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
         frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
-        self._topics[name] = parse_topic_reply(frame.payload)
-        return await self.describe(name)
+        topic = self._topics[name] = parse_topic_reply(frame.payload)
+        return info_of(topic)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         await self._load_topics()
         return sorted(self._topics)
 
+    async def topic_named(self, name: str) -> TopicReply:
+        """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
+        return self._topics.get(name) or await self._find(name)
+
     async def describe(self, name: str) -> RemoteTopic:
         """A topic as it is now."""
 
         async def ask(topic: TopicReply) -> RemoteTopic:
-            return info_of(await self._get(topic), await self._bounds(topic))
+            return info_of(parse_topic_reply((await self._requests.ask(TopicDescribe(topic.topic_id))).payload))
 
         return await self._with_topic(name, ask)
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Change settings of a topic; over the network these are `ttl_ms` and `cap_bytes`."""
+        """Change settings of a topic."""
 
-        async def ask(topic: TopicReply) -> None:
-            await self._requests.ask(configure_request(await self._get(topic), settings))
+        async def ask(topic: TopicReply) -> RemoteTopic:
+            frame = await self._requests.ask(TopicConfigure(topic.topic_id, settings))
+            return info_of(parse_topic_reply(frame.payload))
 
-        await self._with_topic(name, ask)
-        return await self.describe(name)
+        return await self._with_topic(name, ask)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
@@ -168,7 +173,7 @@ class AsyncRemoteLog:
         options = PublisherOptions(
             ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
         )
-        found = await self._topic(topic)
+        found = await self.topic_named(topic)
         return await AsyncRemotePublisher(self.target, topic, found.topic_id, options).open()
 
     async def read(
@@ -202,7 +207,7 @@ class AsyncRemoteLog:
 
         check_columns(columns)
         end = (await self._with_topic(topic, self._bounds)).end_seq
-        reader = TopicReader(topic, (await self._topic(topic)).topic_id, ReadBy.SEQ, from_seq)
+        reader = TopicReader(topic, (await self.topic_named(topic)).topic_id, ReadBy.SEQ, from_seq)
         batches: list[ReceivedBatch] = []
         while reader.next_seq < end and not reader.is_at_end:
             items = reader.take(await self._requests.ask(reader.fetch(max_bytes=READ_SIZE)))
@@ -215,7 +220,7 @@ class AsyncRemoteLog:
 
         async def begin() -> tuple[TopicReader, TopicEpoch]:
             seq = await self.start_seq(topic, start, owner)
-            found = await self._topic(topic)
+            found = await self.topic_named(topic)
             return TopicReader(topic, found.topic_id, ReadBy.SEQ, seq), found.topic_epoch
 
         return AsyncRemoteSubscriber(self._requests, topic, begin, owner)
@@ -269,7 +274,10 @@ class AsyncRemoteLog:
             if by is ReadBy.LATEST:
                 return (await self._bounds(found)).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
-            return start_of(await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+            while True:
+                seq = start_of(reader, await self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+                if seq is not None:
+                    return seq
 
         return await self._with_topic(topic, ask)
 
@@ -279,9 +287,14 @@ class AsyncRemoteLog:
 
     async def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
-    ) -> NoReturn:
-        """Deleting records needs the data directory."""
-        raise UnsupportedError(f"deleting records of {topic!r} ({before_seq}, {tag}, {tag_prefix}): {NOT_REMOTE}")
+    ) -> int:
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+
+        async def ask(found: TopicReply) -> int:
+            request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
+            return parse_records_deleted((await self._requests.ask(request, is_repeatable=False)).payload).count
+
+        return await self._with_topic(topic, ask)
 
     async def verify(self) -> NoReturn:
         """Verifying needs the data directory."""
@@ -310,25 +323,22 @@ class AsyncRemoteLog:
         reply = parse_topic_list_reply((await self._requests.ask(ListTopics())).payload)
         self._topics = {topic.name: topic for topic in reply.topics}
 
-    async def _topic(self, name: str) -> TopicReply:
-        if name not in self._topics:
-            await self._load_topics()
-        return topic_named(self._topics, name)
+    async def _find(self, name: str) -> TopicReply:
+        """What the server has under a name now; `NotFoundError` if that is nothing."""
+        self._topics.pop(name, None)
+        found = self._topics[name] = parse_topic_reply((await self._requests.ask(TopicFind(name))).payload)
+        return found
 
     async def _with_topic(self, name: str, work: Callable[[TopicReply], Awaitable[_Result]]) -> _Result:
         """Do something with a topic; if it is another one by now, with that."""
-        topic = await self._topic(name)
+        topic = await self.topic_named(name)
         try:
             return await work(topic)
         except NotFoundError:
-            await self._load_topics()
-            again = topic_named(self._topics, name)
+            again = await self._find(name)
             if again.topic_id == topic.topic_id:
                 raise
             return await work(again)
-
-    async def _get(self, topic: TopicReply) -> TopicReply:
-        return parse_topic_reply((await self._requests.ask(GetTopic(topic.topic_id))).payload)
 
     async def _bounds(self, topic: TopicReply) -> BoundsReply:
         return parse_bounds_reply((await self._requests.ask(Bounds(topic.topic_id))).payload)

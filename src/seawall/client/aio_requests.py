@@ -6,6 +6,8 @@ The rules are those of `requests`: what is lost with its connection is asked aga
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.requests import asking_hello
@@ -14,6 +16,8 @@ from seawall.client.targets import Target
 from seawall.errors import OutcomeUnknownError, RetryableError, WrongStateError
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
+
+_Result = TypeVar("_Result")
 
 
 class AsyncRequests:
@@ -28,6 +32,15 @@ class AsyncRequests:
 
     async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
+        timeout_s = self.target.timeout_s + wait_s
+        return await self._use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+
+    async def find_server(self) -> None:
+        """See that there is a server which lets us in; raises what is in the way."""
+        await self._use(_nothing, True)
+
+    async def _use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool) -> _Result:
+        """Do something with the connection, and again with another one if it is lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.target.timeout_s
         backoff = Backoff()
@@ -35,7 +48,7 @@ class AsyncRequests:
             connection = None
             try:
                 connection = await self._connected()
-                return await connection.request(payload, timeout_s=self.target.timeout_s + wait_s)
+                return await work(connection)
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
                 if connection is not None and not is_repeatable and not is_refused:
@@ -59,7 +72,7 @@ class AsyncRequests:
             address = addresses[self._turn % len(addresses)]
             try:
                 return await AsyncConnection.open(
-                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s
+                    address, asking_hello(self.target), timeout_s=self.target.connect_timeout_s, tls=self.target.tls
                 )
             except ConnectionError as error:
                 self._turn += 1
@@ -82,3 +95,7 @@ class AsyncRequests:
                     self._connection.close()
                 self._connection = await self.open_connection()
             return self._connection
+
+
+async def _nothing(_connection: AsyncConnection) -> None:
+    """Being connected is all that is wanted."""

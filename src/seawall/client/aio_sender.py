@@ -18,6 +18,7 @@ from seawall.client.outgoing import PRESSURE, Outgoing
 from seawall.client.retry import Backoff, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
+from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
@@ -92,6 +93,11 @@ class AsyncSender:
     def size(self) -> int:
         """Bytes that are not decided."""
         return self._outgoing.size
+
+    @property
+    def latency(self) -> LatencySummary:
+        """How long stored batches took so far."""
+        return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:
@@ -172,7 +178,7 @@ class AsyncSender:
         header, outgoing = frame.header, self._outgoing
         if header.kind == Kind.ACK:
             outgoing.allow(*ack_window(frame.payload))
-            worst = outgoing.acked(ack_rows(frame.payload))
+            worst = outgoing.acked(ack_rows(frame.payload), self._clock.monotonic_ns())
             self._alone_since = 0.0
             self._backoff.succeeded()
             if outgoing.decided:
@@ -243,7 +249,7 @@ class AsyncSender:
         address = self._target.addresses[self._turn % len(self._target.addresses)]
         try:
             connection = await AsyncConnection.open(
-                address, self._session.hello(), timeout_s=self._target.connect_timeout_s
+                address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
             )
         except (ConnectionError, SeawallError) as error:
             self._turn += 1

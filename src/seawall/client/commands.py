@@ -8,16 +8,17 @@ from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 
 from seawall.client.connection import refusal_of
+from seawall.client.reading import TopicReader
 from seawall.core.identifiers import check_topic_name
 from seawall.core.types import Seq, TopicEpoch, TopicId
-from seawall.errors import InvalidInputError, LimitError, NotFoundError, UnsupportedError
+from seawall.errors import InvalidInputError, LimitError, ProtocolError, UnsupportedError
 from seawall.limits import CURSOR_OWNER_SIZE_MAX, MIB
-from seawall.wire.codes import Command, ReadBy
+from seawall.wire.codes import Command, ErrorCode, GapUnit, ReadBy
 from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.lwp1_replies import TopicReply
-from seawall.wire.lwp1_requests import CreateTopic, CreateTopicWithRetention, SetRetention
-from seawall.wire.lwp2_reading import BoundsReply, parse_data_prefix, parse_gap
+from seawall.wire.lwp2_reading import parse_data_prefix, parse_gap
+from seawall.wire.lwp2_topics import RecordsDelete, TopicCreate
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
@@ -30,16 +31,12 @@ READ_SIZE: Final = 8 * MIB
 #: What the protocol has no words for.
 NOT_REMOTE: Final = "the protocol has no such command yet: open the data directory where it lies"
 
-_RETENTION: Final = ("ttl_ms", "cap_bytes")
 _NUMBERED: Final = "consumer:"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTopic:
-    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read.
-
-    A server that does not tell how many records and bytes are kept has at most so many: those from floor to end.
-    """
+    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read."""
 
     name: str
     topic_id: TopicId
@@ -49,71 +46,39 @@ class RemoteTopic:
     byte_count: int
     topic_epoch: TopicEpoch
     created_at: int
-    #: The settings that the server tells of: `ttl_ms` and `cap_bytes`, where they are set.
+    #: All its settings.
     settings: JsonObject
 
 
-def create_request(name: str, settings: dict[str, JsonValue]) -> CreateTopic | CreateTopicWithRetention:
+def create_request(name: str, settings: dict[str, JsonValue]) -> TopicCreate:
     """The command that creates a topic."""
     check_topic_name(name)
-    if not settings:
-        return CreateTopic(name)
-    return CreateTopicWithRetention(name, *_retention(settings))
+    return TopicCreate(name, settings)
 
 
-def configure_request(topic: TopicReply, settings: dict[str, JsonValue]) -> SetRetention:
-    """The command that changes settings; those it does not name stay."""
-    now = settings_of(topic)
-    return SetRetention(topic.topic_id, *_retention({**now, **settings}))
+def delete_request(topic_id: TopicId, before_seq: int | None, tag: str | None, tag_prefix: str | None) -> RecordsDelete:
+    """The command that deletes records."""
+    if before_seq is not None and before_seq < 1:
+        raise InvalidInputError(f"delete below seq {before_seq}: seqs begin at 1")
+    return RecordsDelete(topic_id, None if before_seq is None else Seq(before_seq), tag, tag_prefix)
 
 
-def settings_of(topic: TopicReply) -> dict[str, JsonValue]:
-    """The settings that a server tells of a topic."""
-    retention = topic.retention
-    if retention is None:
-        return {}
-    return {"ttl_ms": retention.max_age_secs * 1_000, "cap_bytes": retention.max_bytes}
-
-
-def _retention(settings: dict[str, JsonValue]) -> tuple[int, int]:
-    unknown = sorted(set(settings) - set(_RETENTION))
-    if unknown:
-        raise UnsupportedError(
-            f"{', '.join(unknown)} cannot be set over the network yet, {' and '.join(_RETENTION)} can: {NOT_REMOTE}"
-        )
-    values = []
-    for key in _RETENTION:
-        value = settings.get(key, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise InvalidInputError(f"{key} of a topic is {value!r}: it must be a whole number from 0")
-        values.append(value)
-    age_ms, size = values
-    if age_ms % 1_000:
-        raise UnsupportedError(f"ttl_ms {age_ms}: over the network it is told in whole seconds")
-    return age_ms // 1_000, size
-
-
-def info_of(topic: TopicReply, bounds: BoundsReply) -> RemoteTopic:
+def info_of(topic: TopicReply) -> RemoteTopic:
     """What a server tells of a topic."""
+    if topic.span is None or topic.settings is None or topic.record_count is None or topic.byte_count is None:
+        raise ProtocolError(
+            f"the server told too little of topic {topic.name!r}", code=ErrorCode.INVALID_PAYLOAD, closes=False
+        )
     return RemoteTopic(
         topic.name,
         topic.topic_id,
-        bounds.floor_seq,
-        bounds.end_seq,
-        bounds.end_seq - bounds.floor_seq if topic.record_count is None else topic.record_count,
-        bounds.end_offset - bounds.floor_offset if topic.byte_count is None else topic.byte_count,
+        *topic.span,
+        topic.record_count,
+        topic.byte_count,
         topic.topic_epoch,
         topic.created_at,
-        settings_of(topic),
+        topic.settings,
     )
-
-
-def topic_named(topics: dict[str, TopicReply], name: str) -> TopicReply:
-    """A topic that is there."""
-    topic = topics.get(name)
-    if topic is None:
-        raise NotFoundError(f"there is no topic {name!r}; create it first")
-    return topic
 
 
 def consumer_of(owner: str) -> int:
@@ -154,10 +119,12 @@ def timestamp_ns_of(when: datetime) -> int:
     return int(when.timestamp() * 1e6) * 1_000
 
 
-def start_of(frame: Frame) -> Seq:
-    """The seq at which an answer to a read begins."""
+def start_of(reader: TopicReader, frame: Frame) -> Seq | None:
+    """The seq at which an answer to a read begins; None where it tells of a place without one: then ask on."""
     if frame.header.command == Command.GAP:
-        return Seq(parse_gap(frame.payload).first)
+        gap = parse_gap(frame.payload)
+        reader.take(frame)
+        return None if gap.unit is GapUnit.CLIENT_SEQ else Seq(gap.first)
     if frame.header.command != Command.FETCH_DATA:
         raise refusal_of(frame) or UnsupportedError(f"the server answered by command {frame.header.command:#x}")
     return parse_data_prefix(frame.payload).first_seq

@@ -12,8 +12,9 @@ It must not know sessions or topics.
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from seawall.client.refusals import error_of
 from seawall.client.retry import seconds
@@ -26,13 +27,18 @@ from seawall.wire.fields import Buffer
 from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_error, parse_goodbye, parse_welcome
 
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from seawall.io.tls import TlsStream
+
 _MS: Final = 1_000_000
 
 
 class Connection:
     """A connection that has been welcomed. Made by `open`."""
 
-    def __init__(self, stream: WaitingStream, address: str, clock: Clock, max_payload: int) -> None:
+    def __init__(self, stream: WaitingStream | TlsStream, address: str, clock: Clock, max_payload: int) -> None:
         self.stream = stream
         self.address = address
         self._clock = clock
@@ -48,10 +54,12 @@ class Connection:
         self.goodbye: Goodbye | None = None
 
     @classmethod
-    def open(cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock) -> Connection:
+    def open(
+        cls, address: str, hello: Hello, *, timeout_s: float, clock: Clock, tls: SSLContext | None = None
+    ) -> Connection:
         """Connect, say HELLO and await WELCOME; a refusal is an error of the tree."""
         deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
-        connection = cls(open_stream(address, timeout_s), address, clock, hello.max_payload)
+        connection = cls(open_stream(address, timeout_s, tls), address, clock, hello.max_payload)
         try:
             left_s = seconds(deadline_ns - clock.monotonic_ns())
             frame = connection.request(hello, timeout_s=left_s)
@@ -78,7 +86,11 @@ class Connection:
         return bool(self._outbox)
 
     def close(self) -> None:
-        """End it; closing twice is fine."""
+        """Say so and end it; closing twice is fine."""
+        if self._welcome is not None and not self._outbox:
+            # Behind half a frame nobody would understand it, and who is gone does not need it.
+            with contextlib.suppress(ConnectionError):
+                self.stream.send([encode_control(Goodbye(0, 0))])
         self.stream.close()
 
     # --- sending ---------------------------------------------------------------------------------------------------

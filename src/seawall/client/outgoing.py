@@ -23,6 +23,7 @@ from typing import Final
 
 from seawall.client.delivery import Batch
 from seawall.client.refusals import NUMBER_IS_FREE, rejection
+from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.limits import (
@@ -81,6 +82,8 @@ class Outgoing:
         self.decided: list[Batch] = []
         #: What went wrong since somebody asked.
         self.first_error: Exception | None = None
+        #: How long stored batches took, from their first record to the ack.
+        self.latency = LatencyHistogram()
 
     @property
     def is_gathering(self) -> bool:
@@ -296,8 +299,8 @@ class Outgoing:
 
     # --- verdicts --------------------------------------------------------------------------------------------------
 
-    def acked(self, rows: Rows) -> AckStatus:
-        """What an ACK says of batches; the worst that the sender has to act on.
+    def acked(self, rows: Rows, now_ns: int = 0) -> AckStatus:
+        """What an ACK says of batches; the worst that the sender has to act on. `now_ns` is 0 where nobody measures.
 
         UNKNOWN wants another connection, RETRY a pause, because what was sent back is what everything waits for.
         """
@@ -316,6 +319,8 @@ class Outgoing:
                 batch.timestamp_ns = TimestampNs(timestamp_ns)
                 # What we sent twice by ourselves repeats nothing that the caller knows of.
                 batch.is_duplicate = status == AckStatus.DUPLICATE and batch.sends == 1
+                if now_ns:
+                    self.latency.add(now_ns - batch.begun_ns)
                 self._decide(batch, None)
             elif status == AckStatus.REJECTED:
                 # Where it got into the order (level 1), its number is used.

@@ -26,6 +26,7 @@ from seawall.client.outgoing import Outgoing
 from seawall.client.sender import Sender
 from seawall.client.targets import Target
 from seawall.core.identifiers import check_client_id
+from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
 from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
@@ -119,6 +120,11 @@ class RemotePublisher:
     def in_flight(self) -> int:
         """Bytes that are on their way."""
         return self._sender.size
+
+    @property
+    def latency(self) -> LatencySummary:
+        """How long batches took that are stored by now, from their first record to the ack (`core/latency.py`)."""
+        return self._sender.latency
 
     @property
     def next_client_seq(self) -> int:

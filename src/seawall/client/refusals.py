@@ -10,6 +10,7 @@ from typing import Final
 
 from seawall.errors import (
     CallerError,
+    ConfigError,
     ConflictError,
     CorruptionError,
     FatalError,
@@ -38,6 +39,8 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.TOPIC_EXISTS: ConflictError,
     ErrorCode.TOPIC_NAME: InvalidInputError,
     ErrorCode.TOPIC_DELETED: NotFoundError,
+    ErrorCode.TOPIC_SETTINGS: ConfigError,
+    ErrorCode.TOPIC_CONFLICT: ConflictError,
     ErrorCode.FENCED: FencedError,
     ErrorCode.OUTSIDE_SESSION_WINDOW: OutcomeUnknownError,
     ErrorCode.CLIENT_SEQ_SKIPPED: ConflictError,
@@ -48,6 +51,9 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.INVALID_OFFSET: InvalidInputError,
     ErrorCode.OFFSET_OUT_OF_RANGE: InvalidInputError,
 }
+
+#: What batches are refused for and requests are not: a topic that is full is no reason to give a server up.
+_OF_BATCHES: Final[dict[int, type[SeawallError]]] = {ErrorCode.READ_ONLY: FullError}
 
 _BY_CLASS: Final[dict[int, type[SeawallError]]] = {
     ErrorClass.CALLER: CallerError,
@@ -77,7 +83,7 @@ _WORDS: Final = {
     int(ErrorCode.CLIENT_SEQ_SKIPPED): "it was given up before it came, and is not stored",
     int(ErrorCode.NOT_ALLOWED_BY_TOPIC): "the topic does not allow its order or ack level",
     int(ErrorCode.PAYLOAD_MISMATCH): "another batch was stored under its number",
-    int(ErrorCode.READ_ONLY): "the server takes no writes: its disk is full or has failed",
+    int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is, or has failed",
 }
 
 
@@ -89,7 +95,7 @@ def error_of(refusal: Error) -> SeawallError:
 
 def rejection(reason: int, topic: str, client_seq: int) -> SeawallError:
     """The error of a batch that is not stored."""
-    kind = _BY_CODE.get(reason)
+    kind = _OF_BATCHES.get(reason) or _BY_CODE.get(reason)
     if kind is None:
         known = reason in ErrorCode.__members__.values()
         kind = _BY_CLASS[ErrorCode(reason).error_class if known else ErrorClass.CALLER]

@@ -26,14 +26,13 @@ from seawall.client.commands import (
     RemoteTopic,
     Start,
     check_mode,
-    configure_request,
     consumer_of,
     create_request,
+    delete_request,
     info_of,
     place_of,
     place_of_position,
     start_of,
-    topic_named,
 )
 from seawall.client.delivery import Delivery
 from seawall.client.position_reading import PositionReader, topics_in
@@ -57,8 +56,9 @@ from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
-from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
+from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, PositionItem, seq_after, to_arrow
 
@@ -78,7 +78,8 @@ class RemoteLog:
         self._sender: Sender | None = None
         self._lock = threading.Lock()
         try:
-            self._load_topics()
+            # Whoever may only write may not ask for anything else.
+            self._requests.find_server()
         except BaseException:
             self._requests.close()
             raise
@@ -86,34 +87,35 @@ class RemoteLog:
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Create a topic; over the network `ttl_ms` and `cap_bytes` can be set."""
+        """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
         frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
-        self._topics[name] = parse_topic_reply(frame.payload)
-        return self.describe(name)
+        topic = self._topics[name] = parse_topic_reply(frame.payload)
+        return info_of(topic)
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
         self._load_topics()
         return sorted(self._topics)
 
+    def topic_named(self, name: str) -> TopicReply:
+        """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
+        return self._topics.get(name) or self._find(name)
+
     def describe(self, name: str) -> RemoteTopic:
         """A topic as it is now."""
 
         def ask(topic: TopicReply) -> RemoteTopic:
-            reply = parse_topic_reply(self._requests.ask(GetTopic(topic.topic_id)).payload)
-            return info_of(reply, self._bounds(topic))
+            return info_of(parse_topic_reply(self._requests.ask(TopicDescribe(topic.topic_id)).payload))
 
         return self._with_topic(name, ask)
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Change settings of a topic; over the network these are `ttl_ms` and `cap_bytes`."""
+        """Change settings of a topic."""
 
-        def ask(topic: TopicReply) -> None:
-            now = parse_topic_reply(self._requests.ask(GetTopic(topic.topic_id)).payload)
-            self._requests.ask(configure_request(now, settings))
+        def ask(topic: TopicReply) -> RemoteTopic:
+            return info_of(parse_topic_reply(self._requests.ask(TopicConfigure(topic.topic_id, settings)).payload))
 
-        self._with_topic(name, ask)
-        return self.describe(name)
+        return self._with_topic(name, ask)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
@@ -159,7 +161,7 @@ class RemoteLog:
         options = PublisherOptions(
             ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
         )
-        found = self._topic(topic)
+        found = self.topic_named(topic)
         return RemotePublisher(self.target, topic, found.topic_id, options)
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
@@ -177,9 +179,14 @@ class RemoteLog:
 
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
-    ) -> NoReturn:
-        """Deleting records needs the data directory."""
-        raise UnsupportedError(f"deleting records of {topic!r} ({before_seq}, {tag}, {tag_prefix}): {NOT_REMOTE}")
+    ) -> int:
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+
+        def ask(found: TopicReply) -> int:
+            request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
+            return parse_records_deleted(self._requests.ask(request, is_repeatable=False).payload).count
+
+        return self._with_topic(topic, ask)
 
     def verify(self) -> NoReturn:
         """Verifying needs the data directory."""
@@ -229,7 +236,7 @@ class RemoteLog:
 
         check_columns(columns)
         end = self._with_topic(topic, self._bounds).end_seq
-        reader = TopicReader(topic, self._topic(topic).topic_id, ReadBy.SEQ, from_seq)
+        reader = TopicReader(topic, self.topic_named(topic).topic_id, ReadBy.SEQ, from_seq)
         batches = read_all(self._requests, reader, end)
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
@@ -247,21 +254,23 @@ class RemoteLog:
         if place[0] is not ReadBy.SEQ:
             # Where that is now; what comes later is read.
             place = ReadBy.SEQ, self.start_seq(topic, start, owner)
-        found = self._topic(topic)
+        found = self.topic_named(topic)
         return RemoteSubscriber(self._requests, TopicReader(topic, found.topic_id, *place), found.topic_epoch, owner)
 
     def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """The seq that a start means now."""
         by, number = place_of(start, owner)
         if by is ReadBy.SEQ:
-            self._topic(topic)
+            self.topic_named(topic)
             return Seq(number)
 
         def ask(found: TopicReply) -> Seq:
             if by is ReadBy.LATEST:
                 return self._bounds(found).end_seq
             reader = TopicReader(topic, found.topic_id, by, number)
-            return start_of(self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))
+            while (seq := start_of(reader, self._requests.ask(reader.fetch(max_bytes=1, max_records=1)))) is None:
+                continue
+            return seq
 
         return self._with_topic(topic, ask)
 
@@ -337,19 +346,19 @@ class RemoteLog:
         reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)
         self._topics = {topic.name: topic for topic in reply.topics}
 
-    def _topic(self, name: str) -> TopicReply:
-        if name not in self._topics:
-            self._load_topics()
-        return topic_named(self._topics, name)
+    def _find(self, name: str) -> TopicReply:
+        """What the server has under a name now; `NotFoundError` if that is nothing."""
+        self._topics.pop(name, None)
+        found = self._topics[name] = parse_topic_reply(self._requests.ask(TopicFind(name)).payload)
+        return found
 
     def _with_topic(self, name: str, work: Callable[[TopicReply], _Result]) -> _Result:
         """Do something with a topic; if it is another one by now, with that."""
-        topic = self._topic(name)
+        topic = self.topic_named(name)
         try:
             return work(topic)
         except NotFoundError:
-            self._load_topics()
-            again = topic_named(self._topics, name)
+            again = self._find(name)
             if again.topic_id == topic.topic_id:
                 raise
             return work(again)

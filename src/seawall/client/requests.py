@@ -65,6 +65,10 @@ class Requests:
         timeout_s = self.target.timeout_s + wait_s
         return self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
 
+    def find_server(self) -> None:
+        """See that there is a server which lets us in; raises what is in the way."""
+        self.use(lambda _: None)
+
     def use(self, work: Callable[[Connection], _Result], is_repeatable: bool = True) -> _Result:
         """Do something with a connection, and again with another one if it is lost."""
         deadline_ns = self.clock.monotonic_ns() + int(self.target.timeout_s * 1e9)
@@ -109,7 +113,9 @@ class Requests:
             left_s = seconds(deadline_ns - self.clock.monotonic_ns())
             timeout_s = max(0.001, min(self.target.connect_timeout_s, left_s))
             try:
-                return Connection.open(address, asking_hello(self.target), timeout_s=timeout_s, clock=self.clock)
+                return Connection.open(
+                    address, asking_hello(self.target), timeout_s=timeout_s, clock=self.clock, tls=self.target.tls
+                )
             except ConnectionError as error:
                 self._turn += 1
                 failure = error

@@ -27,6 +27,7 @@ from seawall.client.outgoing import PRESSURE, Outgoing
 from seawall.client.retry import Backoff, deadline_ns, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
+from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
@@ -109,6 +110,11 @@ class Sender:
     def size(self) -> int:
         """Bytes that are not decided."""
         return self._outgoing.size
+
+    @property
+    def latency(self) -> LatencySummary:
+        """How long stored batches took so far."""
+        return self._outgoing.latency.summary()
 
     @property
     def next_number(self) -> int:
@@ -291,7 +297,7 @@ class Sender:
             outgoing = self._outgoing
             self._alone_since_ns = 0
             outgoing.allow(*ack_window(frame.payload))
-            worst = outgoing.acked(ack_rows(frame.payload))
+            worst = outgoing.acked(ack_rows(frame.payload), self._clock.monotonic_ns())
             self._backoff.succeeded()
             if outgoing.decided:
                 self._pressure.succeeded()
@@ -324,7 +330,8 @@ class Sender:
         connection = None
         self._change.release()
         try:
-            connection = Connection.open(address, hello, timeout_s=timeout_s, clock=self._clock)
+            tls = self._target.tls
+            connection = Connection.open(address, hello, timeout_s=timeout_s, clock=self._clock, tls=tls)
         except (ConnectionError, SeawallError) as error:
             problem = error
         finally:

@@ -7,8 +7,20 @@ must not know what the bytes are, nor what was sent before them: whoever calls h
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 
-__all__ = ["FileSender"]
+__all__ = ["FilePiece", "FileSender", "read_stretch"]
+
+
+@dataclass(slots=True)
+class FilePiece:
+    """A stretch of a file that is still to be sent; `release` is called once, when nobody needs the file any more."""
+
+    descriptor: int
+    at: int
+    size: int
+    release: Callable[[], None]
 
 
 class FileSender:
@@ -33,3 +45,13 @@ class FileSender:
     def close(self) -> None:
         """Let the duplicate go; the connection stays."""
         os.close(self._descriptor)
+
+
+def read_stretch(file: int, at: int, size: int) -> bytes:
+    """The bytes themselves, for connections that do not send what is in files; fewer if the file is shorter."""
+    pieces = []
+    while size and (piece := os.pread(file, size, at)):
+        pieces.append(piece)
+        at += len(piece)
+        size -= len(piece)
+    return b"".join(pieces)

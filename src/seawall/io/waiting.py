@@ -14,10 +14,16 @@ import contextlib
 import select
 import socket
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.sockets import parse_address
 from seawall.limits import IOVEC_COUNT_MAX
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from seawall.io.tls import TlsStream
 
 __all__ = ["WaitingStream", "Waker", "await_streams", "open_stream"]
 
@@ -32,6 +38,11 @@ class WaitingStream:
         self._peer = peer
         #: Whether somebody waits for it to take more bytes.
         self.wants_room = False
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether there are bytes that its descriptor does not tell of."""
+        return False
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
@@ -97,8 +108,11 @@ class Waker:
         self._sending.close()
 
 
-def open_stream(address: str, timeout_s: float) -> WaitingStream:
-    """Connect with `host:port`, trying each address of a name; `ConnectionError` if that fails or takes too long."""
+def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -> WaitingStream | TlsStream:
+    """Connect with `host:port`, trying each address of a name; `ConnectionError` if that fails or takes too long.
+
+    With `tls` it is encrypted; a server that is not trusted is a `CallerError`.
+    """
     host, port = parse_address(address)
     try:
         connected = socket.create_connection((host, port), timeout=timeout_s)
@@ -106,16 +120,24 @@ def open_stream(address: str, timeout_s: float) -> WaitingStream:
         raise ConnectionError(f"no connection with {address} within {timeout_s:.3g} s") from error
     except OSError as error:
         raise ConnectionError(error.errno, f"no connection with {address}: {error.strerror or error}") from error
-    connected.setblocking(False)
     with contextlib.suppress(OSError):
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is not None:
+        from seawall.io.tls import TlsStream, encrypted
+
+        secured = encrypted(connected, tls, host, address)
+        secured.setblocking(False)
+        return TlsStream(secured, address)
+    connected.setblocking(False)
     return WaitingStream(connected, address)
 
 
-def await_streams(streams: Iterable[WaitingStream], waker: Waker | None, timeout_s: float) -> None:
+def await_streams(streams: Iterable[WaitingStream | TlsStream], waker: Waker | None, timeout_s: float) -> None:
     """Wait until a stream can be read, has room that somebody wants, the waker is called, or time is up."""
     poller = select.poll()
     for stream in streams:
+        if stream.has_bytes:
+            timeout_s = 0.0
         poller.register(stream, select.POLLIN | select.POLLOUT if stream.wants_room else select.POLLIN)
     if waker is not None:
         poller.register(waker, select.POLLIN)

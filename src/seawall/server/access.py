@@ -2,7 +2,7 @@
 
 Without tokens everybody may do everything. With them a connection shows one first, by Authenticate or in its HELLO, and
 until then only that and keepalives are answered. A token that may only write is for machines whose reading nobody
-wants: ingest, and making, changing and deleting topics.
+wants: ingest, making, changing and deleting topics and their records, and finding the id of a topic by its name.
 
 How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
 
@@ -21,17 +21,21 @@ from typing import Final
 from seawall.errors import ProtocolError
 from seawall.server.read_rate import ReadRate
 from seawall.server.refusals import refuse
-from seawall.wire.codes import ErrorCode, V1Command
+from seawall.wire.codes import Command, ErrorCode, V1Command
 
 _TRIES_MAX: Final = 3
 
 #: What may be done besides ingest by who may only write.
-_WRITING: Final = frozenset(
+_WRITING: Final[frozenset[int]] = frozenset(
     {
         V1Command.CREATE_TOPIC,
         V1Command.DELETE_TOPIC,
         V1Command.SET_RETENTION,
         V1Command.CREATE_TOPIC_WITH_RETENTION,
+        Command.TOPIC_CREATE,
+        Command.TOPIC_CONFIGURE,
+        Command.TOPIC_FIND,
+        Command.RECORDS_DELETE,
     }
 )
 

@@ -20,14 +20,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.io.sending import FileSender
+from seawall.io.sending import FilePiece, FileSender, read_stretch
 from seawall.kernels import frames
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import Bytes, ConnectionLimits, Session
@@ -42,16 +41,6 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: Stretches of files that are sent in one go; others have their turn in between.
 _FILE_PIECE_SIZE: Final = limits.MIB
-
-
-@dataclass(slots=True)
-class _FilePiece:
-    """A stretch of a file that is still to be sent; `release` is called once, when nobody needs the file any more."""
-
-    descriptor: int
-    at: int
-    size: int
-    release: Callable[[], None]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -69,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
         self._own_end = 0
         self._state = np.zeros(frames.STATE_SIZE, np.int64)
         self._needed = 0
-        self._outbox: deque[bytes | memoryview | _FilePiece] = deque()
+        self._outbox: deque[bytes | memoryview | FilePiece] = deque()
         self._outbox_size = 0
         self._sender: FileSender | None = None
         self._written = 0
@@ -83,9 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_half_closed = False
         self._lingered = 0
         now = self._loop.time()
-        self._received_at = now
-        self._asked_at = now
-        self._paused_at = now
+        self._received_at = self._asked_at = self._paused_at = now
         self._frame_began: float | None = None
         self._progress = (0, now)
         self._timer: asyncio.TimerHandle | None = None
@@ -133,8 +120,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closing:
             release()
             return
+        if self._is_encrypted:
+            self._send_read(read_stretch(descriptor, at, size), size)
+            release()
+            return
         self._written += size
-        self._outbox.append(_FilePiece(descriptor, at, size, release))
+        self._outbox.append(FilePiece(descriptor, at, size, release))
         self._outbox_size += size
         self._pump()
         self._bound_outbox()
@@ -183,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer is there."""
         self._transport = cast(asyncio.Transport, transport)
+        self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         # Told of everything that cannot be sent at once: files have to wait for it, and the bound is kept here.
         self._transport.set_write_buffer_limits(high=0)
         self._arm()
@@ -208,8 +200,7 @@ class Connection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         if self._own is None:
-            end = self._rest.size + nbytes
-            self._split(self._room.slab, end)
+            self._split(self._room.slab, self._rest.size + nbytes)
         else:
             self._own_end += nbytes
             if self._own_end >= self._needed:
@@ -238,7 +229,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._hears():
             return
         if code != frames.SPLIT_MORE:
-            self._refuse(code, int(buffer[start + 4]) if end > start + 4 else 0)
+            version = int(buffer[start + 4]) if end > start + 4 else 0
+            self._fail(split_failure(code, version), version)
             return
         self._needed = int(self._state[frames.STATE_NEEDED])
         if start < end and self._frame_began is None:
@@ -266,10 +258,6 @@ class Connection(asyncio.BufferedProtocol):
             self._session = self._listener.session_for(version, self)
         return self._session
 
-    def _refuse(self, code: int, version: int) -> None:
-        """The next frame can never be taken."""
-        self._fail(split_failure(code, version), version)
-
     def _fail(self, error: ProtocolError, version: int) -> None:
         self._listener.count(ErrorCode(error.code).name.lower())
         self.be_deaf()
@@ -291,7 +279,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_deaf:
             self.be_deaf()
             self._session.ended()
-        return True
+        # An encrypted connection ends in both directions at once.
+        return not self._is_encrypted
 
     def _adjust_reading(self) -> None:
         """Receive while there is room for what comes and for its answers."""
@@ -325,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send what waits behind a file, and files once nothing is before them."""
         while self._outbox and not self._transport.is_closing():
             first = self._outbox[0]
-            if not isinstance(first, _FilePiece):
+            if not isinstance(first, FilePiece):
                 self._outbox.popleft()
                 self._outbox_size -= len(first)
                 self._transport.write(first)
@@ -340,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
             self._session.has_room()
 
-    def _send_piece(self, piece: _FilePiece) -> bool:
+    def _send_piece(self, piece: FilePiece) -> bool:
         """Send of a file what there is room for; whether it is all sent."""
         if self._sender is None:
             self._sender = FileSender(self._transport.get_extra_info("socket").fileno())
@@ -363,6 +352,12 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         self._loop.add_writer(self._sender.fileno(), self._pump)
         return False
+
+    def _send_read(self, data: bytes, size: int) -> None:
+        """Send what was read of a file, because the kernel cannot encrypt it; all of it was promised."""
+        if len(data) < size:
+            self.abort()
+        self.write(data)
 
     def _bound_outbox(self) -> None:
         if not self._is_full and self.unsent_size > self._bounds.outbox_size:
@@ -387,9 +382,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _arm(self) -> None:
         """Look again soon, measured by the shortest of the times that something may take."""
-        bounds = self._bounds
-        waits = [bounds.frame_time_s, bounds.stall_s]
-        waits += [wait for wait in (self.keepalive_s, self.idle_s) if wait is not None]
+        own = [wait for wait in (self.keepalive_s, self.idle_s) if wait is not None]
+        waits = [self._bounds.frame_time_s, self._bounds.stall_s, *own]
         self._timer = self._loop.call_later(min(waits) / 4, self._look)
 
     def rearm(self) -> None:
@@ -411,8 +405,8 @@ class Connection(asyncio.BufferedProtocol):
             if now - self._frame_began > allowed:
                 text = f"a frame took longer than {allowed:.0f} s to arrive"
                 version = int(self._state[frames.STATE_VERSION])
-                answered = version == VERSION_2
-                self._fail(ProtocolError(text, code=ErrorCode.TOO_SLOW, closes=True, answered=answered), version)
+                error = ProtocolError(text, code=ErrorCode.TOO_SLOW, closes=True, answered=version == VERSION_2)
+                self._fail(error, version)
         elif self.idle_s is not None and now - self._received_at > self.idle_s:
             self._listener.count("idle")
             self.finish()
@@ -441,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.remove_writer(self._sender.fileno())
             self._sender.close()
         for piece in self._outbox:
-            if isinstance(piece, _FilePiece):
+            if isinstance(piece, FilePiece):
                 piece.release()
         self._outbox.clear()
         self._listener.forget(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from ssl import SSLContext
 from typing import Final
 
 from seawall import limits
@@ -50,9 +51,9 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._is_stopped = False
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
-        """Begin to take connections at one more address; the one really bound, also for port 0."""
-        server = await self.loop.create_server(self._make, host, port, backlog=_BACKLOG, reuse_address=True)
+    async def listen(self, host: str, port: int, tls: SSLContext | None = None) -> tuple[str, int]:
+        """Begin to take connections at one more address, encrypted with `tls`; the one bound, also for port 0."""
+        server = await self.loop.create_server(self._make, host, port, backlog=_BACKLOG, reuse_address=True, ssl=tls)
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])

@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from seawall.core.types import TopicId
-from seawall.errors import DiskFullError, FencedError, LimitError, OutcomeUnknownError, ProtocolError, WrongStateError
+from seawall.errors import (
+    ConfigError,
+    ConflictError,
+    DiskFullError,
+    FencedError,
+    LimitError,
+    OutcomeUnknownError,
+    ProtocolError,
+    WrongStateError,
+)
 from seawall.limits import ERROR_TEXT_SIZE_MAX
 from seawall.server.refusals import refusal as refused
 from seawall.wire.codes import ErrorCode
@@ -17,6 +26,8 @@ from seawall.wire.lwp2_session import Error
 
 #: Errors that version 2 has codes of its own for.
 _OWN_CODES: Final = (
+    (ConfigError, ErrorCode.TOPIC_SETTINGS),
+    (ConflictError, ErrorCode.TOPIC_CONFLICT),
     (FencedError, ErrorCode.FENCED),
     (LimitError, ErrorCode.LIMIT),
     (WrongStateError, ErrorCode.WRONG_STATE),

@@ -1,8 +1,8 @@
 """Requests of a reader that are answered once: FETCH, COMMIT and BOUNDS.
 
 A FETCH may wait for records to come, without holding anything but its request: it is planned again when there is news.
-By one topic the answer is FETCH_DATA, or GAP where the start lies in one. By position, over all topics, a place where
-client seqs were given up is told by GAP too, and reading goes on behind its position.
+The answer is FETCH_DATA, or GAP where the start lies in one. A place where client seqs were given up is told by GAP
+too, and reading goes on by position, behind that place: it has no seq.
 
 This module must not know sessions.
 """
@@ -92,9 +92,13 @@ class Fetching:
                 found = await self._next(request, start, size_max)
                 left = deadline - loop.time()
                 self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
-                if isinstance(found, Gap):
-                    self._connection.write(encode_control(found, request_id=request_id))
+                gap = found if isinstance(found, Gap) else _skip_before(found, request)
+                if gap is not None:
+                    if isinstance(found, Portion):
+                        found.release()
+                    self._connection.write(encode_control(gap, request_id=request_id))
                     return
+                assert isinstance(found, Portion), "what is no gap is a portion"
                 if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
                     found.send(self._connection, Command.FETCH_DATA, request_id)
                     return
@@ -166,3 +170,11 @@ class Fetching:
             )
 
         self._connection.write(encode_control(await self._log.ask(look), request_id=request_id))
+
+
+def _skip_before(portion: Portion, request: Fetch) -> Gap | None:
+    """The first place before a portion where client seqs were given up, if it is not behind the reader."""
+    if request.topic_id == ALL_TOPICS:
+        return None
+    start = request.start if request.by is ReadBy.POSITION else 0
+    return next((skip for skip in portion.skips if skip.position >= start), None)

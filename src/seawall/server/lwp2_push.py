@@ -1,7 +1,8 @@
 """Subscriptions of a connection: batches are pushed as they come, within credit.
 
 Each is a task that reads on where it was: it waits for credit, for room on the connection, and for news, and holds
-nothing meanwhile. Gaps come in order with the data, once. CAUGHT_UP is sent once for each arrival at the end.
+nothing meanwhile. A short portion waits for more for as long as the subscriber wishes (`linger_us`). Gaps come in order
+with the data, once. CAUGHT_UP is sent once for each arrival at the end.
 
 INV-PUSH-CREDIT: a frame of data is sent only while both totals are below the credit; then nothing is read ahead.
 
@@ -11,6 +12,7 @@ A crash takes the subscription; the reader goes on from where it was. This modul
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Final, TypeAlias
 
@@ -124,6 +126,10 @@ class Subscriptions:
             while size_max := await self._may_send(subscription):
                 news = self._log.news
                 found = await self._next(subscription, size_max)
+                if isinstance(found, Portion) and _may_grow(subscription.request, found):
+                    found.release()
+                    await self._linger(subscription)
+                    found = await self._next(subscription, size_max)
                 self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
                 if subscription.is_over:
                     if isinstance(found, Portion):
@@ -147,6 +153,15 @@ class Subscriptions:
                 await self._log.wait_for_news(_LOOK_AGAIN_S, news)
         finally:
             self._live.pop(request_id, None)
+
+    async def _linger(self, subscription: Subscription) -> None:
+        """Wait for as long as the subscriber wishes, or until it is over."""
+        linger_us = min(subscription.request.linger_us, limits.PUSH_LINGER_US_MAX)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(linger_us / 1e6):
+                while not subscription.is_over:
+                    subscription.changed.clear()
+                    await subscription.changed.wait()
 
     async def _begin(self, subscription: Subscription, request_id: int) -> None:
         request = subscription.request
@@ -195,3 +210,13 @@ class Subscriptions:
     def _advance(self, subscription: Subscription, found: Portion) -> None:
         subscription.next_seq = max(subscription.next_seq, found.next_seq)
         subscription.next_position = max(subscription.next_position, found.next_position)
+
+
+def _size_max(request: Subscribe) -> int:
+    """Bytes at which a frame is full."""
+    return min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+
+
+def _may_grow(request: Subscribe, found: Portion) -> bool:
+    """Whether it is worth to wait for more, as the subscriber wishes: a short portion with nothing behind it."""
+    return request.linger_us > 0 and found.is_last and 0 < found.size < _size_max(request)

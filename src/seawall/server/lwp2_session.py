@@ -40,6 +40,7 @@ from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong,
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
+from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind, TopicRequest
 
 _BATCH: Final = int(Kind.BATCH)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
@@ -139,11 +140,17 @@ class Lwp2Session:
                 self._subscriptions.unsubscribe(request_id)
             case Authenticate():
                 self._authenticate(request, request_id)
+            case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
+                self._start(self._answer_own(request, request_id), request_id)
             case _:
                 self._start(self._answer_shared(request, request_id), request_id)
 
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
         reply = await self._server.commands.carry_out(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    async def _answer_own(self, request: TopicRequest, request_id: int) -> None:
+        reply = await self._server.commands.carry_out_own(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     def _authenticate(self, request: Authenticate, request_id: int) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from ssl import SSLContext
 from typing import Final
 
 from seawall import limits
@@ -54,6 +55,8 @@ class NodeSettings:
     past_end: PastEnd = PastEnd.ERROR
     server: ServerSettings = field(default_factory=ServerSettings)
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
+    #: How connections are encrypted; None if they are not.
+    tls: SSLContext | None = None
 
 
 def _say_nothing(_text: str) -> None:
@@ -145,7 +148,7 @@ async def start_node(
         listener = Listener(versions, bounds=own.bounds, connections_max=own.connections_max)
         pressure = Pressure(ingest, memory, log.relieve, tell)
         try:
-            bound = [await listener.listen(*address) for address in ((own.host, own.port), *own.also)]
+            bound = [await listener.listen(*address, own.tls) for address in ((own.host, own.port), *own.also)]
         except BaseException:
             listener.stop()
             raise

@@ -1,4 +1,4 @@
-"""Commands 01 to 07, which both protocol versions have with the same payloads and answers: topics, and who leads.
+"""Commands about topics: 01 to 07, which both protocol versions have with the same payloads and answers, and 60 to 64.
 
 Ids are the catalog's: from 1, rising, never given twice. Retention is a topic's age and size: 0 is no limit, in both.
 
@@ -23,11 +23,11 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import DEFAULT_TOPIC_NAME
 from seawall.engine.store import Store
 from seawall.errors import ConflictError, InvalidInputError, NotFoundError, ProtocolError
-from seawall.server.refusals import refuse
+from seawall.server.refusals import refusal, refuse
 from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
 from seawall.wire.codes import U64_MAX, ErrorCode
-from seawall.wire.fields import JsonValue
+from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.lwp1_replies import (
     ClusterStatusReply,
     Retention,
@@ -48,6 +48,15 @@ from seawall.wire.lwp1_requests import (
     SharedRequest,
 )
 from seawall.wire.lwp2 import SharedReply
+from seawall.wire.lwp2_topics import (
+    RecordsDelete,
+    RecordsDeleted,
+    TopicConfigure,
+    TopicCreate,
+    TopicDescribe,
+    TopicFind,
+    TopicRequest,
+)
 
 #: The topic of version 1 that is always there.
 DEFAULT_TOPIC_ID: Final = TopicId(0)
@@ -112,10 +121,10 @@ class TopicCommands:
         async with self._turn:
             match request:
                 case CreateTopic():
-                    return _reply(await self._create(request.name))
+                    return _reply(await self._create(request.name, {}))
                 case CreateTopicWithRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
-                    return _reply(await self._create(request.name, wanted), wanted)
+                    return _reply(await self._create(request.name, _settings(wanted)), wanted)
                 case SetRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
                     topic = self._existing(request.topic_id)
@@ -126,19 +135,49 @@ class TopicCommands:
                     await self._log.delete_topic(topic.name)
                     return TopicDeletedReply(topic.topic_id)
 
-    async def _create(self, name: str, retention: Retention | None = None) -> TopicState:
+    async def carry_out_own(self, request: TopicRequest) -> TopicReply | RecordsDeleted:
+        """Answer one command that only version 2 has."""
+        match request:
+            case TopicDescribe():
+                return await self._described(self._existing(request.topic_id))
+            case TopicFind():
+                return _reply(self._named(request.name))
+        async with self._turn:
+            match request:
+                case TopicCreate():
+                    return await self._described(await self._create(request.name, request.settings))
+                case TopicConfigure():
+                    topic = self._existing(request.topic_id)
+                    await self._log.configure_topic(topic.name, **request.settings)
+                    return await self._described(topic)
+                case RecordsDelete():
+                    name = self._existing(request.topic_id).name
+                    by_tag = {"tag": request.tag, "tag_prefix": request.tag_prefix}
+                    return RecordsDeleted(await self._log.delete(name, before_seq=request.before_seq, **by_tag))
+
+    async def _create(self, name: str, settings: JsonObject) -> TopicState:
         if name == DEFAULT_TOPIC_NAME:
             raise refuse(ErrorCode.TOPIC_NAME, f"the name {name!r} is taken by the server: choose another one")
         try:
             check_topic_name(name)
         except InvalidInputError as error:
             raise refuse(ErrorCode.TOPIC_NAME, str(error)) from error
-        settings = {} if retention is None else _settings(retention)
         try:
             await self._log.create_topic(name, **settings)
         except ConflictError as error:
             raise refuse(ErrorCode.TOPIC_EXISTS, str(error)) from error
         return self._log.topic_named(name)
+
+    async def _described(self, topic: TopicState) -> TopicReply:
+        """A topic with everything that can be said about it."""
+        return await self._log.ask(partial(_details, topic_id=topic.topic_id))
+
+    def _named(self, name: str) -> TopicState:
+        try:
+            topic = self._log.topic_named(name)
+        except NotFoundError as error:
+            raise refusal(error) from error
+        return self._existing(topic.topic_id)
 
     def _existing(self, topic_id: TopicId) -> TopicState:
         topic = None if topic_id == DEFAULT_TOPIC_ID else self.find(topic_id)
@@ -154,6 +193,15 @@ def unknown_topic(topic_id: TopicId) -> ProtocolError:
 
 def _listed(store: Store) -> tuple[TopicReply, ...]:
     return tuple(_reply(topic) for topic in store.catalog if topic.name != DEFAULT_TOPIC_NAME)
+
+
+def _details(store: Store, topic_id: TopicId) -> TopicReply:
+    records, size = _content(store, topic_id)
+    topic = store.catalog.find(topic_id)
+    assert topic is not None, "it has content"
+    span = topic.floor, topic.next_seq
+    settings = topic.config.to_json()
+    return replace(_reply(topic), record_count=records, byte_count=size, span=span, settings=settings)
 
 
 def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:

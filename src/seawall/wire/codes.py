@@ -60,6 +60,8 @@ class ErrorCode(IntEnum):
     TOPIC_NAME = 0x12
     TOPIC_DELETED = 0x13
     CATCHING_UP = 0x14
+    TOPIC_SETTINGS = 0x15
+    TOPIC_CONFLICT = 0x16
     NOT_LEADER = 0x20
     NO_QUORUM = 0x21
     LEADER_UNKNOWN = 0x22
@@ -204,6 +206,12 @@ class Command(IntEnum):
     COMMITTED = 0x5B
     BOUNDS = 0x5C
     BOUNDS_REPLY = 0x5D
+    TOPIC_CREATE = 0x60
+    TOPIC_CONFIGURE = 0x61
+    TOPIC_DESCRIBE = 0x62
+    TOPIC_FIND = 0x63
+    RECORDS_DELETE = 0x64
+    RECORDS_DELETED = 0x65
     ERROR = 0xFF
 
 
@@ -297,6 +305,15 @@ class ReadFlags(IntFlag):
     NONE = 0x00
     STORED_CODEC = 0x02
     NOT_YET_DURABLE = 0x04
+
+
+class DeleteBy(IntFlag):
+    """Which records RECORDS_DELETE means: those that fit all of these."""
+
+    NONE = 0x00
+    BEFORE = 0x01
+    TAG = 0x02
+    TAG_PREFIX = 0x04
 
 
 class DataFlags(IntFlag):

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import ClassVar, Final, TypeAlias
 
-from seawall.core.types import Offset, Term, TopicEpoch, TopicId
+from seawall.core.types import Offset, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import LimitError, ProtocolError
 from seawall.limits import ERROR_TEXT_SIZE_MAX, V1_FETCH_DATA_SIZE_MAX
 from seawall.wire.codes import V1Command
@@ -135,7 +135,8 @@ class Retention:
 class TopicReply:
     """A topic. `created_with` is set in the answer to a create with retention, and only there.
 
-    `record_count` and `byte_count` are what is kept of it, told by GetTopic.
+    `record_count` and `byte_count` are what is kept of it, told by GetTopic. `span` are its floor and the seq of the
+    next record, told with all its `settings` by the topic commands of version 2.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
@@ -147,6 +148,8 @@ class TopicReply:
     created_with: Retention | None = None
     record_count: int | None = None
     byte_count: int | None = None
+    span: tuple[Seq, Seq] | None = None
+    settings: JsonObject | None = None
 
     def document(self) -> dict[str, JsonValue]:
         """As JSON."""
@@ -162,6 +165,10 @@ class TopicReply:
             document.update(self.created_with.document())
         if self.record_count is not None and self.byte_count is not None:
             document |= {"records": self.record_count, "bytes": self.byte_count}
+        if self.span is not None:
+            document |= {"floor": self.span[0], "next_seq": self.span[1]}
+        if self.settings is not None:
+            document["settings"] = dict(self.settings)
         return document
 
     def encode(self) -> bytes:
@@ -381,7 +388,13 @@ def _topic(document: JsonValue) -> TopicReply:
         created_with=_retention(document) if "max_age_secs" in document else None,
         record_count=json_unsigned(document, "records", what) if "records" in document else None,
         byte_count=json_unsigned(document, "bytes", what) if "bytes" in document else None,
+        span=_span(document) if "floor" in document else None,
+        settings=json_object(document, "settings", what) if "settings" in document else None,
     )
+
+
+def _span(document: JsonObject) -> tuple[Seq, Seq]:
+    return Seq(json_unsigned(document, "floor", "topic")), Seq(json_unsigned(document, "next_seq", "topic"))
 
 
 def _retention(document: JsonObject) -> Retention:

@@ -57,7 +57,7 @@ class CreateTopic:
 
     def encode(self) -> bytes:
         """The payload."""
-        return _write_name(self.name)
+        return write_name(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class CreateTopicWithRetention:
 
     def encode(self) -> bytes:
         """The payload."""
-        name = _write_name(self.name)
+        name = write_name(self.name)
         retention = pack(_RETENTION, "CreateTopicWithRetention", self.max_age_secs, self.max_bytes)
         return _NAME_LENGTH.pack(len(name)) + name + retention
 
@@ -233,7 +233,7 @@ def parse_shared_request(command: int, payload: Buffer) -> SharedRequest | None:
 
 
 def _create_topic(payload: Buffer) -> CreateTopic:
-    return CreateTopic(_read_name(payload))
+    return CreateTopic(read_name(payload))
 
 
 def _delete_topic(payload: Buffer) -> DeleteTopic:
@@ -263,7 +263,7 @@ def _create_topic_with_retention(payload: Buffer) -> CreateTopicWithRetention:
     if len(payload) != name_end + _RETENTION.size:
         raise malformed(f"CreateTopicWithRetention: {len(payload)} bytes for a name of {length}")
     max_age_secs, max_bytes = _RETENTION.unpack_from(payload, name_end)
-    return CreateTopicWithRetention(_read_name(payload[_NAME_LENGTH.size : name_end]), max_age_secs, max_bytes)
+    return CreateTopicWithRetention(read_name(payload[_NAME_LENGTH.size : name_end]), max_age_secs, max_bytes)
 
 
 def _get_cluster_status(_payload: Buffer) -> GetClusterStatus:
@@ -315,13 +315,15 @@ _OFFSET_PARSERS: Final[dict[int, Callable[[Buffer], Fetch | Subscribe | Unsubscr
 }
 
 
-def _read_name(data: Buffer) -> str:
+def read_name(data: Buffer) -> str:
+    """The name of a topic, or a refusal."""
     if not 1 <= len(data) <= TOPIC_NAME_SIZE_MAX:
         raise malformed(f"topic name of {len(data)} bytes, 1 to {TOPIC_NAME_SIZE_MAX}", ErrorCode.TOPIC_NAME)
     return read_text(data, "topic name", ErrorCode.TOPIC_NAME)
 
 
-def _write_name(name: str) -> bytes:
+def write_name(name: str) -> bytes:
+    """The name of a topic as bytes."""
     if not name:
         raise InvalidInputError("a topic name needs at least one character")
     return write_text(name, TOPIC_NAME_SIZE_MAX, "topic name")

@@ -1,0 +1,6 @@
+"""Lets the tests of this folder import the peers and the node of other tests."""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("chaos", "server")]

@@ -1,0 +1,303 @@
+"""Bytes that nobody should send, to a served node over real sockets, while others work on it and look at every answer.
+
+A run sends so many bytes in one protocol version, over several connections at a time. What a connection sends follows
+from the seed and its number: noise, or sound frames of every kind with some of them mutated: bits flipped, cut,
+repeated, two spliced together, lengths changed; most of them with checksums made right again, so that they get further.
+
+Beside that two witnesses publish and read, one in each version, on topics that no mutated frame may name: such frames
+are left out, because a sound command of a stranger may delete any topic.
+
+What must hold in the end: witnesses have seen what they wrote and nothing else, the node answers and ends in order, its
+standard error has no traceback, its memory has grown by less than `MEMORY_GROWTH_KIB_MAX`, and its log is sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos_node import ChaosNode
+from fuzz_mutation import mutate
+from lwp2_peer import Data, Peer
+from v1_clients import BATCH, CONTROL, PythonClient, frame, record
+from wire_damage import HEADER_SIZE, healed_1, healed_2
+
+from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
+from seawall.engine.open_log import open_log
+from seawall.wire.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
+from seawall.wire.decoder import FrameDecoder
+from seawall.wire.lwp1_requests import CreateTopicWithRetention, DeleteTopic, GetTopic, ListTopics, SetRetention
+from seawall.wire.lwp2 import encode_control, encode_ping
+from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2_session import Goodbye, Hello
+from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
+from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
+
+#: What a node may grow by: the slab and the ring it touches, a few hundred topics and sessions that were sound, and
+#: what its allocator keeps. Ten million bytes that were kept would not be seen; what they make it reserve would.
+MEMORY_GROWTH_KIB_MAX = 96 * 1024
+
+CONNECTIONS = 4
+TOPICS = ("plain", "ordered", "tagged", "small", *(f"filler{number}" for number in range(6)), "witness2", "witness1")
+WITNESS_2, WITNESS_1 = len(TOPICS) - 1, len(TOPICS)
+_WITNESSES = (WITNESS_1.to_bytes(4, "little"), WITNESS_2.to_bytes(4, "little"))
+_SETTINGS: dict[str, dict[str, object]] = {"ordered": {"order": 5}, "small": {"cap_records": 50, "discard": "reject"}}
+_PATIENCE_S = 60
+
+
+@dataclass
+class Outcome:
+    """What a run has done."""
+
+    sent: int = 0
+    connections: int = 0
+    rounds: int = 0
+    grown_kib: int = 0
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+def frames_of_1(chance: random.Random) -> list[bytes]:
+    """Sound frames of version 1, of every kind."""
+    topic = chance.choice([0, 1, 1, 2, 3, 4, 99])
+    value = chance.randbytes(chance.randrange(300))
+    place = struct.pack("<IQI", topic, chance.choice([0, 0, 7, 1 << 62, (1 << 64) - 1]), chance.randrange(70_000))
+    made = [
+        frame(BATCH, record(value), batch_id=1, topic=topic),
+        frame(BATCH, record(value) * 3, batch_id=2, topic=topic),
+        frame(BATCH, value or b"x", batch_id=3, topic=topic),
+        frame(BATCH | 1, bytes.fromhex("1f01000100ffffff50") + bytes(5), batch_id=4, topic=topic),
+        frame(0x20),
+        frame(CONTROL, place, batch_id=0x10),
+        frame(CONTROL, place + bytes(8), batch_id=0x20),
+        frame(CONTROL, place[:4] + bytes(8), batch_id=0x21),
+        frame(CONTROL, place + bytes(4), batch_id=0x22),
+        frame(CONTROL, batch_id=0x03),
+        frame(CONTROL, batch_id=0x07),
+        frame(CONTROL, struct.pack("<I", topic), batch_id=0x04),
+        frame(CONTROL, struct.pack("<IQQ", 4, 1 << 40, 1 << 40), batch_id=0x05),
+        frame(CONTROL, b"token", batch_id=0x08),
+    ]
+    if chance.random() < 0.05:
+        made += [frame(CONTROL, b"plain", batch_id=0x01), frame(CONTROL, struct.pack("<I", 99), batch_id=0x02)]
+    return made
+
+
+def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
+    """Sound frames of version 2, of every kind."""
+    topic = TopicId(chance.choice([1, 1, 2, 3, 4, 99, ALL_TOPICS]))
+    by = chance.choice([ReadBy.POSITION, ReadBy.EARLIEST, ReadBy.LATEST, ReadBy.TIME])
+    start, flags = chance.choice([0, 3, 1 << 50]), ReadFlags(chance.choice([0, 2, 4, 6]))
+    value = chance.randbytes(chance.randrange(300))
+    codec = chance.choice([Codec.LZ4, Codec.ZSTD])
+    payloads = [
+        Fetch(topic, by, start, chance.randrange(1, 90_000), chance.randrange(99), wait_ms=5, flags=flags),
+        Subscribe(topic, by, start, 90_000, 900, chance.randrange(9_000), linger_us=chance.choice([0, 9]), flags=flags),
+        Credit(90_000, 900),
+        Unsubscribe(),
+        Bounds(TopicId(1)),
+        Commit(TopicId(1), 4, TopicEpoch(1), Seq(3)),
+        ListTopics(),
+        GetTopic(TopicId(2)),
+        SetRetention(TopicId(4), 1 << 40, 1 << 40),
+        TopicFind("plain"),
+        TopicDescribe(TopicId(3)),
+        TopicConfigure(TopicId(4), {"cap_records": 60, "ttl_ms": 1 << 40}),
+        RecordsDelete(TopicId(3), Seq(4), "tag"),
+        RecordsDelete(TopicId(1), Seq(chance.randrange(1, 9))),
+    ]
+    if chance.random() < 0.05:
+        payloads += [
+            TopicCreate("plain", {"order": 5}),
+            CreateTopicWithRetention("plain", 1, 1),
+            DeleteTopic(TopicId(99)),
+            Goodbye(0, 0),
+        ]
+    return [
+        *(peer.batch(chance.choice([1, 1, 2, 4, 99]), value, b"more") for _ in range(6)),
+        peer.batch(1, bytes(999), codec=codec),
+        peer.batch(2, value, seq=peer.seq + chance.randrange(3)),
+        encode_ping(1),
+        *(encode_control(payload, request_id=chance.randrange(4)) for payload in payloads),
+    ]
+
+
+def damaged(chance: random.Random, frames: list[bytes], heal: Callable[..., bytes]) -> bytes:
+    """One frame that is not what it was."""
+    data = chance.choice(frames)
+    kind = chance.randrange(6)
+    if kind == 0:
+        other = chance.choice(frames)
+        data = data[: chance.randrange(len(data))] + other[chance.randrange(len(other)) :]
+    elif kind == 1 and len(data) >= HEADER_SIZE:
+        length = chance.choice([0, 1, 51, 52, len(data), 1 << 16, (1 << 24) + 1, (1 << 32) - 1, chance.randrange(300)])
+        data = data[:32] + struct.pack("<I", length) + data[36:]
+    elif kind == 2:
+        data = data[: chance.randrange(len(data))]
+    else:
+        data = mutate(chance, data)
+    if chance.random() < 0.8:
+        data = heal(data, lengths=kind != 1 and chance.random() < 0.9)
+    return data
+
+
+def stream_of(chance: random.Random, frames: list[bytes], heal: Callable[..., bytes]) -> bytes:
+    """What a connection sends behind its greeting."""
+    if chance.random() < 0.05:
+        noise = chance.randbytes(chance.randrange(1, 9_000))
+        return b"" if _aims(noise) else noise
+    share = chance.choice([0.02, 0.1, 0.5])
+    chosen = [
+        damaged(chance, frames, heal) if chance.random() < share else chance.choice(frames)
+        for _ in range(chance.randrange(1, 120))
+    ]
+    return b"".join(data for data in chosen if not _aims(data))
+
+
+def _aims(data: bytes) -> bool:
+    return any(witness in data for witness in _WITNESSES)
+
+
+# --- who sends it ----------------------------------------------------------------------------------------------------
+
+
+async def send_one(port: int, version: int, seed: str, number: int) -> int:
+    """One connection of a stranger; how many bytes it sent."""
+    chance = random.Random(f"{seed} {version} {number}")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    sent = 0
+    try:
+        if version == 1:
+            data = stream_of(chance, frames_of_1(chance), healed_1)
+        else:
+            # Each is a client of its own, so that its bytes do not depend on who was there before.
+            peer = Peer(reader, writer)
+            peer.welcome = type("Welcome", (), {"client_id": chance.getrandbits(62) | 1, "session_epoch": 1})
+            features = int(Features.LZ4 | Features.ZSTD)
+            hello = Hello(flags=HelloFlags.OPEN, client_id=ClientId(peer.welcome.client_id), features=features)
+            greeting, patience_s = encode_control(hello, request_id=1), float(_PATIENCE_S)
+            if chance.random() < 0.1:
+                greeting, patience_s = damaged(chance, [greeting], healed_2), 0.2
+            if not _aims(greeting):
+                writer.write(greeting)
+                sent += len(greeting)
+                await _welcomed(reader, patience_s)
+            data = stream_of(chance, frames_of_2(chance, peer), healed_2)
+        writer.write(data)
+        sent += len(data)
+        if chance.random() < 0.7:
+            writer.write_eof()
+            async with asyncio.timeout(_PATIENCE_S):
+                while await reader.read(1 << 16):
+                    continue
+    except ConnectionError:
+        pass
+    finally:
+        writer.transport.abort()
+    return sent
+
+
+async def _welcomed(reader: asyncio.StreamReader, patience_s: float) -> None:
+    """Wait for WELCOME, or for anything else, or not much longer: a greeting without its end is not answered."""
+    decoder = FrameDecoder()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            while data := await reader.read(1 << 16):
+                decoder.feed(data)
+                if decoder.frames():
+                    return
+
+
+async def send_all(
+    port: int, version: int, seed: str, size: int, outcome: Outcome, told: Callable[[int], None]
+) -> None:
+    """Connections, several at a time, until so many bytes are sent."""
+
+    async def send_some() -> None:
+        while outcome.sent < size:
+            outcome.connections += 1
+            sent = await send_one(port, version, seed, outcome.connections)
+            outcome.sent += sent
+            told(sent)
+
+    await asyncio.gather(*(send_some() for _ in range(CONNECTIONS)))
+
+
+# --- who works meanwhile ---------------------------------------------------------------------------------------------
+
+
+async def witness_2(port: int, done: asyncio.Event) -> int:
+    """Publish and read in version 2; how often."""
+    peer = Peer(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 24))
+    await peer.hello(1_234_567)
+    rounds = 0
+    while not done.is_set():
+        rounds += 1
+        row = await asyncio.wait_for(peer.publish(WITNESS_2, b"round %d" % rounds), _PATIENCE_S)
+        assert (row["status"], row["base_seq"]) == (0, rounds), row
+        peer.ask(Fetch(TopicId(WITNESS_2), ReadBy.SEQ, max(1, rounds - 3), 1 << 16, 0), request_id=9)
+        answer = await asyncio.wait_for(peer.answer(Data), _PATIENCE_S)
+        found = [bytes(block[5:]) for _, block in answer.batches]
+        assert found == [b"round %d" % number for number in range(max(1, rounds - 3), rounds + 1)], found
+        await asyncio.sleep(0.01)
+    peer.close()
+    return rounds
+
+
+async def witness_1(port: int, done: asyncio.Event) -> int:
+    """Publish and read in version 1; how often."""
+    client = await PythonClient.connect(("127.0.0.1", port))
+    rounds = offset = 0
+    while not done.is_set():
+        rounds += 1
+        client.send(client.ingest(record(b"round %d" % rounds), WITNESS_1))
+        assert await client.acks(1) == [rounds]
+        following, _, data = await client.fetch(WITNESS_1, offset)
+        assert data == record(b"round %d" % rounds), data
+        offset = following
+        await asyncio.sleep(0.01)
+    await client.close()
+    return rounds
+
+
+async def _fuzz(node: ChaosNode, version: int, seed: str, size: int, told: Callable[[int], None]) -> Outcome:
+    done = asyncio.Event()
+    witnesses = asyncio.gather(witness_1(node.port, done), witness_2(node.port, done))
+    warm, outcome = Outcome(), Outcome()
+    sending = asyncio.ensure_future(send_all(node.port, version, f"{seed} warm", size // 10, warm, lambda _: None))
+    await asyncio.wait((sending, witnesses), return_when=asyncio.FIRST_COMPLETED)
+    before = node.resident_kib
+    sending = asyncio.ensure_future(send_all(node.port, version, seed, size, outcome, told))
+    await asyncio.wait((sending, witnesses), return_when=asyncio.FIRST_COMPLETED)
+    done.set()
+    outcome.rounds = min(await witnesses)
+    await sending
+    outcome.grown_kib = node.resident_kib - before
+    return outcome
+
+
+def fuzz(folder: Path, version: int, seed: str, size: int, told: Callable[[int], None] = lambda _: None) -> Outcome:
+    """One run against a node of its own; `AssertionError` if something does not hold."""
+    with open_log(folder / "data") as log:
+        for name in TOPICS:
+            log.create_topic(name, **_SETTINGS.get(name, {}))
+        assert [log.describe(name).topic_id for name in ("witness2", "witness1")] == [WITNESS_2, WITNESS_1]
+    with ChaosNode(folder / "data") as node:
+        outcome = asyncio.run(_fuzz(node, version, seed, size, told))
+        assert node.process.poll() is None, node.said()
+        code = node.terminate()
+        said = node.said()
+    assert code == 0, said
+    assert "Traceback" not in said, said
+    assert "exception" not in said.lower(), said
+    assert outcome.grown_kib < MEMORY_GROWTH_KIB_MAX, f"{outcome.grown_kib} KiB more"
+    assert outcome.rounds > 0
+    with open_log(folder / "data") as log:
+        assert not log.verify().findings
+    return outcome

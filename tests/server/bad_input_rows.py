@@ -1,0 +1,340 @@
+"""Bad input row by row, for both versions: what is sent, what is heard of it, and whether that ends the connection.
+
+Where a row says "healed", checksums were made right after the damage: then it is not the checksum that refuses it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import lz4.block
+from lwp2_peer import Peer
+from v1_clients import BATCH, CONTROL, PythonClient, frame, record
+from wire_damage import changed, flipped, healed_1, healed_2
+
+from seawall.core.types import TopicId
+from seawall.server.access import Access, Right
+from seawall.server.session import ConnectionLimits
+from seawall.wire.codes import Codec, Features, Kind, ReadBy
+from seawall.wire.frames import checksum, encode_header_v2
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_reading import Bounds, Fetch
+from seawall.wire.lwp2_session import Hello
+
+MIB = 1 << 20
+TOPIC, FULL, ORDERED = 1, 2, 3
+OK, DUPLICATE, REJECTED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is sent behind something sound, and what is heard of it."""
+
+    #: Bytes, or several, each sent when the one before it is answered.
+    send: Callable[[Any], bytes | tuple[bytes, ...]]
+    hear: tuple[Any, ...] = ()
+    ends: bool = False
+    #: What is stored of it.
+    stored: tuple[bytes, ...] = ()
+    #: Whether nothing is said before it, not even HELLO.
+    first: bool = False
+    #: What happens then: nothing, or the peer ends, resets or is deaf, or its session is fenced, or the node ends.
+    then: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+# --- version 1 -------------------------------------------------------------------------------------------------------
+
+
+def ingest(client: PythonClient, payload: bytes = record(b"bad"), topic: int = TOPIC, flags: int = BATCH) -> bytes:
+    return client.ingest(payload, topic, flags=flags)
+
+
+def control(command: int, payload: bytes = b"") -> Callable[[Any], bytes]:
+    return lambda _: frame(CONTROL, payload, batch_id=command)
+
+
+def error(code: int, batch_id: int | None = None) -> tuple[str, int, int | None]:
+    return ("error", code, batch_id)
+
+
+SLOW = {"bounds": ConnectionLimits(frame_time_s=0.2, frame_bytes_per_second=MIB)}
+STALLED = {"bounds": ConnectionLimits(stall_s=0.3)}
+TOKENS = {"access": Access({"all": Right.ALL, "writer": Right.WRITE_ONLY})}
+TLS_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(60)
+
+VERSION_1 = {
+    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), ends=True),
+    "magic: tls": Row(lambda _: TLS_HELLO, ends=True),
+    "magic: noise": Row(lambda _: b"\xff" * 100, ends=True),
+    "magic: first bytes of all": Row(lambda _: b"GET / HTTP/1.1\r\n" + bytes(40), ends=True, first=True),
+    "magic: one bit, healed": Row(lambda c: healed_1(flipped(ingest(c), 1)), ends=True),
+    "version: 3, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), ends=True),
+    "version: 0, healed": Row(lambda c: healed_1(changed(ingest(c), 4, b"\0")), (error(0x06),), ends=True),
+    "version: 2 behind 1": Row(lambda _: encode_control(Hello()), (error(0x06),), ends=True),
+    "version: 3 first": Row(lambda c: healed_1(changed(ingest(c), 4, b"\3")), (error(0x06),), ends=True, first=True),
+    "header checksum": Row(lambda c: flipped(ingest(c), 9), ends=True),
+    "header checksum: flags": Row(lambda c: flipped(ingest(c), 5, 4), ends=True),
+    "payload checksum": Row(lambda c: flipped(ingest(c), -1), ends=True),
+    "payload checksum: 0": Row(lambda c: changed(ingest(c), 36, bytes(4)), ends=True),
+    "length: over the limit": Row(
+        lambda c: changed(ingest(c), 32, struct.pack("<I", 16 * MIB + 1)), (error(0x03),), ends=True
+    ),
+    "length: the largest": Row(lambda c: changed(ingest(c), 32, b"\xff" * 4), (error(0x03),), ends=True),
+    "truncated: header": Row(lambda c: ingest(c)[:20], ends=True, then="eof"),
+    "truncated: payload": Row(lambda c: ingest(c)[:-1], ends=True, then="eof"),
+    "truncated: reset": Row(lambda c: ingest(c)[:-1], ends=True, then="reset"),
+    "slow sender": Row(lambda c: ingest(c)[:-1], ends=True, settings=SLOW),
+    "slow reader": Row(lambda _: b"", ends=True, then="deaf", settings=STALLED),
+    "idle": Row(lambda _: b"", ends=True, settings={"idle": True}),
+    "command: unknown": Row(control(0x0B), (error(0x04),)),
+    "command: of 64 bits": Row(control(1 << 32 | 3), (error(0x04),)),
+    "command: of version 2": Row(control(0x60, b"\2\0ab{}"), (error(0x04),)),
+    "command: the server's": Row(control(0x80, b"{}"), (error(0x04),)),
+    "command: error": Row(control(0xFF, b"{}"), (error(0x04),)),
+    "control: short fetch": Row(control(0x10, bytes(15)), (error(0x04),)),
+    "control: short commit": Row(control(0x22, bytes(19)), (error(0x04),)),
+    "control: length of a name as u32": Row(control(0x06, b"\2\0\0\0ab" + bytes(16)), (error(0x04),)),
+    "control: name that is no text": Row(control(0x01, b"\xff\xfe"), (error(0x12),)),
+    "topic: unknown, ingest": Row(lambda c: ingest(c, topic=99), (error(0x10, 2),)),
+    "topic: unknown, ingest healed": Row(lambda c: healed_1(changed(ingest(c), 40, b"\xff" * 4)), (error(0x10, 2),)),
+    "topic: unknown, fetch": Row(control(0x10, struct.pack("<IQI", 99, 0, 1000)), (error(0x10),)),
+    "topic: unknown, get": Row(control(0x04, struct.pack("<I", 99)), (error(0x10),)),
+    "ingest: empty": Row(lambda c: ingest(c, b""), (error(0x04, 2),)),
+    "ingest: encrypted": Row(lambda c: ingest(c, flags=BATCH | 0x02), (error(0x04, 2),)),
+    "ingest: reserved flag": Row(lambda c: ingest(c, flags=BATCH | 0x80), (error(0x04, 2),)),
+    "ingest: lz4 that is none": Row(lambda c: ingest(c, b"\xff" * 30, flags=BATCH | 1), (error(0x04, 2),)),
+    "ingest: lz4 of nothing": Row(
+        lambda c: ingest(c, lz4.block.compress(b"", store_size=False), flags=5), (error(4, 2),)
+    ),
+    "ingest: lz4 damaged, healed": Row(
+        lambda c: healed_1(
+            changed(ingest(c, lz4.block.compress(bytes(999), store_size=False), flags=5), 50, b"\xff" * 4)
+        ),
+        (error(0x04, 2),),
+    ),
+    "ingest: lz4 beyond the bound": Row(
+        lambda c: ingest(c, lz4.block.compress(bytes(17 * MIB), store_size=False), flags=5), (error(0x04, 2),)
+    ),
+    "no records": Row(lambda c: ingest(c, b"opaque"), (("ack", 2),), stored=(b"opaque",)),
+    "no records: cut, healed": Row(
+        lambda c: healed_1(ingest(c, record(b"bad"))[:-1], lengths=True), (("ack", 2),), stored=(record(b"bad")[:-1],)
+    ),
+    "no records: null with a length": Row(
+        lambda c: ingest(c, record(b"x", 0xFF)), (("ack", 2),), stored=(record(b"x", 0xFF),)
+    ),
+    "record count is ignored": Row(
+        lambda c: changed(ingest(c, record(b"one")), 28, b"\xff" * 4), (("ack", 2),), stored=(b"one",)
+    ),
+    "token: none, ingest": Row(
+        lambda _: frame(4, record(b"x"), batch_id=1, topic=1), (error(0x40, 1),), first=True, settings=TOKENS
+    ),
+    "token: none, command": Row(control(0x03), (error(0x40),), first=True, settings=TOKENS),
+    "token: not for this": Row(
+        lambda _: frame(CONTROL, b"writer", batch_id=8) + frame(CONTROL, batch_id=3),
+        (("control", 0x09), error(0x42)),
+        first=True,
+        settings=TOKENS,
+    ),
+    "token: the third bad one": Row(
+        lambda _: frame(CONTROL, b"wrong", batch_id=8) * 5,
+        (("control", 9),) * 3,
+        ends=True,
+        first=True,
+        settings=TOKENS,
+    ),
+    "storage: topic full": Row(lambda c: (ingest(c, topic=FULL), ingest(c, topic=FULL)), (("ack", 2), error(0x61, 3))),
+    "storage: refusing": Row(ingest, (error(0x61, 2),), settings={"refusing": True}),
+    "stopping": Row(lambda c: ingest(c, record(b"late")), (("ack", 2),), ends=True, stored=(b"late",), then="drain"),
+}
+
+# --- version 2 -------------------------------------------------------------------------------------------------------
+
+
+def said(command: int, payload: bytes = b"", **named: int) -> bytes:
+    crc = checksum(payload) if payload else 0
+    named.setdefault("request_id", 5)
+    return encode_header_v2(Kind.CONTROL, command, payload_length=len(payload), payload_crc=crc, **named) + payload
+
+
+def refused(code: int, *, closes: bool = False) -> tuple[str, int, bool]:
+    return ("error", code, closes)
+
+
+def rejected(code: int, seq: int = 2) -> tuple[str, int, int, int]:
+    return ("ack", seq, REJECTED, code)
+
+
+def unwelcome_peer(client_id: int) -> Peer:
+    """A peer that nobody has welcomed, for the batches it makes."""
+    made = Peer(None, None)
+    made.welcome = type("Welcome", (), {"client_id": client_id, "session_epoch": 1})
+    return made
+
+
+def bad(*damage: tuple[int, bytes], topic: int = TOPIC, **named: Any) -> Callable[[Peer], bytes]:
+    """A batch with other bytes at some places, healed."""
+
+    def make(peer: Peer) -> bytes:
+        data = peer.batch(topic, b"bad", **named)
+        for at, value in damage:
+            data = changed(data, at, value)
+        return healed_2(data)
+
+    return make
+
+
+ENDS_04 = {"hear": (refused(0x04, closes=True),), "ends": True}
+
+VERSION_2 = {
+    "magic: http": Row(lambda _: b"GET / HTTP/1.1\r\nHost: seawall\r\n\r\n" + bytes(20), ends=True),
+    "magic: noise": Row(lambda _: b"\xff" * 100, ends=True),
+    "magic: one bit, healed": Row(bad((1, b"\xff")), ends=True),
+    "version: 3, healed": Row(bad((4, b"\3")), (refused(0x06, closes=True),), ends=True),
+    "version: 1 behind 2": Row(lambda _: frame(0x20), (refused(0x06, closes=True),), ends=True),
+    "header checksum": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 9), ends=True),
+    "header checksum: length": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 33), ends=True),
+    "header checksum: prologue": Row(lambda p: flipped(p.batch(TOPIC, b"bad"), 90), ends=True),
+    "header checksum: control": Row(lambda _: flipped(said(0x03), 13), ends=True),
+    "payload checksum: batch": Row(
+        lambda p: flipped(p.batch(TOPIC, b"bad"), -1), (refused(0x05, closes=True),), ends=True
+    ),
+    "payload checksum: control": Row(
+        lambda _: flipped(said(0x01, b"name"), -1), (refused(0x05, closes=True),), ends=True
+    ),
+    "length: over the limit, healed": Row(
+        lambda _: healed_2(changed(said(0x03), 32, struct.pack("<I", 16 * MIB + 1))),
+        (refused(0x03, closes=True),),
+        ends=True,
+    ),
+    "length: batch over the limit, healed": Row(
+        bad((32, struct.pack("<I", 16 * MIB + 53))), (refused(0x03, closes=True),), ends=True
+    ),
+    "length: batch without its prologue, healed": Row(bad((32, struct.pack("<I", 51))), ends=True),
+    "truncated: header": Row(lambda p: p.batch(TOPIC, b"bad")[:70], ends=True, then="eof"),
+    "truncated: block": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], ends=True, then="eof"),
+    "truncated: reset": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], ends=True, then="reset"),
+    "slow sender": Row(lambda p: p.batch(TOPIC, b"bad")[:-1], (refused(0x0A, closes=True),), ends=True, settings=SLOW),
+    "slow reader": Row(lambda _: b"", ends=True, then="deaf", settings=STALLED),
+    "idle": Row(lambda _: b"", (("ping",),), ends=True, settings={"idle": True}),
+    "command: unknown": Row(lambda _: said(0x77), (refused(0x07),)),
+    "command: of version 1": Row(lambda _: said(0x10, bytes(16)), (refused(0x07),)),
+    "command: the server's": Row(lambda _: said(0x41, bytes(80)), (refused(0x07),)),
+    "command: error": Row(lambda _: said(0xFF, bytes(24)), (refused(0x07),)),
+    "command: changed, healed": Row(lambda _: healed_2(changed(said(0x03), 6, b"\x66\x66")), (refused(0x07),)),
+    "kind: ack": Row(lambda _: encode_header_v2(Kind.ACK, 0, request_id=5), (refused(0x07),)),
+    "control: short fetch": Row(lambda _: said(0x50, bytes(31)), (refused(0x04),)),
+    "control: long subscribe": Row(lambda _: said(0x52, bytes(49)), (refused(0x04),)),
+    "control: reserved field": Row(lambda _: said(0x5C, b"\1\0\0\0\1\0\0\0"), (refused(0x04),)),
+    "control: settings that are no JSON": Row(lambda _: said(0x60, b"\2\0ab{"), (refused(0x04),)),
+    "control: settings that are not there": Row(lambda _: said(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
+    "control: settings that are fixed": Row(lambda _: said(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),
+    "control: delete of nothing": Row(lambda _: said(0x64, b"\1" + bytes(15)), (refused(0x04),)),
+    "control: credit of nothing": Row(lambda _: said(0x55, bytes(16)), (refused(0x08),)),
+    "topic: unknown, batch": Row(bad(topic=99), (rejected(0x10),)),
+    "topic: unknown, batch healed": Row(bad((40, b"\xff" * 4)), (rejected(0x10),)),
+    "topic: unknown, fetch": Row(
+        lambda _: encode_control(Fetch(TopicId(99), ReadBy.SEQ, 1, 9, 0), request_id=5), (refused(0x10),)
+    ),
+    "topic: unknown, bounds": Row(lambda _: encode_control(Bounds(TopicId(99)), request_id=5), (refused(0x10),)),
+    "kind: two bits, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\x41")), **ENDS_04),
+    "kind: none, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\0")), **ENDS_04),
+    "kind: lz4 of version 1, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\5")), **ENDS_04),
+    "kind: encrypted, healed": Row(lambda _: healed_2(changed(said(0x03), 5, b"\x42")), **ENDS_04),
+    "batch: control kind, healed": Row(bad((6, b"\1\0")), **ENDS_04),
+    "batch: client seq 0": Row(bad(seq=0), **ENDS_04),
+    "batch: reserved field, healed": Row(bad((44, b"\1")), (rejected(0x04),)),
+    "batch: position, healed": Row(bad((56, b"\1")), (rejected(0x04),)),
+    "batch: base seq, healed": Row(bad((64, b"\1")), (rejected(0x04),)),
+    "batch: base offset, healed": Row(bad((72, b"\1")), (rejected(0x04),)),
+    "batch: term, healed": Row(bad((84, b"\1")), (rejected(0x04),)),
+    "batch: raw length, healed": Row(bad((80, b"\xff\xff\xff\0")), (rejected(0x04),)),
+    "batch: order, healed": Row(bad((92, b"\5")), (rejected(0x27),)),
+    "batch: order that is none, healed": Row(bad((92, b"\7")), (rejected(0x27),)),
+    "batch: ack level that is none, healed": Row(bad((93, b"\3")), (rejected(0x04),)),
+    "batch: codec, healed": Row(bad((94, b"\3")), (rejected(0x04),)),
+    "batch: codec that was not agreed": Row(lambda p: p.batch(TOPIC, bytes(999), codec=Codec.LZ4), (rejected(0x04),)),
+    "batch: lz4 damaged, healed": Row(
+        lambda p: healed_2(changed(p.batch(TOPIC, bytes(999), codec=Codec.LZ4), 98, b"\xff" * 6)),
+        (rejected(0x04),),
+        settings={"hello": {"features": int(Features.LZ4)}},
+    ),
+    "batch: zstd damaged, healed": Row(
+        lambda p: healed_2(changed(p.batch(TOPIC, bytes(999), codec=Codec.ZSTD), 98, b"\xff" * 6)),
+        (rejected(0x04),),
+        settings={"hello": {"features": int(Features.ZSTD)}},
+    ),
+    "batch: flags, healed": Row(bad((95, b"\1")), (rejected(0x04),)),
+    "batch: another client, healed": Row(bad((48, b"\x63")), (rejected(0x04),)),
+    "batch: another session, healed": Row(bad((88, b"\x63")), (rejected(0x24),)),
+    "batch: no block, healed": Row(
+        lambda p: healed_2(changed(p.batch(TOPIC, b"bad")[:96], 80, bytes(4)), lengths=True), (rejected(0x04),)
+    ),
+    "no records: type, healed": Row(bad((96, b"\x7f")), (rejected(0x04),)),
+    "no records: length, healed": Row(bad((97, b"\xff")), (rejected(0x04),)),
+    "no records: cut, healed": Row(
+        lambda p: healed_2(changed(p.batch(TOPIC, b"bad")[:-1], 80, b"\7"), lengths=True), (rejected(0x04),)
+    ),
+    "no records: flagged opaque, healed": Row(
+        bad((95, b"\2"), (97, b"\xff")), (("ack", 2, OK, 0),), stored=(b"\1\xff\0\0\0bad",)
+    ),
+    "record count, healed": Row(bad((28, b"\2")), (rejected(0x04),)),
+    "record count: 0, healed": Row(bad((28, bytes(4))), (rejected(0x04),)),
+    "record count: the largest, healed": Row(bad((28, b"\xff" * 4)), (rejected(0x04),)),
+    "client seq: repeated": Row(bad(seq=1), (("ack", 1, REJECTED, 0x28),)),
+    "client seq: the same again": Row(
+        lambda p: p.batch(TOPIC, b"again") + p.batch(TOPIC, b"again", seq=2),
+        (("ack", 2, OK, 0), ("ack", 2, DUPLICATE, 0)),
+        stored=(b"again",),
+    ),
+    "client seq: beyond the window": Row(bad(seq=5000), (rejected(0x25, 5000),)),
+    "client seq: skipped": Row(
+        lambda p: (p.batch(ORDERED, b"4", seq=4), p.batch(ORDERED, b"3", seq=3)),
+        (("ack", 4, OK, 0), rejected(0x26, 3)),
+        settings={"hello": {"gap_timeout_ms": 20}, "next_seq": 5},
+    ),
+    "client seq: a hole is waited for": Row(
+        lambda p: p.batch(ORDERED, b"3", seq=3) + p.batch(ORDERED, b"2", seq=2),
+        (("ack", 2, OK, 0), ("ack", 3, OK, 0)),
+        settings={"next_seq": 4},
+    ),
+    "before HELLO: a batch": Row(
+        lambda _: unwelcome_peer(77).batch(TOPIC, b"bad"), (refused(0x08, closes=True),), ends=True, first=True
+    ),
+    "before HELLO: a command": Row(lambda _: said(0x03), (refused(0x08, closes=True),), ends=True, first=True),
+    "before HELLO: no common version": Row(
+        lambda _: healed_2(changed(encode_control(Hello(), request_id=5), 44, b"\3\4")),
+        (refused(0x06, closes=True),),
+        ends=True,
+        first=True,
+    ),
+    "HELLO twice": Row(lambda _: encode_control(Hello(), request_id=5), (refused(0x08, closes=True),), ends=True),
+    "fenced session": Row(lambda _: b"", (refused(0x24, closes=True),), ends=True, then="fence"),
+    "token: none": Row(lambda _: encode_control(Hello(), request_id=5), (refused(0x40),), first=True, settings=TOKENS),
+    "token: not for this": Row(
+        lambda _: said(0x08, b"writer") + said(0x03),
+        (("control", 0x09), refused(0x42)),
+        settings={**TOKENS, "hello": {"token": "writer"}},
+    ),
+    "token: the third bad one": Row(
+        lambda _: encode_control(Hello(token="wrong"), request_id=5) * 3,
+        (refused(0x41), refused(0x41), refused(0x41, closes=True)),
+        ends=True,
+        first=True,
+        settings=TOKENS,
+    ),
+    "storage: topic full": Row(
+        lambda p: (p.batch(FULL, b"last"), p.batch(FULL, b"more")), (("ack", 2, OK, 0), rejected(0x63, 3))
+    ),
+    "storage: refusing": Row(bad(), (rejected(0x63),), settings={"refusing": True}),
+    "stopping": Row(
+        lambda p: p.batch(TOPIC, b"late"),
+        (("ack", 2, OK, 0), ("control", 0x42)),
+        ends=True,
+        stored=(b"late",),
+        then="drain",
+    ),
+}

@@ -1,0 +1,49 @@
+"""Damage to frames, with checksums made right again afterwards, so that the check behind the checksum has to refuse it.
+
+Written with plain `struct` and table-free checksums: no codec of ours decides what is right.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+from seawall.wire.frames import checksum
+
+HEADER_SIZE = 44
+BATCH_HEADER_SIZE = 96
+
+
+def changed(data: bytes, at: int, value: bytes) -> bytes:
+    """The same with other bytes at a place."""
+    return data[:at] + value + data[at + len(value) :]
+
+
+def flipped(data: bytes, at: int, bit: int = 0) -> bytes:
+    """The same with one bit flipped."""
+    return changed(data, at % len(data), bytes([data[at] ^ (1 << bit)]))
+
+
+def healed_1(data: bytes, *, lengths: bool = False) -> bytes:
+    """A version 1 frame whose checksums hold, and on request its length."""
+    if len(data) < HEADER_SIZE:
+        return data
+    head, payload = bytearray(data[:HEADER_SIZE]), data[HEADER_SIZE:]
+    if lengths:
+        struct.pack_into("<I", head, 32, len(payload))
+    struct.pack_into("<I", head, 36, zlib.crc32(payload) if payload else 0)
+    struct.pack_into("<I", head, 8, zlib.crc32(head[:8]))
+    return bytes(head) + payload
+
+
+def healed_2(data: bytes, *, lengths: bool = False) -> bytes:
+    """A version 2 frame whose checksums hold, and on request its length."""
+    if len(data) < HEADER_SIZE:
+        return data
+    size = BATCH_HEADER_SIZE if data[5] == 0x04 and len(data) >= BATCH_HEADER_SIZE else HEADER_SIZE
+    head, payload = bytearray(data[:size]), data[size:]
+    if lengths:
+        struct.pack_into("<I", head, 32, len(data) - HEADER_SIZE)
+    struct.pack_into("<I", head, 36, checksum(payload) if payload else 0)
+    struct.pack_into("<I", head, 8, checksum(bytes(head[12:]), checksum(bytes(head[:8]))))
+    return bytes(head) + payload

@@ -1,0 +1,111 @@
+"""Topic commands of version 2: what is said comes back, and whatever else is refused without ending anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from seawall.errors import InvalidInputError, LimitError, ProtocolError
+from seawall.limits import TOPIC_SETTINGS_SIZE_MAX
+from seawall.wire import lwp2
+from seawall.wire.codes import Command, ErrorCode
+from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
+from seawall.wire.lwp2_topics import (
+    RecordsDelete,
+    RecordsDeleted,
+    TopicConfigure,
+    TopicCreate,
+    TopicDescribe,
+    TopicFind,
+    TopicRequest,
+)
+
+REQUESTS: list[TopicRequest] = [
+    TopicCreate("events", {}),
+    TopicCreate("events", {"order": 5, "dead_letter": None, "durability": "disk"}),
+    TopicConfigure(7, {"ttl_ms": 1}),
+    TopicDescribe(7),
+    TopicFind("events"),
+    RecordsDelete(7, before_seq=9),
+    RecordsDelete(7, tag="täg"),
+    RecordsDelete(7, tag=""),
+    RecordsDelete(7, before_seq=9, tag_prefix="t"),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_what_is_asked_comes_back(request_: TopicRequest) -> None:
+    assert lwp2.parse_request(request_.COMMAND, request_.encode()) == request_
+
+
+def test_bytes_are_as_written_down() -> None:
+    assert TopicCreate("ab", {"order": 5}).encode() == b'\x02\0ab{"order":5}'
+    assert TopicConfigure(7, {}).encode() == b"\x07\0\0\0{}"
+    assert RecordsDelete(7, before_seq=9, tag="t").encode().hex() == "0700000003000100090000000000000074"
+    assert [int(request.COMMAND) for request in REQUESTS] == [0x60, 0x60, 0x61, 0x62, 0x63, *[0x64] * 4]
+    assert lwp2.parse_answer(0x65, RecordsDeleted(3).encode()) == RecordsDeleted(3)
+    assert lwp2.parse_request(0x60, b"\x02\0ab") == TopicCreate("ab", {})
+
+
+def test_a_topic_is_told_with_everything() -> None:
+    told = TopicReply(3, "events", 5, 1, record_count=2, byte_count=9, span=(4, 6), settings={"order": 5})
+    assert parse_topic_reply(told.encode()) == told
+    assert told.encode().endswith(b'"records":2,"bytes":9,"floor":4,"next_seq":6,"settings":{"order":5}}')
+
+
+@pytest.mark.parametrize(
+    ("command", "payload", "code"),
+    [
+        (0x60, b"", ErrorCode.INVALID_PAYLOAD),
+        (0x60, b"\x03\0ab", ErrorCode.INVALID_PAYLOAD),
+        (0x60, b"\0\0{}", ErrorCode.TOPIC_NAME),
+        (0x60, b"\x02\0\xff\xfe{}", ErrorCode.TOPIC_NAME),
+        (0x60, b"\x02\0ab[]", ErrorCode.INVALID_PAYLOAD),
+        (0x60, b"\x02\0ab{" + b"[" * 9_000, ErrorCode.INVALID_PAYLOAD),
+        (0x60, b"\x02\0ab" + b" " * (TOPIC_SETTINGS_SIZE_MAX - 1) + b"{}", ErrorCode.INVALID_PAYLOAD),
+        (0x61, b"\x07\0\0", ErrorCode.INVALID_PAYLOAD),
+        (0x61, b"\x07\0\0\0", ErrorCode.INVALID_PAYLOAD),
+        (0x62, b"\x07\0\0\0\0", ErrorCode.INVALID_PAYLOAD),
+        (0x63, b"", ErrorCode.TOPIC_NAME),
+        (0x63, b"x" * 256, ErrorCode.TOPIC_NAME),
+        (0x64, bytes(15), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes(16), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000060000000000000000000000"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000080000000000000000000000"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000010100000900000000000000"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000020000000900000000000000"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("0700000001000100090000000000000074"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("0700000002000200000000000000000074"), ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000020001010000000000000000") + b"t" * 257, ErrorCode.INVALID_PAYLOAD),
+        (0x64, bytes.fromhex("07000000020001000000000000000000ff"), ErrorCode.INVALID_PAYLOAD),
+        (0x65, bytes(8), ErrorCode.UNKNOWN_COMMAND),
+    ],
+)
+def test_what_is_malformed_is_refused_and_nothing_ends(command: int, payload: bytes, code: ErrorCode) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        lwp2.parse_request(command, payload)
+    assert (refused.value.code, refused.value.closes) == (code, False)
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (TopicCreate("", {}), InvalidInputError),
+        (TopicCreate("events", {"dead_letter": "x" * TOPIC_SETTINGS_SIZE_MAX}), LimitError),
+        (TopicConfigure(-1, {}), InvalidInputError),
+        (RecordsDelete(1), InvalidInputError),
+        (RecordsDelete(1, tag="a", tag_prefix="a"), InvalidInputError),
+        (RecordsDelete(1, before_seq=-1), InvalidInputError),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_said_is_the_callers_error(request_: TopicRequest, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        request_.encode()
+
+
+def test_version_1_has_none_of_them() -> None:
+    from seawall.wire import lwp1_requests
+
+    for command in range(Command.TOPIC_CREATE, Command.RECORDS_DELETED + 1):
+        with pytest.raises(ProtocolError, match="unknown"):
+            lwp1_requests.parse_request(command, bytes(24))
