@@ -25,7 +25,7 @@ import numpy as np
 
 from seawall.core.types import Seq
 from seawall.engine.planning import Run
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.reading import ReadPlan, bring, pieces, sound
 from seawall.engine.records import received, to_arrow
 from seawall.engine.topic_log import StoredBatch

@@ -29,7 +29,7 @@ import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.planning import Planned, Run, SeqRuns
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.engine.waiting import Numbers
 from seawall.kernels.segments import verify_entries

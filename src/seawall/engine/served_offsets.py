@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall.core.types import Offset, Seq
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.reading import ReadPlan, bring, pieces, plan_records, stored_batches
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError

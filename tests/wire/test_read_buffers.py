@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from seawall.engine.read_buffers import ReadBuffers
+from seawall.wire.read_buffers import ReadBuffers
 from seawall.kernels.memory import LINE_SIZE
 from seawall.limits import MIB, READ_BUFFER_SIZE_MAX, READ_MEMORY_KEPT
 
