@@ -18,6 +18,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
+from seawall.client.ahead import ReadAhead, read_all
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -47,7 +48,7 @@ from seawall.client.publisher import (
     WhenFull,
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.requests import Requests, read_all
+from seawall.client.requests import Requests
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
@@ -208,8 +209,10 @@ class RemoteLog:
         def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
+            ahead = ReadAhead(self._requests, reader)
             while not budget.is_spent(reader):
-                budget.take(reader.take(self._requests.ask(budget.fetch(reader))))
+                budget.take(ahead.take(budget.fetch(reader), behind=budget.behind))
+            ahead.let_go()
             return budget.items
 
         return self._with_topic(topic, ask)

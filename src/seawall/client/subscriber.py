@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from seawall.client.ahead import ReadAhead
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection import Connection
 from seawall.client.position_reading import PositionReader
@@ -36,6 +37,7 @@ class RemoteSubscriber:
     def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
         self._requests = requests
         self._reader = reader
+        self._ahead = ReadAhead(requests, reader)
         self._topic_epoch = topic_epoch
         self._owner = owner
         self.topic = reader.topic
@@ -53,7 +55,7 @@ class RemoteSubscriber:
             left_ms = max(0, deadline_ns - clock.monotonic_ns()) // _MS
             wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
             fetch = self._reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
-            items = self._reader.take(self._requests.ask(fetch, wait_s=wait_ms / 1e3))
+            items = self._ahead.take(fetch, behind=READ_SIZE, wait_s=wait_ms / 1e3)
             if items or (self._reader.is_at_end and not left_ms):
                 return items
 

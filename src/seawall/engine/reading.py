@@ -29,7 +29,6 @@ import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.planning import Planned, Run, SeqRuns
-from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.engine.waiting import Numbers
 from seawall.kernels.segments import verify_entries
@@ -39,6 +38,7 @@ from seawall.topics.gaps import Gap
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 
 class StoredSkip(NamedTuple):
