@@ -6,6 +6,7 @@ The rules are those of `requests`: what is lost with its connection is asked aga
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.requests import asking_hello
@@ -28,6 +29,11 @@ class AsyncRequests:
 
     async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
+        timeout_s = self.target.timeout_s + wait_s
+        return await self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+
+    async def use(self, work: Callable[[AsyncConnection], Awaitable[Frame]], is_repeatable: bool = True) -> Frame:
+        """Ask something on the connection, and again on another one if it is lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.target.timeout_s
         backoff = Backoff()
@@ -35,7 +41,7 @@ class AsyncRequests:
             connection = None
             try:
                 connection = await self._connected()
-                return await connection.request(payload, timeout_s=self.target.timeout_s + wait_s)
+                return await work(connection)
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
                 if connection is not None and not is_repeatable and not is_refused:

@@ -20,7 +20,7 @@ from seawall.wire.received import Item
 #: What the server may send ahead of what was taken, and the most of it in one frame.
 CREDIT_BYTES: Final = 16 * MIB
 CREDIT_RECORDS: Final = 4_000_000
-FRAME_SIZE: Final = 1 * MIB
+FRAME_SIZE: Final = 4 * MIB
 
 
 class Pushed:

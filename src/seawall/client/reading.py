@@ -62,6 +62,12 @@ class TopicReader:
         """Where the next answer begins."""
         return self._by, self._start
 
+    def go_back(self, seq: Seq) -> None:
+        """Read again from a seq on that was passed, because nobody has seen what lies behind it."""
+        if seq < self.next_seq:
+            self._go_on_at(seq)
+            self.is_at_end = False
+
     @property
     def flags(self) -> ReadFlags:
         """What the reader takes besides plain durable blocks."""

@@ -83,6 +83,11 @@ class ReadPlan:
         return [] if self._planned is None else self._planned.runs
 
     @property
+    def batch_count(self) -> int:
+        """Batches that are to be read, and those that need not be any more."""
+        return sum(len(run.entries) for run in self.runs) + len(self.tail)
+
+    @property
     def live(self) -> Numbers:
         """First and last seq of each live range, ascending: two columns."""
         return np.array(self._live, np.int64).reshape(-1, 2)
