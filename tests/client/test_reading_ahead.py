@@ -17,7 +17,7 @@ from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.reading import Budget, TopicReader
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import Seq, TopicId
-from seawall.errors import NotFoundError, WrongStateError
+from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
 from seawall.limits import FETCH_SIZE_MAX, MIB, RECEIVE_SIZE
 from seawall.wire.codes import ErrorCode, GapReason, ReadBy, ReadFlags
 from seawall.wire.lwp1_requests import GetTopic
@@ -305,3 +305,17 @@ def test_going_back_never_goes_ahead() -> None:
     assert reader.next_seq == 5
     reader.go_back(Seq(3))
     assert reader.place == (ReadBy.SEQ, 3)
+
+
+def test_following_to_the_end_asks_ahead_too(server: ScriptedServer, log: RemoteLog) -> None:
+    publish(server, LARGE)
+    asked = Asked(server)
+    assert values(list(log.follow("events", 2))) == LARGE[1:]
+    assert asked.starts == [2, 3, 4, 5, 6]
+    with pytest.raises(InvalidInputError, match="begin at 1"):
+        next(log.follow("events", 0))
+    server.create("others")
+    del server.topics[server.topic("events").reply.topic_id]
+    server.create("events")
+    publish(server, SMALL)
+    assert values(list(log.follow("events"))) == SMALL

@@ -61,7 +61,7 @@ from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_
 from seawall.wire.lwp1_requests import DeleteTopic, GetTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, PositionItem, seq_after, to_arrow
+from seawall.wire.received import Item, PositionItem, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,10 +219,13 @@ class RemoteLog:
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the present end, piece by piece."""
-        seq = from_seq
-        while items := self.read(topic, seq):
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        # The topic may be another one by now.
+        self._with_topic(topic, self._bounds)
+        subscriber = self.subscriber(topic, from_seq)
+        while items := subscriber.poll():
             yield from items
-            seq = seq_after(items[-1])
 
     def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
