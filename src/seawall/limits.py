@@ -388,9 +388,12 @@ KEEPALIVE_MS_MIN = 100
 #: How long a connection that ends may take to answer what is under way.
 DRAIN_S = 5.0
 
-#: Bytes of batches in one frame to a reader, but for a single larger batch: as many as its count of chunks can count,
-#: were all of them of the smallest size.
-FETCH_SIZE_MAX = 4 * MIB
+#: Bytes of batches in one frame to a reader, but for a single larger batch: so many that looking them up costs little
+#: beside sending them. Batches of a frame are counted by 16 bits: where they are small, it takes fewer bytes, as many
+#: as that counts of the smallest size.
+FETCH_SIZE_MAX = 8 * MIB
+FETCH_CHUNKS_MAX = 65_535
+FETCH_SMALL_SIZE_MAX = 4 * MIB
 
 #: Bytes from which a stretch of a file is sent without passing through this process.
 SEND_FILE_SIZE_MIN = 32 * KIB

@@ -6,6 +6,7 @@ import os
 import pytest
 from lwp2_peer import Data, world
 
+from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, SEND_FILE_SIZE_MIN
 from seawall.server.node import NodeSettings, start_node
@@ -44,6 +45,32 @@ def test_what_lies_between_batches_of_the_log_is_not_sent(on_loop, tmp_path, by_
             assert seqs == list(range(1, 15))
             peer.close()
             reader.close()
+
+    on_loop(work())
+
+
+@pytest.mark.parametrize("flags", [ReadFlags.NONE, ReadFlags.STORED_CODEC])
+def test_small_batches_are_no_more_than_a_frame_counts(on_loop, tmp_path, monkeypatch, flags):
+    monkeypatch.setattr(limits, "FETCH_CHUNKS_MAX", 9)
+    monkeypatch.setattr(limits, "FETCH_SMALL_SIZE_MAX", 5 * 110)
+
+    async def work():
+        async with world(tmp_path) as made:
+            peer = await made.peer(features=0xFF)
+            for number in range(20):
+                await peer.publish(1, b"%d" % number)
+            counts = []
+            seq = 1
+            while seq <= 20:
+                peer.ask(Fetch(TopicId(1), ReadBy.SEQ, seq, 4096 * KIB, 0, flags=flags))
+                data = await peer.answer(Data)
+                counts.append(len(data.batches))
+                assert data.prefix.chunk_count == counts[-1]
+                seq = data.prefix.next_seq
+            assert sum(counts) == 20
+            assert counts[:2] == [5, 5]
+            assert max(counts) <= 9
+            peer.close()
 
     on_loop(work())
 

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 
 import crc32c
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -254,3 +255,59 @@ def test_a_large_frame_arrives_whole() -> None:
     payload = bytes(range(256)) * 4_096 * 16
     assert len(payload) == limits.PAYLOAD_SIZE_MIN
     assert decode(v2_frame(0x40, payload, command=0x40), [100_000]) == [v2_frame(0x40, payload, command=0x40)]
+
+
+def test_a_large_frame_stays_where_it_arrives() -> None:
+    payload = bytes(range(256)) * 1_024
+    frame = v2_frame(0x40, payload, command=0x40)
+    decoder = FrameDecoder()
+    assert decoder.awaited_size == 0
+    assert decoder.beginning() is None
+    decoder.feed(frame[:60])
+    assert decoder.frames() == []
+    assert decoder.awaited_size == len(frame) - 60
+    started = decoder.beginning()
+    assert started is not None
+    assert (started[0].payload_length, started[0].command) == (len(payload), 0x40)
+    assert bytes(started[1]) == payload[:16]
+    room = decoder.buffer()
+    assert len(room) == len(frame) - 60  # what follows is received elsewhere
+    room[:1_000] = frame[60:1_060]
+    decoder.received(1_000)
+    assert decoder.frames() == []
+    decoder.buffer()[:] = frame[1_060:]
+    decoder.received(len(frame) - 1_060)
+    assert decoder.awaited_size == 0
+    assert decoder.beginning() is None
+    [found] = decoder.frames()
+    assert bytes(found.whole) == frame
+    address = np.frombuffer(room, np.uint8).ctypes.data
+    assert np.frombuffer(found.whole, np.uint8).ctypes.data == address - 60
+
+
+def test_small_frames_share_memory_until_it_is_full() -> None:
+    """INV-DECODER-VIEWS: what was handed out is not written again, however many frames follow."""
+    decoder = FrameDecoder()
+    frame = v2_frame(0x40, b"payload" * 100, command=0x40)
+    held = []
+    for _ in range(3 * limits.RECEIVE_SIZE // len(frame)):
+        room = decoder.buffer()
+        assert len(room) >= limits.RECEIVE_SIZE // 4
+        room[: len(frame)] = frame
+        decoder.received(len(frame))
+        held += decoder.frames()
+    assert [bytes(each.whole) for each in held] == [frame] * len(held)
+    assert len({id(each.whole.obj) for each in held}) == 4
+
+
+def test_memory_for_small_frames_is_kept_while_a_large_one_arrives() -> None:
+    decoder = FrameDecoder()
+    small = np.frombuffer(decoder.buffer(), np.uint8).ctypes.data
+    frame = v2_frame(0x40, bytes(limits.RECEIVE_SIZE), command=0x40)
+    decoder.feed(frame[:50])
+    assert decoder.frames() == []
+    decoder.buffer()[:] = frame[50:]
+    decoder.received(len(frame) - 50)
+    [large] = decoder.frames()
+    assert np.frombuffer(decoder.buffer(), np.uint8).ctypes.data == small
+    assert bytes(large.whole) == frame

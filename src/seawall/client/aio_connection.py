@@ -16,18 +16,49 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from seawall.client.connection import refusal_of
+from seawall.client.connection import Begun, refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.clocks import OsClock
 from seawall.io.sockets import parse_address
 from seawall.io.tls import refused_handshake
+from seawall.limits import FETCH_DATA_HEADER_SIZE
 from seawall.wire.codes import Command, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
 from seawall.wire.fields import Buffer
+from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_goodbye, parse_welcome
 
 _MS: Final = 1e-3
+
+
+class Asked:
+    """A question whose answer is under way; made by `AsyncConnection.ask`."""
+
+    __slots__ = ("_beginning", "_begun", "answer", "request_id")
+
+    def __init__(self, request_id: int, answer: asyncio.Future[Frame]) -> None:
+        self.request_id = request_id
+        self.answer = answer
+        self._begun: Begun | None = None
+        self._beginning: tuple[FrameHeader, bytes] | None = None
+
+    def when_begun(self, begun: Begun) -> None:
+        """Have `begun` called once, as soon as the beginning of an answer of data is there."""
+        if self._beginning is not None:
+            header, start = self._beginning
+            begun(header, memoryview(start))
+        else:
+            self._begun = begun
+
+    def has_begun(self, header: FrameHeader, start: memoryview) -> None:
+        """The beginning of the answer is there."""
+        if self._beginning is None:
+            # What begins an answer is kept for whoever asks later: the rest of it moves.
+            self._beginning = header, bytes(start[:FETCH_DATA_HEADER_SIZE])
+            begun, self._begun = self._begun, None
+            if begun is not None:
+                begun(header, start)
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -38,7 +69,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder(max_payload)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._asked: dict[int, Asked] = {}
         self._next_id = 0
         self._heard = self._spoke = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -126,19 +157,31 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     async def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
         """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
-        request_id = self.new_id()
-        answer = self._loop.create_future()
-        self._answers[request_id] = answer
+        return await self.answer(self.ask(payload), timeout_s=timeout_s)
+
+    def ask(self, payload: ControlPayload) -> Asked:
+        """Ask something; `answer` waits for the answer, `forget` does without it."""
+        asked = Asked(self.new_id(), self._loop.create_future())
+        self.send(encode_control(payload, request_id=asked.request_id, timestamp_ns=OsClock().wall_ns()))
+        self._asked[asked.request_id] = asked
+        return asked
+
+    async def answer(self, asked: Asked, *, timeout_s: float) -> Frame:
+        """The answer to a question; raises what the server refuses, `TimeoutError` if it is not there."""
         try:
-            self.send(encode_control(payload, request_id=request_id, timestamp_ns=OsClock().wall_ns()))
             async with asyncio.timeout(timeout_s):
-                frame: Frame = await answer
+                frame = await asked.answer
         finally:
-            self._answers.pop(request_id, None)
+            self.forget(asked)
         refusal = refusal_of(frame)
         if refusal is not None:
             raise refusal
         return frame
+
+    def forget(self, asked: Asked) -> None:
+        """Pass the answer over when it comes."""
+        self._asked.pop(asked.request_id, None)
+        asked.answer.cancel()
 
     # --- what the loop calls ---------------------------------------------------------------------------------------
 
@@ -158,6 +201,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         try:
             for frame in self._decoder.frames():
                 self._take(frame)
+            self._look_ahead()
         except (ProtocolError, ConnectionError) as error:
             self._finish(ConnectionError(f"{self.address}: {error}"))
 
@@ -189,13 +233,25 @@ class AsyncConnection(asyncio.BufferedProtocol):
         elif header.kind == Kind.CONTROL and header.command == Command.GOODBYE:
             self.goodbye = parse_goodbye(frame.payload)
         else:
-            answer = self._answers.get(header.id) if header.kind == Kind.CONTROL else None
-            if answer is not None and not answer.done():
-                answer.set_result(frame)
+            asked = self._asked.get(header.id) if header.kind == Kind.CONTROL else None
+            if asked is not None and not asked.answer.done():
+                asked.answer.set_result(frame)
+                if header.command == Command.FETCH_DATA:
+                    asked.has_begun(header, frame.payload)
             elif self.on_frame is not None:
                 self.on_frame(self, frame)
             elif header.kind == Kind.CONTROL and header.command == Command.ERROR and not header.id:
                 self._finish(ConnectionError(f"{self.address}: {refusal_of(frame)}"))
+
+    def _look_ahead(self) -> None:
+        """Tell who waits for an answer of data that it has begun."""
+        beginning = self._decoder.beginning()
+        if beginning is None or len(beginning[1]) < FETCH_DATA_HEADER_SIZE:
+            return
+        header, start = beginning
+        asked = self._asked.get(header.id)
+        if asked is not None and header.kind == Kind.CONTROL and header.command == Command.FETCH_DATA:
+            asked.has_begun(header, start)
 
     def _look(self) -> None:
         """Ping a quiet server, and give a silent one up."""
@@ -219,8 +275,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
             self._timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(error)
+        for asked in self._asked.values():
+            if not asked.answer.done():
+                asked.answer.set_exception(error)
+                # Nobody may be waiting for it: that is no defect to be told of.
+                asked.answer.exception()
         if self.on_lost is not None:
             self.on_lost(self, error)

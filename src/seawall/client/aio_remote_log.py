@@ -16,6 +16,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
+from seawall.client.aio_ahead import AsyncReadAhead, read_all
 from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.aio_sender import AsyncSender
@@ -51,7 +52,7 @@ from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, PositionItem, ReceivedBatch, to_arrow
+from seawall.wire.received import Item, PositionItem, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,8 +194,10 @@ class AsyncRemoteLog:
         async def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
+            ahead = AsyncReadAhead(self._requests, reader)
             while not budget.is_spent(reader):
-                budget.take(reader.take(await self._requests.ask(budget.fetch(reader))))
+                budget.take(await ahead.take(budget.fetch(reader), behind=budget.behind))
+            ahead.let_go()
             return budget.items
 
         return await self._with_topic(topic, ask)
@@ -208,10 +211,7 @@ class AsyncRemoteLog:
         check_columns(columns)
         end = (await self._with_topic(topic, self._bounds)).end_seq
         reader = TopicReader(topic, (await self.topic_named(topic)).topic_id, ReadBy.SEQ, from_seq)
-        batches: list[ReceivedBatch] = []
-        while reader.next_seq < end and not reader.is_at_end:
-            items = reader.take(await self._requests.ask(reader.fetch(max_bytes=READ_SIZE)))
-            batches += [item for item in items if isinstance(item, ReceivedBatch)]
+        batches = await read_all(self._requests, reader, end)
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncRemoteSubscriber:

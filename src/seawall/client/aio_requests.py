@@ -33,13 +33,13 @@ class AsyncRequests:
     async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
         timeout_s = self.target.timeout_s + wait_s
-        return await self._use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+        return await self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
 
     async def find_server(self) -> None:
         """See that there is a server which lets us in; raises what is in the way."""
-        await self._use(_nothing, True)
+        await self.use(_nothing)
 
-    async def _use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool) -> _Result:
+    async def use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True) -> _Result:
         """Do something with the connection, and again with another one if it is lost."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.target.timeout_s

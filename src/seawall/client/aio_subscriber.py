@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
 
+from seawall.client.aio_ahead import AsyncReadAhead
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.commands import READ_SIZE, consumer_of
@@ -18,12 +19,12 @@ from seawall.client.position_reading import PositionReader
 from seawall.client.pushed import Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
-from seawall.core.types import TopicEpoch
+from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
 from seawall.limits import FETCH_WAIT_MS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item, PositionItem
+from seawall.wire.received import Item, PositionItem, seq_after
 
 #: Finds the topic and where to begin, when something is read first.
 Begin: TypeAlias = Callable[[], Awaitable[tuple[TopicReader, TopicEpoch]]]
@@ -37,24 +38,29 @@ class AsyncRemoteSubscriber:
         self._begin = begin
         self._owner = owner
         self._reader: TopicReader | None = None
+        self._ahead: AsyncReadAhead | None = None
+        self._next_seq = Seq(0)
         self._topic_epoch = TopicEpoch(0)
         self.topic = topic
 
     @property
     def next_seq(self) -> int:
-        """What is read next; 0 before the first read."""
-        return 0 if self._reader is None else self._reader.next_seq
+        """What is read next: behind the last item that was handed out; 0 before the first read."""
+        return self._next_seq
 
     async def poll(self, timeout_s: float = 0.0) -> list[Item]:
         """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
         reader = await self._begun()
+        if self._ahead is None:
+            self._ahead = AsyncReadAhead(self._requests, reader)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
             left_ms = max(0, int((deadline - loop.time()) * 1e3))
             wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
             fetch = reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
-            items = reader.take(await self._requests.ask(fetch, wait_s=wait_ms / 1e3))
+            items = await self._ahead.take(fetch, behind=READ_SIZE, wait_s=wait_ms / 1e3)
+            self._next_seq = reader.next_seq
             if items or (reader.is_at_end and not left_ms):
                 return items
 
@@ -64,7 +70,7 @@ class AsyncRemoteSubscriber:
             raise InvalidInputError("a subscriber without an owner has nothing to commit under")
         reader = await self._begun()
         consumer = consumer_of(self._owner)
-        await self._requests.ask(Commit(reader.topic_id, consumer, self._topic_epoch, reader.next_seq))
+        await self._requests.ask(Commit(reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         """Everything from here on, for ever."""
@@ -74,11 +80,15 @@ class AsyncRemoteSubscriber:
         alone_since = loop.time()
         while True:
             connection: AsyncConnection | None = None
+            reader.go_back(self._next_seq)
             try:
                 connection = await self._requests.open_connection()
-                async for item in _pushed(connection, reader):
-                    backoff.succeeded()
-                    yield item
+                async for items in _pushed(connection, reader):
+                    for item in items:
+                        backoff.succeeded()
+                        self._next_seq = seq_after(item)
+                        yield item
+                    self._next_seq = reader.next_seq
             except (ConnectionError, RetryableError) as error:
                 if connection is not None:
                     alone_since = loop.time()
@@ -92,6 +102,8 @@ class AsyncRemoteSubscriber:
     async def _begun(self) -> TopicReader:
         if self._reader is None:
             self._reader, self._topic_epoch = await self._begin()
+            self._next_seq = self._reader.next_seq
+        self._reader.go_back(self._next_seq)
         return self._reader
 
 
@@ -121,8 +133,8 @@ class AsyncRemotePositionSubscriber:
                 yield item
 
 
-async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIterator[Item]:
-    """What the server pushes on a connection, until it is lost."""
+async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIterator[list[Item]]:
+    """What the server pushes on a connection, until it is lost: what came together, together."""
     # Bounded by the credit that the server has.
     frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
     connection.on_frame = lambda _, frame: frames.put_nowait(frame)
@@ -133,10 +145,11 @@ async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIter
         frame = await frames.get()
         if isinstance(frame, Exception):
             raise frame
-        for item in pushed.take(frame):
-            yield item
-        if pushed.is_over:
-            return
+        items = pushed.take(frame)
+        # Before the items are used, so that more is on its way meanwhile.
         credit = pushed.credit()
         if credit is not None:
             connection.send(credit)
+        yield items
+        if pushed.is_over:
+            return

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from seawall.client.refusals import error_of
 from seawall.client.retry import seconds
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
 from seawall.io.waiting import WaitingStream, await_streams, open_stream
+from seawall.limits import FETCH_DATA_HEADER_SIZE
 from seawall.wire.codes import Command, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
 from seawall.wire.fields import Buffer
+from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_error, parse_goodbye, parse_welcome
 
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from seawall.io.tls import TlsStream
 
 _MS: Final = 1_000_000
+
+#: Is told header and beginning of a frame of data that is still arriving: its prefix, and maybe more.
+Begun: TypeAlias = Callable[[FrameHeader, memoryview], None]
 
 
 class Connection:
@@ -45,6 +51,9 @@ class Connection:
         self._decoder = FrameDecoder(max_payload)
         self._outbox: deque[memoryview] = deque()
         self._next_id = 0
+        #: Questions whose answers were not taken, and frames that came behind an answer.
+        self._unanswered: set[int] = set()
+        self._behind: list[Frame] = []
         #: When we heard of the server, spoke to it, and asked whether it lives.
         self._heard_ns = self._spoke_ns = self._asked_ns = clock.monotonic_ns()
         #: When we asked first of all the times that were not answered.
@@ -84,6 +93,11 @@ class Connection:
     def is_clogged(self) -> bool:
         """Whether something waits for the socket to take it."""
         return bool(self._outbox)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether an answer is under way that nobody has taken."""
+        return bool(self._unanswered)
 
     def close(self) -> None:
         """Say so and end it; closing twice is fine."""
@@ -127,6 +141,9 @@ class Connection:
 
     def receive(self) -> list[Frame]:
         """The frames that have come, without waiting; pings are answered, pongs are for the clock alone."""
+        if self._behind:
+            behind, self._behind = self._behind, []
+            return behind
         buffer = self._decoder.buffer()
         count = self.stream.receive_into(buffer)
         if count is None:
@@ -171,27 +188,47 @@ class Connection:
 
     def request(self, payload: ControlPayload, *, timeout_s: float) -> Frame:
         """Ask something and wait for the answer; raises what the server refuses, `TimeoutError` if it is not there."""
+        return self.answer(self.ask(payload), timeout_s=timeout_s)
+
+    def ask(self, payload: ControlPayload) -> int:
+        """Ask something; `answer` waits for the answer to what this returns."""
         request_id = self.new_id()
         self.send_control(payload, request_id)
-        return self.answer(request_id, timeout_s=timeout_s)
+        self._unanswered.add(request_id)
+        return request_id
 
-    def answer(self, request_id: int, *, timeout_s: float) -> Frame:
-        """Wait for the answer to a request that was sent; one at a time, since other answers are passed over."""
+    def answer(self, request_id: int, *, timeout_s: float, begun: Begun | None = None) -> Frame:
+        """Wait for the answer to a question; answers are taken in the order of the questions, others are passed over.
+
+        If it is a large one of data, `begun` is called when its beginning is there, once at the most.
+        """
         deadline_ns = self._clock.monotonic_ns() + int(timeout_s * 1e9)
         while True:
             frames = self.receive()
-            for frame in frames:
+            for number, frame in enumerate(frames, 1):
                 refusal = refusal_of(frame)
-                if refusal is not None and frame.header.id in (request_id, 0):
-                    raise refusal
-                if frame.header.id == request_id:
+                if frame.header.id == request_id or (refusal is not None and not frame.header.id):
+                    self._unanswered.discard(request_id)
+                    self._behind = frames[number:]
+                    if refusal is not None:
+                        raise refusal
                     return frame
+            if begun is not None and self._has_begun(request_id, begun):
+                begun = None
             left_ns = deadline_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
                 raise TimeoutError(f"{self.address} did not answer within {timeout_s:.3g} s")
             if not frames:
                 await_streams([self.stream], None, seconds(left_ns))
                 self.flush()
+
+    def _has_begun(self, request_id: int, begun: Begun) -> bool:
+        """Whether the beginning of an answer is there, which is told then."""
+        beginning = self._decoder.beginning()
+        if beginning is None or beginning[0].id != request_id or len(beginning[1]) < FETCH_DATA_HEADER_SIZE:
+            return False
+        begun(*beginning)
+        return True
 
 
 def refusal_of(frame: Frame) -> SeawallError | None:

@@ -11,10 +11,11 @@ from seawall.client.connection import refusal_of
 from seawall.client.reading import FETCH_SIZE, NO_LIMIT, received_batch
 from seawall.core.types import ClientSeq, Position, Seq, TopicId
 from seawall.errors import ProtocolError
+from seawall.wire.chunks import checked_chunks
 from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_reading import Fetch, iter_chunks, parse_data_prefix, parse_gap
-from seawall.wire.received import PositionItem, ReceivedBatch, ReceivedSkip
+from seawall.wire.lwp2_reading import Fetch, parse_data_prefix, parse_gap
+from seawall.wire.received import PositionItem, ReceivedSkip
 
 
 class PositionReader:
@@ -58,11 +59,13 @@ class PositionReader:
                 f"a read was answered by command {command:#x}", code=ErrorCode.UNKNOWN_COMMAND, closes=False
             )
         prefix = parse_data_prefix(frame.payload)
-        found: list[PositionItem] = []
-        for header, block in iter_chunks(frame.payload, frame.header.record_count):
-            batch: ReceivedBatch | None = received_batch(names.get(header.topic_id, ""), header, block, Seq(1))
-            if batch is not None:
-                found.append(batch)
+        chunks, damage = checked_chunks(frame.payload, prefix, frame.header.record_count)
+        if damage is not None:
+            raise damage
+        batches = (
+            received_batch(names.get(TopicId(chunk.topic_id), ""), frame.payload, chunk, Seq(1)) for chunk in chunks
+        )
+        found: list[PositionItem] = [batch for batch in batches if batch is not None]
         self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not prefix.chunk_count
         self._go_on_at(prefix.next_position)
         return found
@@ -77,4 +80,5 @@ def topics_in(frame: Frame) -> set[TopicId]:
         return {parse_gap(frame.payload).topic_id} - {TopicId(0)}
     if frame.header.command != Command.FETCH_DATA:
         return set()
-    return {header.topic_id for header, _ in iter_chunks(frame.payload, frame.header.record_count)}
+    chunks, _ = checked_chunks(frame.payload, parse_data_prefix(frame.payload), frame.header.record_count)
+    return {TopicId(chunk.topic_id) for chunk in chunks}

@@ -18,9 +18,9 @@ from seawall.wire.lwp2_subscriptions import Credit, Subscribe
 from seawall.wire.received import Item
 
 #: What the server may send ahead of what was taken, and the most of it in one frame.
-CREDIT_BYTES: Final = 16 * MIB
+CREDIT_BYTES: Final = 32 * MIB
 CREDIT_RECORDS: Final = 4_000_000
-FRAME_SIZE: Final = 1 * MIB
+FRAME_SIZE: Final = 8 * MIB
 
 
 class Pushed:

@@ -20,19 +20,19 @@ from typing import Final
 import numpy as np
 
 from seawall.client.connection import refusal_of
-from seawall.core.types import ClientSeq, Seq, TopicId
+from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.kernels import blocks
-from seawall.limits import MIB
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import BatchFlags, Codec, Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
+from seawall.limits import BATCH_HEADER_SIZE, FETCH_SIZE_MAX, MIB, RECORD_HEADER_SIZE
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.chunks import Chunk, checked_chunks
+from seawall.wire.codes import Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_reading import DataPrefix, Fetch, iter_chunks, parse_data_prefix, parse_gap
+from seawall.wire.fields import Buffer
+from seawall.wire.frames import FrameHeader
+from seawall.wire.lwp2_reading import DataPrefix, Fetch, parse_data_prefix, parse_gap
 from seawall.wire.lwp2_reading import Gap as WireGap
 from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip, shown_block
-
-#: A plain number: operations on flags cost more than everything else here.
-_OPAQUE: Final = int(BatchFlags.OPAQUE)
 
 #: Bytes of one answer: with one large batch on top it still fits a frame.
 FETCH_SIZE: Final = 8 * MIB
@@ -62,6 +62,12 @@ class TopicReader:
         """Where the next answer begins."""
         return self._by, self._start
 
+    def go_back(self, seq: Seq) -> None:
+        """Read again from a seq on that was passed, because nobody has seen what lies behind it."""
+        if seq < self.next_seq:
+            self._go_on_at(seq)
+            self.is_at_end = False
+
     @property
     def flags(self) -> ReadFlags:
         """What the reader takes besides plain durable blocks."""
@@ -80,14 +86,17 @@ class TopicReader:
             flags=self.flags,
         )
 
-    def fetch_behind(self, frame: Frame, max_bytes: int) -> Fetch | None:
-        """The request that follows an answer which is not taken yet; None where only taking it tells."""
-        if frame.header.command != Command.FETCH_DATA or self.is_careful:
+    def fetch_behind(self, header: FrameHeader, start: Buffer, max_bytes: int) -> Fetch | None:
+        """The request that follows an answer of which only the beginning is known.
+
+        None where only taking it tells, where nothing follows, or where nothing more is wanted.
+        """
+        if header.command != Command.FETCH_DATA or self.is_careful or max_bytes <= 0:
             return None
-        prefix = parse_data_prefix(frame.payload)
+        prefix = parse_data_prefix(start)
         if prefix.flags & DataFlags.CAUGHT_UP or not prefix.chunk_count:
             return None
-        ahead = TopicReader(self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq)
+        ahead = TopicReader(self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq, ordered=bool(self._mode))
         return ahead.fetch(max_bytes=max_bytes)
 
     def take(self, frame: Frame) -> list[Item]:
@@ -104,14 +113,17 @@ class TopicReader:
     def _take_data(self, frame: Frame) -> list[Item]:
         prefix = parse_data_prefix(frame.payload)
         first = self._start if self._by is ReadBy.SEQ else prefix.first_seq
+        chunks, damage = checked_chunks(frame.payload, prefix, frame.header.record_count)
         items: list[Item] = []
         next_seq = first
         try:
-            for header, block in iter_chunks(frame.payload, frame.header.record_count):
-                batch = received_batch(self.topic, header, block, Seq(first))
-                next_seq = header.base_seq + header.record_count
+            for chunk in chunks:
+                batch = received_batch(self.topic, frame.payload, chunk, Seq(first))
+                next_seq = chunk.base_seq + chunk.record_count
                 if batch is not None:
                     items.append(batch)
+            if damage is not None:
+                raise damage
         except CorruptionError:
             if self.is_careful:
                 raise
@@ -165,54 +177,47 @@ class Budget:
         if self._records is not None:
             self._records -= sum(map(len, batches))
 
+    @property
+    def behind(self) -> int:
+        """Bytes that may be asked for behind the next answer before it is counted; 0 where only counting it tells."""
+        return max(0, self._bytes - FETCH_SIZE_MAX) if self._records is None else 0
+
     def is_spent(self, reader: TopicReader) -> bool:
         """Whether the read is over: at the end, or with nothing left."""
         is_used_up = self._bytes <= 0 or (self._records is not None and self._records <= 0)
         return self._has_asked and (reader.is_at_end or is_used_up)
 
 
-def received_batch(topic: str, header: BatchHeader, block: memoryview, first_seq: Seq) -> ReceivedBatch | None:
+def received_batch(topic: str, payload: memoryview, chunk: Chunk, first_seq: Seq) -> ReceivedBatch | None:
     """A verified batch as a reader gets it that begins at a seq; None if nothing of it is shown."""
-    last = header.base_seq + header.record_count - 1
-    first = max(header.base_seq, first_seq)
+    base_seq, position, timestamp_ns, at, end, count, _, deleted, is_plain = chunk
+    last = base_seq + count - 1
+    first = max(base_seq, first_seq)
     if first > last:
         return None
+    block = payload[at:end]
     live: tuple[tuple[Seq, Seq], ...] = ((Seq(first), Seq(last)),)
-    if header.codec is Codec.NONE and not header.flags & _OPAQUE:
-        # Batches with deleted records are rebuilt, and not compressed any more.
-        plain = block
-        live = _live_ranges(block, header, first)
+    if deleted:
+        live = _live_ranges(block, chunk, first)
         if not live:
             return None
-    else:
-        plain = shown_block(header, block)
+    elif not is_plain:
+        # Batches with deleted records are rebuilt, and not compressed any more.
+        header = parse_batch_header(payload[at - BATCH_HEADER_SIZE : end], source=BatchSource.STORED)
+        block = shown_block(header, block)
     return ReceivedBatch(
-        topic,
-        header.base_seq,
-        header.record_count,
-        header.position,
-        header.timestamp_ns,
-        plain,
-        live,
-        Seq(last + 1),
+        topic, Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), block, live, Seq(last + 1)
     )
 
 
-def _live_ranges(block: memoryview, header: BatchHeader, first: int) -> tuple[tuple[Seq, Seq], ...]:
+def _live_ranges(block: memoryview, chunk: Chunk, first: int) -> tuple[tuple[Seq, Seq], ...]:
     """The seqs from `first` on whose records no delete has emptied."""
     source = np.frombuffer(block, np.uint8)
-    count = header.record_count
-    last = header.base_seq + count - 1
+    count = chunk.record_count
     offsets = np.empty(count + 1, np.int64)
-    found = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, count, offsets)
-    if found != count:
-        raise CorruptionError(
-            f"the batch at position {header.position} has other records than its header says (code {found})"
-        )
-    deleted = (source[offsets[:-1]] == blocks.TYPE_DELETED) & (np.diff(offsets) == 5)
-    if not deleted.any():
-        return ((Seq(first), Seq(last)),)
-    kept = np.flatnonzero(~deleted[first - header.base_seq :]) + first
+    blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, count, offsets)
+    deleted = (source[offsets[:-1]] == blocks.TYPE_DELETED) & (np.diff(offsets) == RECORD_HEADER_SIZE)
+    kept = np.flatnonzero(~deleted[first - chunk.base_seq :]) + first
     if not kept.size:
         return ()
     breaks = np.flatnonzero(np.diff(kept) > 1)

@@ -18,6 +18,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
+from seawall.client.ahead import ReadAhead, read_all
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -46,7 +47,7 @@ from seawall.client.publisher import (
     WhenFull,
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.requests import Requests, read_all
+from seawall.client.requests import Requests
 from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
@@ -60,7 +61,7 @@ from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
-from seawall.wire.received import Item, PositionItem, seq_after, to_arrow
+from seawall.wire.received import Item, PositionItem, to_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,18 +216,23 @@ class RemoteLog:
         def ask(found: TopicReply) -> list[Item]:
             reader = TopicReader(topic, found.topic_id, ReadBy.SEQ, from_seq, ordered=ordered)
             budget = Budget(max_bytes, limit)
+            ahead = ReadAhead(self._requests, reader)
             while not budget.is_spent(reader):
-                budget.take(reader.take(self._requests.ask(budget.fetch(reader))))
+                budget.take(ahead.take(budget.fetch(reader), behind=budget.behind))
+            ahead.let_go()
             return budget.items
 
         return self._with_topic(topic, ask)
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the present end, piece by piece."""
-        seq = from_seq
-        while items := self.read(topic, seq):
+        if from_seq < 1:
+            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        # The topic may be another one by now.
+        self._with_topic(topic, self._bounds)
+        subscriber = self.subscriber(topic, from_seq)
+        while items := subscriber.poll():
             yield from items
-            seq = seq_after(items[-1])
 
     def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")

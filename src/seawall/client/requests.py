@@ -11,12 +11,9 @@ import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from seawall.client.commands import READ_SIZE
 from seawall.client.connection import Connection
-from seawall.client.reading import TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
-from seawall.core.types import Seq
 from seawall.errors import OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
@@ -25,9 +22,7 @@ from seawall.limits import PAYLOAD_SIZE_MIN
 from seawall.wire.codes import Features
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
-from seawall.wire.lwp2_reading import Fetch
 from seawall.wire.lwp2_session import Hello
-from seawall.wire.received import ReceivedBatch
 
 #: Connections that are kept while nobody asks anything.
 IDLE_CONNECTIONS_MAX: Final = 4
@@ -56,6 +51,8 @@ class Requests:
         self.target = target
         self.clock = clock or OsClock()
         self._idle: list[Connection] = []
+        #: Those with a question under way that nobody waits for right now.
+        self._asked: set[Connection] = set()
         self._lock = threading.Lock()
         self._turn = 0
         self._is_closed = False
@@ -69,18 +66,28 @@ class Requests:
         """See that there is a server which lets us in; raises what is in the way."""
         self.use(lambda _: None)
 
-    def use(self, work: Callable[[Connection], _Result], is_repeatable: bool = True) -> _Result:
-        """Do something with a connection, and again with another one if it is lost."""
+    def use(
+        self, work: Callable[[Connection], _Result], is_repeatable: bool = True, first: Connection | None = None
+    ) -> _Result:
+        """Do something with a connection, and again with another one if it is lost.
+
+        `first` is a connection that a question was left under way on, which is used before all others. Who leaves one
+        under way says so when it is not wanted any more (`let_go`).
+        """
         deadline_ns = self.clock.monotonic_ns() + int(self.target.timeout_s * 1e9)
         backoff = Backoff()
         while True:
             connection = None
             try:
-                connection = self._take(deadline_ns)
+                connection = self._take(deadline_ns) if first is None else self._take_back(first)
                 result = work(connection)
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
                 self._end(connection, keep=is_refused)
+                if connection is not None and connection is first:
+                    # It was left alone for a while: that it is gone says nothing.
+                    first = None
+                    continue
                 if connection is not None and not is_repeatable and not is_refused:
                     raise OutcomeUnknownError(f"the connection was lost before the answer came: {error}") from error
                 pause_ns = backoff.pause_ns()
@@ -126,8 +133,9 @@ class Requests:
         """End all connections; closing twice is fine."""
         with self._lock:
             self._is_closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
+            ended, self._idle = [*self._idle, *self._asked], []
+            self._asked.clear()
+        for connection in ended:
             connection.close()
 
     def _take(self, deadline_ns: int) -> Connection:
@@ -148,42 +156,27 @@ class Requests:
                 return connection
             connection.close()
 
+    def let_go(self, connection: Connection) -> None:
+        """End a connection on which a question was left under way."""
+        with self._lock:
+            self._asked.discard(connection)
+        connection.close()
+
+    def _take_back(self, connection: Connection) -> Connection:
+        with self._lock:
+            if self._is_closed:
+                raise WrongStateError("this log is closed")
+            self._asked.discard(connection)
+        return connection
+
     def _end(self, connection: Connection | None, *, keep: bool) -> None:
         if connection is None:
             return
         with self._lock:
+            if keep and not self._is_closed and connection.is_asked:
+                self._asked.add(connection)
+                return
             if keep and not self._is_closed and len(self._idle) < IDLE_CONNECTIONS_MAX:
                 self._idle.append(connection)
                 return
         connection.close()
-
-
-def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
-    """All batches up to a seq: the next answer is on its way while one is verified."""
-    found: list[ReceivedBatch] = []
-    timeout_s = requests.target.timeout_s
-
-    def read(connection: Connection) -> None:
-        # Asked again on another connection it goes on where the reader is.
-        ahead: tuple[Fetch, int] | None = None
-        while reader.next_seq < end and not reader.is_at_end:
-            fetch = reader.fetch(max_bytes=READ_SIZE)
-            if ahead is None or ahead[0] != fetch:
-                if ahead is not None:
-                    connection.answer(ahead[1], timeout_s=timeout_s)
-                ahead = fetch, _ask(connection, fetch)
-            frame = connection.answer(ahead[1], timeout_s=timeout_s)
-            behind = reader.fetch_behind(frame, READ_SIZE)
-            ahead = None if behind is None else (behind, _ask(connection, behind))
-            found.extend(item for item in reader.take(frame) if isinstance(item, ReceivedBatch))
-        if ahead is not None:
-            connection.answer(ahead[1], timeout_s=timeout_s)
-
-    requests.use(read)
-    return found
-
-
-def _ask(connection: Connection, fetch: Fetch) -> int:
-    request_id = connection.new_id()
-    connection.send_control(fetch, request_id)
-    return request_id

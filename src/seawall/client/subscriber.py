@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from seawall.client.ahead import ReadAhead
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection import Connection
 from seawall.client.position_reading import PositionReader
@@ -25,7 +26,7 @@ from seawall.errors import InvalidInputError, RetryableError
 from seawall.io.waiting import await_streams
 from seawall.limits import FETCH_WAIT_MS_MAX
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item, PositionItem
+from seawall.wire.received import Item, PositionItem, seq_after
 
 _MS: Final = 1_000_000
 
@@ -36,24 +37,28 @@ class RemoteSubscriber:
     def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
         self._requests = requests
         self._reader = reader
+        self._ahead = ReadAhead(requests, reader)
         self._topic_epoch = topic_epoch
         self._owner = owner
+        self._next_seq = reader.next_seq
         self.topic = reader.topic
 
     @property
     def next_seq(self) -> Seq:
-        """What is read next."""
-        return self._reader.next_seq
+        """What is read next: behind the last item that was handed out."""
+        return self._next_seq
 
     def poll(self, timeout_s: float = 0.0) -> list[Item]:
         """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
         clock = self._requests.clock
         deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        self._reader.go_back(self._next_seq)
         while True:
             left_ms = max(0, deadline_ns - clock.monotonic_ns()) // _MS
             wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
             fetch = self._reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
-            items = self._reader.take(self._requests.ask(fetch, wait_s=wait_ms / 1e3))
+            items = self._ahead.take(fetch, behind=READ_SIZE, wait_s=wait_ms / 1e3)
+            self._next_seq = self._reader.next_seq
             if items or (self._reader.is_at_end and not left_ms):
                 return items
 
@@ -61,8 +66,8 @@ class RemoteSubscriber:
         """Keep that everything before `next_seq` was read, durably, for the owner."""
         if self._owner is None:
             raise InvalidInputError("a subscriber without an owner has nothing to commit under")
-        reader = self._reader
-        self._requests.ask(Commit(reader.topic_id, consumer_of(self._owner), self._topic_epoch, reader.next_seq))
+        consumer = consumer_of(self._owner)
+        self._requests.ask(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     def __iter__(self) -> Iterator[Item]:
         """Everything from here on, for ever."""
@@ -72,6 +77,7 @@ class RemoteSubscriber:
         alone_since_ns = clock.monotonic_ns()
         while True:
             connection: Connection | None = None
+            self._reader.go_back(self._next_seq)
             try:
                 connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
                 pushed = Pushed(self._reader, connection.new_id())
@@ -94,12 +100,17 @@ class RemoteSubscriber:
         clock = self._requests.clock
         while True:
             for frame in connection.receive():
-                yield from pushed.take(frame)
+                items = pushed.take(frame)
+                # Before the items are used, so that more is on its way meanwhile.
+                credit = pushed.credit()
+                if credit is not None:
+                    connection.send(credit)
+                for item in items:
+                    self._next_seq = seq_after(item)
+                    yield item
+                self._next_seq = self._reader.next_seq
                 if pushed.is_over:
                     return
-            credit = pushed.credit()
-            if credit is not None:
-                connection.send(credit)
             due_ns = connection.keep_alive(clock.monotonic_ns())
             await_streams([connection.stream], None, seconds(due_ns - clock.monotonic_ns()))
             connection.flush()

@@ -25,7 +25,6 @@ import numpy as np
 
 from seawall.core.types import Seq
 from seawall.engine.planning import Run
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.reading import ReadPlan, bring, pieces, sound
 from seawall.engine.records import received, to_arrow
 from seawall.engine.topic_log import StoredBatch
@@ -43,6 +42,7 @@ from seawall.limits import (
 )
 from seawall.storage.batch_index import Entries
 from seawall.wire.arrow import check_columns, empty_table, plain_table
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa

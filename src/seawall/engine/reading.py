@@ -29,7 +29,6 @@ import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.planning import Planned, Run, SeqRuns
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.engine.waiting import Numbers
 from seawall.kernels.segments import verify_entries
@@ -39,6 +38,7 @@ from seawall.topics.gaps import Gap
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.wire.codes import GapReason
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 
 class StoredSkip(NamedTuple):
@@ -81,6 +81,11 @@ class ReadPlan:
     def runs(self) -> list[Run]:
         """What is to be read; empty once the plan was carried out."""
         return [] if self._planned is None else self._planned.runs
+
+    @property
+    def batch_count(self) -> int:
+        """Batches that are to be read, and those that need not be any more."""
+        return sum(len(run.entries) for run in self.runs) + len(self.tail)
 
     @property
     def live(self) -> Numbers:

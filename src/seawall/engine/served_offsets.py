@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall.core.types import Offset, Seq
-from seawall.engine.read_buffers import READ_BUFFERS, Bytes
 from seawall.engine.reading import ReadPlan, bring, pieces, plan_records, stored_batches
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
@@ -34,6 +33,7 @@ from seawall.limits import BATCH_HEADER_SIZE, MIB, V1_FETCH_DATA_SIZE_MAX
 from seawall.storage.batch_index import Entries
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, block_of, parse_batch_header
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 #: The topic that version 1 calls 0: made when it is first used, and in no list.
 DEFAULT_TOPIC_NAME: Final = "lwp1:default"

@@ -40,7 +40,7 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 #: Frames that need more than this of the shared memory get memory of their own, which is not moved at every receive.
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: Stretches of files that are sent in one go; others have their turn in between.
-_FILE_PIECE_SIZE: Final = limits.MIB
+_FILE_PIECE_SIZE: Final = 4 * limits.MIB
 
 
 class Connection(asyncio.BufferedProtocol):

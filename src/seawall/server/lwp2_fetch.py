@@ -31,15 +31,16 @@ _FIRST_SEQ: Final = Seq(1)
 
 async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, consumer: int) -> Seq:
     """The seq that a start means now."""
+    if by is ReadBy.SEQ and start >= 1:
+        # Whether there is such a topic is seen when it is read.
+        return Seq(start)
 
     def find(store: OrderedStore) -> Seq:
         topic = topic_of(store, topic_id)
         segments = store.topic_log(topic_id)
         match by:
             case ReadBy.SEQ:
-                if start < 1:
-                    raise refuse_start("seqs begin at 1")
-                return Seq(start)
+                raise refuse_start("seqs begin at 1")
             case ReadBy.POSITION:
                 found = None if segments is None else segments.seq_behind(Position(start))
                 # The index may be ahead of what is published.

@@ -136,6 +136,10 @@ async def next_portion(
         topic = topic_of(store, topic_id)
         planner = store.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.plan_read
         made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
+        if made.batch_count > limits.FETCH_CHUNKS_MAX:
+            made.release()
+            small = min(size_max, limits.FETCH_SMALL_SIZE_MAX)
+            made = planner(topic.name, from_seq, size_max=small, records_max=records_max or None)
         position = store.catalog.next_position
         return made, Portion(topic_id, from_seq, from_seq, position, topic.next_seq, topic.floor)
 

@@ -40,7 +40,7 @@ async def next_position_portion(
     log: ServedLog, from_position: Position, *, size_max: int, records_max: int, flags: ReadFlags
 ) -> Portion | Gap:
     """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP."""
-    size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
+    size_max = max(1, min(size_max, limits.FETCH_SMALL_SIZE_MAX))
     while True:
         plan, end = await log.ask(partial(_plan, from_position, size_max, records_max or None))
         items = await log.aside(plan.stored)

@@ -8,16 +8,21 @@ One kernel call splits and checks everything that is complete (`kernels/frames.p
 The version of the first frame fixes the version of the connection. Complete frames ahead of a bad one are returned
 first; after the error the decoder stays failed.
 
+A large frame has memory of its own, of the size it says, and is received up to its end: what it carries is not moved
+again, and the memory is used again when nobody looks at it any more (`read_buffers`). Small ones share memory.
+
 INV-DECODER-BOUND: the buffer is never larger than one frame of the agreed size plus one receive, or what was fed at
-once. A header that claims more is refused before any byte of its payload is awaited. Room for a whole frame is reserved
-when its header is there and not touched before its bytes are: who claims much and sends little takes little.
-INV-DECODER-VIEWS: a frame's bytes stay as they are for as long as someone holds the frame: a buffer that has handed
-out frames is never written again, the unconsumed rest moves to a new one.
+once, rounded up to a size that is kept. A header that claims more is refused before any byte of its payload is awaited.
+Room for a whole frame is reserved when its header is there and not touched before its bytes are: who claims much and
+sends little takes little.
+INV-DECODER-VIEWS: a frame's bytes stay as they are for as long as someone holds the frame: what was handed out is never
+written again, the rest goes on behind it or moves to another buffer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -27,7 +32,11 @@ from seawall.errors import InvalidInputError, ProtocolError
 from seawall.kernels import frames as kernel
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 from seawall.wire.fields import Buffer
-from seawall.wire.frames import FrameHeader
+from seawall.wire.frames import FrameHeader, parse_frame_header
+from seawall.wire.read_buffers import READ_BUFFERS, Bytes
+
+#: Bytes that a receive has room for at the least, where it is not known what comes.
+_ROOM_MIN: Final = limits.RECEIVE_SIZE // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +52,15 @@ class FrameDecoder:
     """The receiving side of one connection."""
 
     def __init__(self, payload_max: int = limits.PAYLOAD_SIZE_MIN) -> None:
-        self._buffer = np.empty(limits.RECEIVE_SIZE, np.uint8)
-        self._end = 0
+        self._buffer: Bytes = np.empty(limits.RECEIVE_SIZE, np.uint8)
+        #: Bytes from the first to the last index are of no whole frame yet.
+        self._start = self._end = 0
+        #: How many bytes from the first on the next frame has, as far as that is known.
+        self._needed = 0
+        #: Whether frames that were handed out lie in the buffer.
+        self._is_lent = False
+        #: Memory for small frames, kept while a large one arrives.
+        self._spare: Bytes | None = None
         self._rows = np.zeros(limits.DECODER_ROWS, kernel.FRAME_ROW)
         self._state = np.zeros(kernel.STATE_SIZE, np.int64)
         self._failure: ProtocolError | None = None
@@ -58,7 +74,12 @@ class FrameDecoder:
     @property
     def pending_size(self) -> int:
         """Bytes of an incomplete frame; what is lost if the peer is gone now."""
-        return self._end
+        return self._end - self._start
+
+    @property
+    def awaited_size(self) -> int:
+        """Bytes that are missing of a large frame whose header is there; 0 if there is none."""
+        return max(0, self._needed - self.pending_size) if self._needed > limits.RECEIVE_SIZE else 0
 
     def agree(self, payload_max: int) -> None:
         """Set the payload bound that both peers of version 2 accept; version 1 keeps its own."""
@@ -69,7 +90,11 @@ class FrameDecoder:
 
     def buffer(self) -> memoryview:
         """Room to receive into, at least one byte; report what arrived with `received`."""
-        self._make_room(1)
+        awaited = self.awaited_size
+        if awaited:
+            self._make_room(awaited)
+            return self._buffer.data[self._end : self._end + awaited]
+        self._make_room(_ROOM_MIN)
         return self._buffer.data[self._end :]
 
     def received(self, count: int) -> None:
@@ -84,16 +109,28 @@ class FrameDecoder:
         self._buffer.data[self._end : self._end + len(data)] = data
         self._end += len(data)
 
+    def beginning(self) -> tuple[FrameHeader, memoryview] | None:
+        """Header and first bytes of the payload of a large frame that is still arriving; good until more arrives."""
+        if not self.awaited_size:
+            return None
+        view = self._buffer.data[self._start : self._end].toreadonly()
+        return parse_frame_header(view), view[limits.FRAME_HEADER_SIZE :]
+
     def frames(self) -> list[Frame]:
         """Every frame that is complete now, in order. Raises when the next one can never be."""
         if self._failure is not None:
             raise self._failure
+        if self.awaited_size:
+            return []
         found: list[Frame] = []
-        at = 0
+        at = self._start
         code = kernel.SPLIT_FULL
         view = self._buffer.data.toreadonly()
-        while code == kernel.SPLIT_FULL:
-            code = kernel.split_frames(self._buffer, at, self._end, self._bound(), self._rows, self._state)
+        bound = -1
+        # The first frame decides the version, and that the bound of those behind it.
+        while code == kernel.SPLIT_FULL or (code == kernel.SPLIT_MORE and bound != self._bound()):
+            bound = self._bound()
+            code = kernel.split_frames(self._buffer, at, self._end, bound, self._rows, self._state)
             count = int(self._state[kernel.STATE_FRAMES])
             found.extend(_frame(view, *row) for row in self._rows[:count].tolist())
             at = int(self._state[kernel.STATE_CONSUMED])
@@ -101,27 +138,32 @@ class FrameDecoder:
             self._failure = split_failure(code, self.version)
             if not found:
                 raise self._failure
-        needed = int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0
-        if found or needed > self._buffer.size:
-            self._move_rest(at, needed)
+        self._start = at
+        self._needed = int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0
+        self._is_lent |= bool(found)
         return found
 
     def _bound(self) -> int:
         return limits.V1_PAYLOAD_SIZE_MAX if self.version == VERSION_1 else self._payload_max
 
-    def _move_rest(self, at: int, needed: int) -> None:
-        """Go on in another buffer, with room for the frame that has begun and for a receive behind it."""
-        rest = self._buffer[at : self._end]
-        # Not cleared: memory that nothing has arrived for is not touched.
-        self._buffer = np.empty(max(rest.size, needed) + limits.RECEIVE_SIZE, np.uint8)
-        self._buffer[: rest.size] = rest
-        self._end = rest.size
-
     def _make_room(self, count: int) -> None:
-        if self._buffer.size - self._end < count:
-            grown = np.empty(self._end + max(count, limits.RECEIVE_SIZE), np.uint8)
-            grown[: self._end] = self._buffer[: self._end]
-            self._buffer = grown
+        """Have room for so many bytes behind those that wait: behind them, or in another buffer."""
+        if self._buffer.size - self._end >= count:
+            return
+        rest = self._buffer[self._start : self._end]
+        self._buffer = self._memory(rest.size + count)
+        self._buffer[: rest.size] = rest
+        self._start, self._end = 0, rest.size
+        self._is_lent = False
+
+    def _memory(self, size: int) -> Bytes:
+        """Memory that nobody looks at; not cleared: what nothing has arrived for is not touched."""
+        if not self._is_lent and self._buffer.size == limits.RECEIVE_SIZE:
+            self._spare = self._buffer
+        if size > limits.RECEIVE_SIZE:
+            return READ_BUFFERS.take(size)
+        spare, self._spare = self._spare, None
+        return np.empty(limits.RECEIVE_SIZE, np.uint8) if spare is None else spare
 
 
 def _frame(

@@ -16,6 +16,7 @@ import json
 import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
+from functools import cache
 from struct import Struct
 from typing import TypeAlias, TypeVar
 
@@ -74,12 +75,18 @@ def read_enum(kind: type[_EnumType], value: int, what: str) -> _EnumType:
 
 def read_flags(kind: type[_FlagType], value: int, what: str) -> _FlagType:
     """The named bits, or a refusal if there are others."""
-    known = 0
-    for one in kind:
-        known |= int(one)
+    known = _known_bits(kind)
     if value & ~known:
         raise malformed(f"{what}: flags {value:#04x} have bits outside {known:#04x}")
     return kind(value)
+
+
+@cache
+def _known_bits(kind: type[IntFlag]) -> int:
+    known = 0
+    for one in kind:
+        known |= int(one)
+    return known
 
 
 def read_text(data: Buffer, what: str, code: ErrorCode = ErrorCode.INVALID_PAYLOAD) -> str:

@@ -76,6 +76,10 @@ class Fetch:
     wait_ms: int = 0
     flags: ReadFlags = ReadFlags.NONE
 
+    def begins_like(self, other: Fetch) -> bool:
+        """Whether its answer begins where the other's does, and is of the same kind."""
+        return (self.topic_id, self.by, self.start, self.flags) == (other.topic_id, other.by, other.start, other.flags)
+
     def encode(self) -> bytes:
         """The payload."""
         if problem := _fetch_problem(self):

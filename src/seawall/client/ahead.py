@@ -1,0 +1,97 @@
+"""Reading ahead, for threads: the next answer is asked for when one begins to arrive, so no side waits for the other.
+
+    ahead = ReadAhead(requests, reader)
+    items = ahead.take(reader.fetch(max_bytes=…), behind=READ_SIZE)
+
+Where the next answer begins stands at the front of the one before. So the server looks it up and sends it while this
+one is received and verified. One answer is under way at the most, on a connection that nobody else uses meanwhile;
+where it turns out to be the wrong one, because something was damaged, that connection is let go. An answer shows the
+topic as it was when it was asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from seawall.client.commands import READ_SIZE
+from seawall.client.connection import Connection
+from seawall.client.reading import TopicReader
+from seawall.client.requests import Requests
+from seawall.core.types import Seq
+from seawall.wire.decoder import Frame
+from seawall.wire.frames import FrameHeader
+from seawall.wire.lwp2_reading import Fetch
+from seawall.wire.received import Item, ReceivedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request whose answer is under way."""
+
+    connection: Connection
+    request_id: int
+    fetch: Fetch
+
+
+class ReadAhead:
+    """What one reader asks a server, one answer ahead. For one thread at a time."""
+
+    def __init__(self, requests: Requests, reader: TopicReader) -> None:
+        self._requests = requests
+        self._reader = reader
+        self._asked: _Asked | None = None
+
+    def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
+        """The answer to a request of the reader; of what follows it up to `behind` bytes are asked for.
+
+        `wait_s` is what the server may take by itself.
+        """
+        asked = self._asked
+        if asked is not None and not asked.fetch.begins_like(fetch):
+            self.let_go()
+            asked = None
+        timeout_s = self._requests.target.timeout_s + wait_s
+
+        def answer(connection: Connection) -> Frame:
+            self._asked = None
+            is_asked = asked is not None and asked.connection is connection
+            request_id = asked.request_id if asked is not None and is_asked else connection.ask(fetch)
+            has_begun = False
+
+            def begun(header: FrameHeader, start: memoryview) -> None:
+                nonlocal has_begun
+                has_begun = True
+                following = self._reader.fetch_behind(header, start, behind)
+                if following is not None and connection.goodbye is None:
+                    self._asked = _Asked(connection, connection.ask(following), following)
+
+            frame = connection.answer(request_id, timeout_s=timeout_s, begun=begun)
+            if not has_begun:
+                begun(frame.header, frame.payload)
+            return frame
+
+        try:
+            return self._reader.take(self._requests.use(answer, first=None if asked is None else asked.connection))
+        except BaseException:
+            self.let_go()
+            raise
+
+    def let_go(self) -> None:
+        """Do without the answer that is under way."""
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._requests.let_go(asked.connection)
+
+    def __del__(self) -> None:
+        self.let_go()
+
+
+def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[ReceivedBatch]:
+    """All batches up to a seq."""
+    ahead = ReadAhead(requests, reader)
+    found: list[ReceivedBatch] = []
+    while reader.next_seq < end and not reader.is_at_end:
+        items = ahead.take(reader.fetch(max_bytes=READ_SIZE), behind=READ_SIZE)
+        found.extend(item for item in items if isinstance(item, ReceivedBatch))
+    ahead.let_go()
+    return found

@@ -1,0 +1,73 @@
+"""Batches of a frame of data, all verified at once: what is given, and what is said of what is not sound."""
+
+from __future__ import annotations
+
+import pytest
+
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.errors import ChecksumError, CorruptionError, ProtocolError
+from seawall.wire.batches import batch_header, encode_batch, stamp
+from seawall.wire.chunks import Chunk, checked_chunks
+from seawall.wire.codes import DataFlags
+from seawall.wire.lwp2_reading import DataPrefix, iter_chunks
+from seawall.wire.records import Record, RecordType, encode_block
+
+
+def batch(number: int, count: int = 1) -> bytes:
+    block = encode_block([Record(RecordType.RAW, b"value")])
+    header = batch_header(
+        block,
+        topic_id=TopicId(3),
+        client_id=ClientId(1),
+        client_seq=ClientSeq(1),
+        session_epoch=1,
+        record_count=count,
+        timestamp_ns=TimestampNs(1),
+    )
+    stored = bytearray(encode_batch(header, block))
+    stamp(
+        stored,
+        position=Position(number),
+        base_seq=Seq(number + 1),
+        base_offset=0,
+        timestamp_ns=TimestampNs(number + 50),
+        term=1,
+    )
+    return bytes(stored)
+
+
+def prefix_of(count: int) -> DataPrefix:
+    return DataPrefix(TopicId(3), DataFlags.MORE, count, Seq(1), Seq(count + 1), Position(count), Seq(9), Seq(1))
+
+
+def payload_of(*batches: bytes) -> memoryview:
+    return memoryview(prefix_of(len(batches)).encode() + b"".join(batches))
+
+
+def test_more_batches_than_one_call_lists() -> None:
+    batches = [batch(number) for number in range(2_500)]
+    payload = payload_of(*batches)
+    found, damage = checked_chunks(payload, prefix_of(2_500), 2_500)
+    assert damage is None
+    size = len(batches[0])
+    assert found[7] == Chunk(8, 7, 57, 48 + 7 * size + 96, 48 + 8 * size, 1, 3, 0, 1)
+    told = [(header.base_seq, header.position, bytes(block)) for header, block in iter_chunks(payload, 2_500)]
+    assert [(chunk.base_seq, chunk.position, bytes(payload[chunk.at : chunk.end])) for chunk in found] == told
+    assert checked_chunks(payload_of(), prefix_of(0), 0) == ([], None)
+
+
+def test_what_lies_before_damage_is_given_with_it() -> None:
+    damaged = batch(1)[:-1] + b"X"
+    found, damage = checked_chunks(payload_of(batch(0), damaged, batch(2)), prefix_of(3), 3)
+    assert [chunk.base_seq for chunk in found] == [1]
+    assert isinstance(damage, ChecksumError)
+    found, damage = checked_chunks(payload_of(batch(0), batch(1))[:-1], prefix_of(2), 2)
+    assert (len(found), type(damage)) == (1, CorruptionError)
+    found, damage = checked_chunks(payload_of(batch(0), batch(1, count=2)), prefix_of(2), 3)
+    assert (len(found), str(damage)) == (1, "the batch at position 1 has other records than its header says")
+
+
+@pytest.mark.parametrize(("count", "records"), [(2, 3), (3, 2), (1, 2)])
+def test_counts_that_are_not_those_of_the_frame_are_refused(count: int, records: int) -> None:
+    with pytest.raises(ProtocolError, match="2 chunks with 2 records, the frame says"):
+        checked_chunks(payload_of(batch(0), batch(1)), prefix_of(count), records)
