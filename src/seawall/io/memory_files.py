@@ -4,9 +4,9 @@ The same protocols as `OsFiles`, so whatever is written against the seam works o
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
 Bytes lie in pieces that the system hands out when they are first touched: a file that grows is not copied, and space
-that is reserved costs nothing. Pieces have few sizes, so that those of files that are gone fit the files that come: what
-is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. They are as they
-were left, so what nobody has written is never looked at.
+that is reserved costs nothing. Pieces have few sizes, so that those of files that are gone fit the files that come:
+what is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. They are
+as they were left, so what nobody has written is never looked at.
 
 One owner at a time for changes; a file that was unlinked is gone when its last handle is.
 """

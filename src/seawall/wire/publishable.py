@@ -72,7 +72,7 @@ def encode(records: Publishable) -> list[EncodedBlock]:
 
 def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
     if len(records) > _FEW and _are_plain(records):
-        return _encode_plain(records)
+        return encode_plain(records)
     return list(_pack(encode_record(_record_of(record)) for record in records))
 
 
@@ -80,8 +80,8 @@ def _are_plain(records: list[OneRecord]) -> TypeGuard[list[bytes]]:
     return set(map(type, records)) == _PLAIN
 
 
-def _encode_plain(values: list[bytes]) -> list[EncodedBlock]:
-    """Many plain values, without Python for each of them."""
+def encode_plain(values: list[bytes]) -> list[EncodedBlock]:
+    """Plain values, without Python for each of them; at least one."""
     count = len(values)
     lengths = list(map(len, values))
     first = lengths[0]
