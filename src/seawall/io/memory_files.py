@@ -110,15 +110,21 @@ class _Content:
         unwritten = max(0, end - max(at, self._filled))
         return b"".join([*known, bytes(unwritten)])
 
-    def write(self, view: memoryview, at: int) -> None:
-        """Put bytes where there is room for them."""
-        for piece, first, end in self._spans(self._filled, at):
-            piece[first:end] = bytes(end - first)
-        done = 0
-        for piece, first, end in self._spans(at, at + view.nbytes):
-            piece[first:end] = view[done : done + end - first]
-            done += end - first
-        self._filled = max(self._filled, at + view.nbytes)
+    def write(self, views: Sequence[memoryview], at: int, end: int) -> None:
+        """Put bytes where there is room for them, which is up to `end`."""
+        for piece, first, last in self._spans(self._filled, at):
+            piece[first:last] = bytes(last - first)
+        spans = self._spans(at, end)
+        place = room = 0
+        for view in views:
+            done, size = 0, len(view)
+            while done < size:
+                if place == room:
+                    piece, place, room = next(spans)
+                step = min(size - done, room - place)
+                piece[place : place + step] = view[done : done + step]
+                place, done = place + step, done + step
+        self._filled = max(self._filled, end)
 
     def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
         """The pieces between two places, and what of each."""
@@ -169,12 +175,10 @@ class MemoryFile:
 
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
-        total = 0
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B")
-            self.allocate(at + total + view.nbytes)
-            self._content.write(view, at + total)
-            total += view.nbytes
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        total = sum(map(len, views))
+        self.allocate(at + total)
+        self._content.write(views, at, at + total)
         return total
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
