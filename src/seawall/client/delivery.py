@@ -78,9 +78,7 @@ class Batch:
     def plain_block(self) -> Buffer:
         """All of its records as one block."""
         self._pack()
-        if len(self.pieces) > 1:
-            self.pieces = [b"".join(self.pieces)]
-        return self.pieces[0]
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
 
     def _pack(self) -> None:
         if self.values:
