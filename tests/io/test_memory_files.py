@@ -99,18 +99,34 @@ def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
     del held
     assert spare.size == 6 * MIB
     fresh = MemoryFiles(spare).open("/new", create=True)
-    fresh.allocate(5 * MIB)
+    fresh.allocate(5 * MIB + 1)
     assert spare.size == 0
     fresh.write([b"here"], MIB)
     assert fresh.read(2 * MIB, 0) == bytes(MIB) + b"here" + bytes(MIB - 4)
     assert fresh.read(9, 5 * MIB - 9) == bytes(9)
 
 
-def test_no_more_than_a_bound_is_kept() -> None:
+def test_pieces_of_few_sizes_fit_files_of_any() -> None:
     spare = SparePieces()
     files = MemoryFiles(spare)
-    for number in range(10):
+    files.open("/old", create=True).allocate(31 * MIB)
+    files.unlink("/old")
+    assert spare.size == 32 * MIB
+    grown = files.open("/new", create=True)
+    for size in (100, 5 * MIB, 6 * MIB, 13 * MIB, 29 * MIB):
+        grown.allocate(size)
+    # A first small one and three that fill up are of sizes that there were none of.
+    assert spare.size == 4 * MIB
+
+
+def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
+    spare = SparePieces()
+    files = MemoryFiles(spare)
+    for number in range(20):
         files.open(f"/{number}", create=True).allocate(10 * MIB)
     for number in range(10):
         files.unlink(f"/{number}")
-    assert spare.size == 60 * MIB
+    assert spare.size == 100 * MIB
+    for number in range(10, 20):
+        files.unlink(f"/{number}")
+    assert spare.size == 64 * MIB

@@ -14,8 +14,8 @@ from seawall.kernels import following, jit
 from seawall.kernels.epochs import WAL_ROW
 from seawall.kernels.twins import following as twin
 from seawall.limits import BATCH_HEADER_SIZE
-from seawall.storage.control import ControlCommand
-from seawall.storage.control_batches import read_control
+from seawall.storage.control import ControlCommand, Reference
+from seawall.storage.control_batches import control_batch, read_control
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header, verify_block
 from seawall.wire.codes import AckStatus
@@ -30,6 +30,7 @@ U64 = 2**64 - 1
 def test_numbers_are_those_of_their_owners() -> None:
     assert (following.FLAG_SKIP, following.FLAG_NOP) == (records.FLAG_SKIP, records.FLAG_NOP)
     assert (following.COMMAND_NOP, following.COMMAND_SKIP) == (ControlCommand.ORDER_NOP, ControlCommand.ORDER_SKIP)
+    assert following.COMMAND_REFERENCE == ControlCommand.REFERENCE
 
 
 class Order:
@@ -94,6 +95,30 @@ class Order:
         listed = np.array(results[0][3], WAL_ROW)[: progress[2]]
         return code, progress, split(lane_bytes[3 : 3 + progress[1]], listed), listed["command"].tolist()
 
+    def apart_both(self, count: int, first_seq: int, place: int) -> tuple[int, list[int], list[bytes], list[bytes]]:
+        """Code, progress, stamped headers and references."""
+        results = []
+        for run in (following.follow_apart, twin.follow_apart):
+            lane, rows = np.full(BLOG, 7, np.uint8), np.zeros(ENTRIES, WAL_ROW)
+            headers, sources = np.full(count * BATCH_HEADER_SIZE, 7, np.uint8), np.full(count, -7, np.int64)
+            progress = np.array([9, 9, 9, 40], np.int64)
+            rings = (self.goi.view(np.uint8), self.side.view(np.uint8), ENTRIES - 1, self.first, count)
+            target = (headers, sources, lane, 3, first_seq, place)
+            code = run(*rings, self.blogs, BLOG, *target, TERM, TERM - 1, rows, progress)
+            found = (headers.tobytes(), lane.tobytes(), rows.tolist(), sources.tolist())
+            results.append((int(code), progress.tolist(), *found))
+        assert results[0] == results[1]
+        code, progress, header_bytes, lane_bytes, rows, sources = results[0]
+        end = 3 + progress[1]
+        assert set(lane_bytes[:3] + lane_bytes[end:]) == {7}
+        for row, source in zip(np.array(rows, WAL_ROW)[: progress[0]], sources, strict=False):
+            assert (row["at"], row["command"]) == (0, 0)
+            assert self.blogs[source : source + 4].tobytes() == b"LANC"
+            assert int.from_bytes(self.blogs[source + 32 : source + 36].tobytes(), "little") + 44 == row["size"]
+        taken = range(0, progress[0] * BATCH_HEADER_SIZE, BATCH_HEADER_SIZE)
+        stamped = [header_bytes[at : at + BATCH_HEADER_SIZE] for at in taken]
+        return code, progress, stamped, split(lane_bytes[3:end], np.zeros(0, WAL_ROW))
+
 
 def split(data: bytes, rows: np.ndarray) -> list[bytes]:
     """The batches back to back, each good; rows describe them."""
@@ -146,6 +171,38 @@ def test_a_run_stops_before_what_goes_apart_and_before_a_control() -> None:
     order.entry(following.FLAG_CONTROL, topic_id=0)
     code, progress, _, _ = order.follow_both()
     assert (code, progress[0]) == (following.FOLLOW_BAD, 2)
+
+
+@pytest.mark.parametrize(("first_seq", "place"), [(0, 0), (1, 4_096)])
+def test_batches_that_go_apart_are_stamped_and_referred_to(first_seq: int, place: int) -> None:
+    order = Order(first=6)
+    order.batch(b"a", broker=1)
+    order.batch(b"of an older term", term=TERM - 5)
+    order.batch(b"c")
+    code, progress, stamped, references = order.apart_both(3, first_seq, place)
+    assert (code, progress[0], progress[2], progress[3]) == (following.FOLLOW_DONE, 3, 3, 1_003)
+    headers = [parse_batch_header(header, source=BatchSource.STORED) for header in stamped]
+    assert [(header.position, header.base_seq, header.term) for header in headers] == [
+        (6, 1, TERM),
+        (7, 2, TERM - 5),
+        (8, 3, TERM),
+    ]
+    for header, batch in zip(headers, references, strict=True):
+        control = Reference(header, first_seq, place)
+        numbers = {"position": header.position, "timestamp_ns": header.timestamp_ns, "term": TERM - 1}
+        assert control_of(batch) == control
+        assert batch == control_batch(control, **numbers)
+        place += header.size if first_seq else 0
+
+
+@pytest.mark.parametrize(("field", "value"), [("token", 3), ("block_crc", 1), ("size", 95)])
+def test_what_goes_apart_stops_before_an_entry_that_is_not_of_its_batch(field: str, value: int) -> None:
+    order = Order(first=0)
+    order.batch(b"a")
+    order.batch(b"b")
+    order.goi[1][field] = value
+    code, progress, stamped, references = order.apart_both(2, 0, 0)
+    assert (code, progress[0], len(stamped), len(references)) == (following.FOLLOW_BAD, 1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import WrongStateError
 from seawall.wire.codes import POSITION_UNKNOWN, Codec
 from seawall.wire.fields import Buffer
+from seawall.wire.publishable import encode_plain
 
 _NO_SEQ: Final = Seq(0)
 
@@ -58,7 +59,9 @@ class Batch:
         self.topic = topic
         self.topic_id = topic_id
         self.begun_ns = begun_ns
+        #: What it has: blocks, and plain values behind them that no block has yet.
         self.pieces: list[Buffer] = []
+        self.values: list[bytes] = []
         self.size = 0
         self.record_count = 0
         self.callbacks: list[Callable[[], object]] = []
@@ -66,10 +69,21 @@ class Batch:
     def take(self, block: Buffer, record_count: int) -> int:
         """Make records part of it; how many it had before."""
         before = self.record_count
+        self._pack()
         self.pieces.append(block)
         self.size += len(block)
         self.record_count = before + record_count
         return before
+
+    def plain_block(self) -> Buffer:
+        """All of its records as one block."""
+        self._pack()
+        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+
+    def _pack(self) -> None:
+        if self.values:
+            self.pieces += [block for block, _ in encode_plain(self.values)]
+            self.values = []
 
     def announce(self) -> None:
         """Tell whoever wants to know that it is decided."""

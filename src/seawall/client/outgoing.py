@@ -39,7 +39,6 @@ from seawall.wire.batches import batch_header
 from seawall.wire.codes import AckStatus, Codec, ErrorCode
 from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
-from seawall.wire.records import raw_head
 
 #: The topic of a batch that only gives its number up.
 _NO_TOPIC: Final = TopicId(0)
@@ -76,8 +75,8 @@ class Outgoing:
         self._later: list[int] = []
         #: Nothing is sent before this time.
         self.paused_until_ns = 0
-        #: Bytes of everything that is not decided.
-        self.size = 0
+        #: Bytes of everything that is sealed and not decided.
+        self._sealed_size = 0
         #: Decided and not announced yet.
         self.decided: list[Batch] = []
         #: What went wrong since somebody asked.
@@ -89,6 +88,12 @@ class Outgoing:
     def is_gathering(self) -> bool:
         """Whether there is something that more may join."""
         return self._gathering is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of everything that is not decided."""
+        gathering = self._gathering
+        return self._sealed_size if gathering is None else self._sealed_size + gathering.size
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +131,6 @@ class Outgoing:
         if len(blocks) == 1 and len(blocks[0].block) < self._batch_size:
             batch = self._gather(topic, topic_id, blocks[0], now_ns)
             offset = batch.take(*blocks[0])
-            self.size += len(blocks[0].block)
             if batch.size >= self._batch_size or batch.record_count >= BATCH_RECORDS_MAX:
                 self.seal()
             return (batch,), offset
@@ -135,7 +139,7 @@ class Outgoing:
         for block in blocks:
             batch = Batch(topic, topic_id, now_ns)
             batch.take(*block)
-            self.size += batch.size
+            self._sealed_size += batch.size
             self._sealed.append(batch)
             batches.append(batch)
         return tuple(batches), 0
@@ -145,18 +149,13 @@ class Outgoing:
         batch = self._gathering
         if batch is None or batch.topic_id != topic_id:
             return None
-        length = len(value)
-        size = RECORD_HEADER_SIZE + length
-        if (
-            batch.size + size >= self._batch_size
-            or batch.record_count >= BATCH_RECORDS_MAX - 1
-            or self.size + size > size_max
-        ):
+        size = batch.size + RECORD_HEADER_SIZE + len(value)
+        count = batch.record_count + 1
+        if size >= self._batch_size or count >= BATCH_RECORDS_MAX or self._sealed_size + size > size_max:
             return None
-        batch.pieces += (raw_head(length), value)
-        batch.size += size
-        batch.record_count += 1
-        self.size += size
+        batch.values.append(value)
+        batch.size = size
+        batch.record_count = count
         return batch
 
     def add_numbered(
@@ -168,7 +167,7 @@ class Outgoing:
         for seq, block in enumerate(blocks, client_seq):
             batch = Batch(topic, topic_id, now_ns)
             batch.take(*block)
-            self.size += batch.size
+            self._sealed_size += batch.size
             self._number(batch, ClientSeq(seq))
             heappush(self._again, seq)
             batches.append(batch)
@@ -192,6 +191,7 @@ class Outgoing:
         """End the gathering: what there is goes out as it is."""
         if self._gathering is not None:
             self._sealed.append(self._gathering)
+            self._sealed_size += self._gathering.size
             self._gathering = None
 
     # --- sending ---------------------------------------------------------------------------------------------------
@@ -271,9 +271,8 @@ class Outgoing:
     def frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, Buffer]:
         """Header and block of a batch for the wire."""
         if batch.block is None:
-            plain = batch.pieces[0] if len(batch.pieces) == 1 else b"".join(batch.pieces)
+            plain = batch.block = batch.plain_block()
             batch.pieces = []
-            batch.block = plain
             if self.codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
                 packed = compress(self.codec, plain)
                 if len(packed) < len(plain):
@@ -390,9 +389,10 @@ class Outgoing:
         if self._numbered.pop(batch.client_seq, None) is not None:
             self._sent_size -= batch.size
             self._out_of_line.discard(batch.client_seq)
-        self.size -= batch.size
+        self._sealed_size -= batch.size
         batch.connection = None
         batch.pieces = []
+        batch.values = []
         batch.block = None
         batch.error = error
         batch.is_done = True

@@ -137,12 +137,13 @@ class RemotePublisher:
         `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
         """
         options = self._options
-        if self._is_closed:
-            raise InvalidInputError("this publisher is closed")
         if type(records) is bytes and client_seq is None and options.ack:
+            # Where something is gathered the publisher is not closed, or is about to send it.
             joined = self._sender.join(self._topic_id, records, options.max_in_flight)
             if joined is not None:
                 return joined
+        if self._is_closed:
+            raise InvalidInputError("this publisher is closed")
         blocks, size = options.encode(records, client_seq)
         self._sender.wait_for_room(size, options.max_in_flight, may_wait=options.when_full == "wait")
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)

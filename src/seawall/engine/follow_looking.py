@@ -60,6 +60,12 @@ class Look:
         """Bytes that the entries from one on take in the log."""
         return int(self.sizes[-1] - (self.sizes[taken - 1] if taken else 0))
 
+    def apart_from(self, taken: int) -> int:
+        """How many entries from one that goes apart on do so too, and are of its topic."""
+        topic_ids = self.entries["topic_id"][taken:]
+        others = np.flatnonzero((self.is_apart[taken:] == 0) | (topic_ids != topic_ids[0]))
+        return int(others[0]) if others.size else topic_ids.size
+
 
 def look_at(
     catalog: TopicCatalog, entries: Records, sides: Records, mask: int, first: Position, count: int, size_max: int

@@ -6,7 +6,7 @@ frontier. The follower, the replica beside it, brings them to the disk exactly a
     begin    1. look    which entries fit one commit: admitted batches, small or apart, and those without records
              2. room    for every topic among them, in its segment and in the log; a full disk is found here
              3. stage   small batches and controls by one kernel call a run (`kernels.following`); large ones, and those
-                        of class `ephemeral`, one by one, with the block as it lies in the BLog
+                        of class `ephemeral`, by one a run and topic, with the blocks as they lie in the BLog
     (written by whoever waits: large batches at their places, then the epoch, synced once at the most)
     finish   4. publish catalog, index and sessions learn of it: as after a replay of what was written
 
@@ -37,20 +37,19 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import ClientId, ClientSeq, Position, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
 from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.log_writer import LogWriter
-from seawall.engine.ordered_batches import stamped_header
 from seawall.engine.removal import Removal
-from seawall.engine.replay import add_entry, remember_keys, row_of
+from seawall.engine.replay import remember_keys
 from seawall.engine.room_making import Need, RoomMaker
 from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.errors import FatalError, InvalidInputError
-from seawall.io.interfaces import Clock
+from seawall.io.interfaces import Clock, ReadableBuffer
 from seawall.kernels import following as kernels
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.kernels.memory import Bytes
@@ -61,7 +60,6 @@ from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.topics.catalog import TopicCatalog, by_topic
 from seawall.topics.state import TopicState
-from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
@@ -267,10 +265,8 @@ class Follower:
         by_topic_id = {room.topic.topic_id: room for room in rooms}
         taken = 0
         while taken < look.count:
-            taken += self._stage_run(commit, by_topic_id, taken, entries, sides, blogs)
-            if taken < look.count:
-                self._stage_apart(commit, by_topic_id, taken, blogs)
-                taken += 1
+            stage = self._stage_apart if look.is_apart[taken] else self._stage_run
+            taken += stage(commit, by_topic_id, taken, entries, sides, blogs)
         has_controls = not look.is_admitted.all()
         # Readers and publishers are told of marks: they must not come undone.
         commit.durable |= any(room.is_durable for room in rooms) or bool(commit.marks)
@@ -337,28 +333,60 @@ class Follower:
             _place(rows[rows["command"] == 0] if commit.marks else rows, rooms)
         return count
 
-    def _stage_apart(self, commit: FollowCommit, rooms: dict[TopicId, Room], taken: int, blogs: Bytes) -> None:
-        """A batch that goes to its place at once, with the block as it lies in the BLog."""
-        look = commit.look
-        position, entry, side = Position(look.first + taken), look.entries[taken], look.sides[taken]
-        source = kernels.batch_at(look.entries.view(np.uint8), taken * look.entries.itemsize, blogs, self._blog_size)
-        if source < 0:
-            raise _bad_entry(position)
-        stamped = stamped_header(position, entry, side, source, blogs, self.term)
-        block = blogs[source + _HEADER : source + int(entry["size"])].data
-        parsed = parse_batch_header(stamped, source=BatchSource.STORED)
-        room = rooms[parsed.topic_id]
+    def _stage_apart(
+        self,
+        commit: FollowCommit,
+        rooms: dict[TopicId, Room],
+        taken: int,
+        entries: Records,
+        sides: Records,
+        blogs: Bytes,
+    ) -> int:
+        """Batches of one topic that go to their places at once, with the blocks as they lie in the BLog; how many."""
+        look, writer, progress = commit.look, self._parts.writer, self._progress
+        first, count = Position(look.first + taken), look.apart_from(taken)
+        sizes = look.entries["size"][taken : taken + count].astype(np.int64)
+        room = rooms[TopicId(int(look.entries["topic_id"][taken]))]
         segment = room.filling.segment
-        at = segment.place(parsed.size)
+        at = segment.place(int(sizes.sum()))
+        headers, sources = np.empty(count * _HEADER, np.uint8), np.empty(count, np.int64)
+        (lane, start), _ = writer.room_for_run(count * kernels.REFERENCE_SIZE)
+        code = kernels.follow_apart(
+            entries.view(np.uint8),
+            sides.view(np.uint8),
+            self._mask,
+            first,
+            count,
+            blogs,
+            self._blog_size,
+            headers,
+            sources,
+            lane,
+            start,
+            *((segment.first_seq, at) if room.is_kept else (0, 0)),
+            self.term,
+            self._parts.term,
+            self._rows,
+            progress,
+        )
+        if code == kernels.FOLLOW_BAD:
+            raise _bad_entry(Position(first + int(progress[kernels.PROGRESS_ENTRIES])))
+        buffers: list[ReadableBuffer] = []
+        heads, blocks = headers.data, blogs.data
+        for head, (source, size) in enumerate(zip(sources.tolist(), sizes.tolist(), strict=True)):
+            buffers += (heads[head * _HEADER : (head + 1) * _HEADER], blocks[source + _HEADER : source + size])
         if room.is_kept:
-            commit.add_place(segment.file, at, [stamped, block])
-            self._parts.writer.stage_reference(stamped, segment.first_seq, at)
+            commit.add_place(segment.file, at, buffers)
         else:
             # Memory needs nobody to write it; readers see it when it is published.
-            segment.write_at(at, [stamped, block])
-            self._parts.writer.stage_reference(stamped, Seq(0), 0)
-        add_entry(segment.index, parsed, at)
-        commit.rows.append(row_of(parsed))
+            segment.write_at(at, buffers)
+        writer.stage_run(
+            int(progress[kernels.PROGRESS_BYTES]), count, first, TimestampNs(int(progress[kernels.PROGRESS_TIME]))
+        )
+        rows = self._rows[:count].copy()
+        segment.index.extend(entries_of(rows, at))
+        commit.rows.append(rows)
+        return count
 
     # --- publishing ----------------------------------------------------------------------------------------------
 

@@ -172,7 +172,7 @@ class OrderedStore(Store):
         """The commit is written: its appends are stored. Whether `tidy_up` is due."""
         with self._changing():
             self.pod.finish(commit)
-        return bool(commit.limited) or self.is_tidy_up_due
+        return self.is_due_behind(commit)
 
 
 def open_ordered_store(

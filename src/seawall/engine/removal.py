@@ -264,6 +264,14 @@ class Removal:
         for topic in self._catalog:
             self._loosen(topic.topic_id, Seq(1), topic.head_seq)
 
+    def has_dead(self) -> bool:
+        """Whether there is something for `drop_dead`; costs little where nothing was removed since it was asked."""
+        for topic_id, (first, last) in list(self.loose.items()):
+            if self._disposable(topic_id, first, last):
+                return True
+            del self.loose[topic_id]
+        return False
+
     def drop_dead(self) -> int:
         """Drop sealed segments that nobody will ask for any more; how many."""
         dropped = 0

@@ -32,7 +32,6 @@ from seawall.engine.embedded import TopicInfo
 from seawall.engine.lone_way import LoneNumbers
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
-from seawall.engine.read_buffers import READ_BUFFERS
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
 from seawall.errors import SeawallError
@@ -45,6 +44,7 @@ from seawall.limits import READER_THREADS
 from seawall.sequencer.client_window import ClientState
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonValue
+from seawall.wire.read_buffers import READ_BUFFERS
 
 R = TypeVar("R")
 

@@ -234,7 +234,12 @@ class Store(Changeable, StoreQuestions):
     @property
     def is_tidy_up_due(self) -> bool:
         """Whether `tidy_up` has something to do."""
-        return bool(self._removal.loose) or self._wal.at + self._writer.staged >= self.upkeep.look_at
+        return self._wal.at + self._writer.staged >= self.upkeep.look_at or self._removal.has_dead()
+
+    def is_due_behind(self, commit: Commit) -> bool:
+        """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
+        now = TimestampNs(self._machine.clock.wall_ns()) if commit.limited else TimestampNs(0)
+        return any(self._removal.is_due(topic, now) for topic in commit.limited) or self.is_tidy_up_due
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
@@ -243,7 +248,7 @@ class Store(Changeable, StoreQuestions):
         except BaseException as error:
             self._failure = error
             raise
-        return bool(commit.limited) or self.is_tidy_up_due
+        return self.is_due_behind(commit)
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""

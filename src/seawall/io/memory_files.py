@@ -4,8 +4,9 @@ The same protocols as `OsFiles`, so whatever is written against the seam works o
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
 Bytes lie in pieces that the system hands out when they are first touched: a file that grows is not copied, and space
-that is reserved costs nothing. Some pieces of files that are gone are kept for those that come: what is written and
-dropped all the time needs no fresh pages. They are as they were left, so what nobody has written is never looked at.
+that is reserved costs nothing. Pieces have few sizes, so that those of files that are gone fit the files that come:
+what is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. They are
+as they were left, so what nobody has written is never looked at.
 
 One owner at a time for changes; a file that was unlinked is gone when its last handle is.
 """
@@ -25,39 +26,52 @@ from seawall.limits import KIB, MIB
 
 __all__ = ["MemoryFile", "MemoryFiles", "SparePieces"]
 
-#: Smallest piece of a file, and from where on one is asked for in huge pages.
-_PIECE_SIZE: Final = 64 * KIB
-_HUGE_SIZE: Final = 4 * MIB
-#: What is kept of files that are gone.
-_SPARE_SIZE_MAX: Final = 64 * MIB
+#: Smallest and largest piece of a file; the largest are asked for in huge pages.
+_PIECE_SIZE_MIN: Final = 64 * KIB
+_PIECE_SIZE_MAX: Final = 4 * MIB
+#: What is kept of files that are gone, beside half of what files have: they go whole, and come piece by piece.
+_SPARE_SIZE: Final = 64 * MIB
+
+
+def _piece_size(size: int) -> int:
+    """The size of the next piece where so many bytes are missing: a power of two."""
+    return min(max(_PIECE_SIZE_MIN, 1 << (size - 1).bit_length()), _PIECE_SIZE_MAX)
 
 
 class SparePieces:
     """Memory of files that are gone, for those that come. Files of one owner may share it."""
 
-    __slots__ = ("_pieces", "size")
+    __slots__ = ("_pieces", "_used", "size")
 
     def __init__(self) -> None:
-        self._pieces: list[mmap.mmap] = []
+        #: By their size.
+        self._pieces: dict[int, list[mmap.mmap]] = {}
+        self._used = 0
         self.size = 0
 
     def take(self, size: int) -> mmap.mmap:
-        """A piece of at least so many bytes, which may hold anything."""
-        for index, piece in enumerate(self._pieces):
-            if size <= len(piece) <= 2 * size:
-                self.size -= len(piece)
-                return self._pieces.pop(index)
+        """A piece of one of the sizes there are, which may hold anything."""
+        self._used += size
+        pieces = self._pieces.get(size)
+        if pieces:
+            self.size -= size
+            return pieces.pop()
         piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= _HUGE_SIZE and hasattr(mmap, "MADV_HUGEPAGE"):
+        if size == _PIECE_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
             piece.madvise(mmap.MADV_HUGEPAGE)
         return piece
 
     def give_back(self, pieces: Sequence[mmap.mmap]) -> None:
         """Keep what there is room for; the rest goes back to the system."""
+        self._used -= sum(map(len, pieces))
+        size_max = _SPARE_SIZE + self._used // 2
         for piece in pieces:
-            if self.size + len(piece) <= _SPARE_SIZE_MAX:
-                self._pieces.append(piece)
-                self.size += len(piece)
+            self._pieces.setdefault(len(piece), []).append(piece)
+            self.size += len(piece)
+        while self.size > size_max:
+            largest = max(size for size, spare in self._pieces.items() if spare)
+            self._pieces[largest].pop()
+            self.size -= largest
 
 
 class _Content:
@@ -82,10 +96,11 @@ class _Content:
         """Cut it, or grow it with zeros."""
         self._filled = min(self._filled, size)
         room = self._starts[-1] + len(self._pieces[-1]) if self._pieces else 0
-        if size > room:
-            pages = -(-(size - room) // mmap.PAGESIZE) * mmap.PAGESIZE
-            self._pieces.append(self._spare.take(max(_PIECE_SIZE, pages)))
+        while room < size:
+            piece = self._spare.take(_piece_size(size - room))
+            self._pieces.append(piece)
             self._starts.append(room)
+            room += len(piece)
         self.size = size
 
     def read(self, at: int, end: int) -> bytes:
@@ -95,15 +110,21 @@ class _Content:
         unwritten = max(0, end - max(at, self._filled))
         return b"".join([*known, bytes(unwritten)])
 
-    def write(self, view: memoryview, at: int) -> None:
-        """Put bytes where there is room for them."""
-        for piece, first, end in self._spans(self._filled, at):
-            piece[first:end] = bytes(end - first)
-        done = 0
-        for piece, first, end in self._spans(at, at + view.nbytes):
-            piece[first:end] = view[done : done + end - first]
-            done += end - first
-        self._filled = max(self._filled, at + view.nbytes)
+    def write(self, views: Sequence[memoryview], at: int, end: int) -> None:
+        """Put bytes where there is room for them, which is up to `end`."""
+        for piece, first, last in self._spans(self._filled, at):
+            piece[first:last] = bytes(last - first)
+        spans = self._spans(at, end)
+        place = room = 0
+        for view in views:
+            done, size = 0, len(view)
+            while done < size:
+                if place == room:
+                    piece, place, room = next(spans)
+                step = min(size - done, room - place)
+                piece[place : place + step] = view[done : done + step]
+                place, done = place + step, done + step
+        self._filled = max(self._filled, end)
 
     def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
         """The pieces between two places, and what of each."""
@@ -154,12 +175,10 @@ class MemoryFile:
 
     def write(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write the buffers at position `at`, all of them; a gap before them is filled with zeros."""
-        total = 0
-        for buffer in buffers:
-            view = memoryview(buffer).cast("B")
-            self.allocate(at + total + view.nbytes)
-            self._content.write(view, at + total)
-            total += view.nbytes
+        views = [memoryview(buffer).cast("B") for buffer in buffers]
+        total = sum(map(len, views))
+        self.allocate(at + total)
+        self._content.write(views, at, at + total)
         return total
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:

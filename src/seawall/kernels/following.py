@@ -20,6 +20,9 @@ INV-FOLLOW-WHOLE: control batches that are written can be read back: numbers tha
 
 Rows (`WAL_ROW`) are filled for what takes effect: admitted batches (command 0), SKIPs, and refusals that decide a
 client seq. The caller has made room: for `count` rows, and in the lane for every entry that does not go apart.
+
+Batches that go apart are not copied (`follow_apart`): their stamped headers are put together, each with a reference in
+the lane, and whoever places them takes header and block from where they lie.
 """
 
 from __future__ import annotations
@@ -59,12 +62,14 @@ FLAG_SKIP = 1 << 3
 FLAG_NOP = 1 << 5
 FLAG_CONTROL = 1 << 6
 
+COMMAND_REFERENCE = 1
 COMMAND_NOP = 15
 COMMAND_SKIP = 16
 
 #: Bytes of the control batches.
 NOP_SIZE = 96 + 40
 SKIP_SIZE = 96 + 24
+REFERENCE_SIZE = 96 + 96 + 16
 
 _ENTRY = 64
 _SIDE = 32
@@ -245,5 +250,78 @@ def follow_run(
     progress[PROGRESS_ENTRIES] = taken
     progress[PROGRESS_BYTES] = at - start
     progress[PROGRESS_ROWS] = filled
+    progress[PROGRESS_TIME] = time_ns
+    return code
+
+
+@kernel(void(bytes_in, int64, bytes_out, int64, int64, int64, int64))
+def _write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
+    """The mark that the batch with this header lies at a place of a segment, or, both 0, nowhere but in memory."""
+    block = at + _HEADER
+    copy_bytes(lane, block, headers, header, _HEADER)
+    store_u64(lane, block + _HEADER, first_seq)
+    store_u64(lane, block + _HEADER + 8, place)
+    topic_id, position = load_u32(headers, header + 40), load_i64(headers, header + 56)
+    time_ns = load_i64(headers, header + 20)
+    _seal_control(lane, at, REFERENCE_SIZE, COMMAND_REFERENCE, topic_id, position, time_ns, term)
+
+
+@kernel(
+    int64(
+        *(bytes_in, bytes_in, int64, int64, int64, bytes_in, int64, bytes_out, int64_out),
+        *(bytes_out, int64, int64, int64, int64, int64, _rows, int64_out),
+    )
+)
+def follow_apart(
+    goi: Bytes,
+    side: Bytes,
+    mask: int,
+    first: int,
+    count: int,
+    blogs: Bytes,
+    blog_size: int,
+    headers: Bytes,
+    sources: Values,
+    lane: Bytes,
+    start: int,
+    first_seq: int,
+    place: int,
+    term: int,
+    log_term: int,
+    rows: WalRows,
+    progress: Values,
+) -> int:
+    """Stamp the headers of `count` admitted batches from position `first` on, and say where each lies in the BLogs.
+
+    References to them go to `lane[start:]`, in the term of the log: to places back to back from `place` on in the
+    segment that begins at `first_seq`, or, where that is 0, to none. Rows have no address.
+    """
+    time_ns: int = progress[PROGRESS_TIME]
+    code = FOLLOW_DONE
+    taken = 0
+    while taken < count:
+        position = first + taken
+        entry = (position & mask) * _ENTRY
+        beside = (position & mask) * _SIDE
+        source = batch_at(goi, entry, blogs, blog_size)
+        if load_i64(goi, entry) != position + 1 or source < 0:
+            code = FOLLOW_BAD
+            break
+        size = load_u32(goi, entry + 28)
+        header = taken * _HEADER
+        copy_bytes(headers, header, blogs, source, _HEADER)
+        stamped = load_i64(side, beside + 24)
+        time_ns = max(time_ns, stamped)
+        base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
+        _stamp(headers, header, position, base_seq, base_offset, stamped, full_term(term, load_u16(goi, entry + 18)))
+        _write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, place, log_term)
+        list_batch(headers, header, 0, size, rows, taken)
+        sources[taken] = source
+        if first_seq != 0:
+            place += size
+        taken += 1
+    progress[PROGRESS_ENTRIES] = taken
+    progress[PROGRESS_BYTES] = taken * REFERENCE_SIZE
+    progress[PROGRESS_ROWS] = taken
     progress[PROGRESS_TIME] = time_ns
     return code

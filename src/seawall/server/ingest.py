@@ -88,7 +88,7 @@ class Publishing:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_lone_row", "_rows", "_seqs", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
+        *("_lone_row", "_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
         *("publisher", "session_epoch", "window_batches", "window_bytes"),
     )
 
@@ -111,9 +111,10 @@ class Publishing:
         self.codecs = (2 if features & Features.LZ4 else 0) | (4 if features & Features.ZSTD else 0)
         self.window_batches = window_batches
         self.window_bytes = window_bytes
-        #: Batches that are not decided, with their sizes, and the highest that came.
+        #: Batches that are not decided, with their sizes and those in all, and the highest that came.
         self._seqs: npt.NDArray[np.uint64] = _NO_SEQS
         self._sizes: npt.NDArray[np.int64] = _NO_SIZES
+        self._size = 0
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
@@ -127,7 +128,7 @@ class Publishing:
     @property
     def room(self) -> int:
         """Batches that the window has room for."""
-        return 0 if int(self._sizes.sum()) >= self.window_bytes else self.window_batches - len(self._seqs)
+        return 0 if self._size >= self.window_bytes else self.window_batches - len(self._seqs)
 
     @property
     def through(self) -> int:
@@ -138,6 +139,7 @@ class Publishing:
         """Batches are on their way, and are to be answered."""
         self._seqs = np.concatenate((self._seqs, seqs))
         self._sizes = np.concatenate((self._sizes, sizes))
+        self._size += int(sizes.sum())
 
     def decided(self, rows: Rows) -> None:
         """Answers, which are sent with the next `flush`."""
@@ -145,6 +147,7 @@ class Publishing:
         if len(self._seqs):
             left = ~np.isin(self._seqs, rows["client_seq"])
             self._seqs, self._sizes = self._seqs[left], self._sizes[left]
+            self._size = int(self._sizes.sum())
 
     def answer_lone(self, seq: int, topic_id: int, count: int, numbers: LoneNumbers) -> None:
         """Send the answer to one batch, while nothing else is to be answered."""
@@ -391,6 +394,9 @@ class Ingest:
 
     def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""
+        if rows.size == 1 and verdicts[0] == arriving.TAKEN:
+            self._keep_one(publishing, buffer, rows)
+            return
         publishing.highest = max(publishing.highest, int(rows["id"].max()))
         levels = buffer[rows["at"] + _LEVEL_AT].astype(np.int64)
         is_taken = verdicts == arriving.TAKEN
@@ -411,6 +417,15 @@ class Ingest:
             if not self._unsent:
                 self._call_soon(self._flush_unsent)
             self._unsent.add(publishing)
+
+    def _keep_one(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> None:
+        """The same for a receive of one batch that was taken: large ones come so, and arrays would cost more."""
+        number, level = int(rows["id"][0]), int(buffer[int(rows["at"][0]) + _LEVEL_AT])
+        if level == AS_TOPIC:
+            level = int(self._log.rules.levels[int(rows["topic_id"][0])])
+        publishing.highest = max(publishing.highest, number)
+        if level > int(AckLevel.FAILURES):
+            publishing.sent(rows["id"], rows["size"])
 
     # --- answers ---------------------------------------------------------------------------------------------------
 

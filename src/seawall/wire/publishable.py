@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from seawall.core.types import TimestampNs
 from seawall.errors import InvalidInputError
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 _JSON: Final = (",", ":")
 
-#: So many records are packed one by one sooner than arrays for a kernel are made.
+#: So many records are packed one by one sooner than they are looked at together.
 _FEW: Final = 16
+#: From so many on, values of different lengths are sooner joined by a kernel, which needs arrays.
+_MANY: Final = 128
+_PLAIN: Final[set[type]] = {bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,27 @@ def encode(records: Publishable) -> list[EncodedBlock]:
 
 
 def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
-    plain = [record for record in records if isinstance(record, bytes)]
-    if len(plain) == len(records) > _FEW:
-        return _encode_plain(plain)
+    if len(records) > _FEW and _are_plain(records):
+        return encode_plain(records)
     return list(_pack(encode_record(_record_of(record)) for record in records))
 
 
-def _encode_plain(values: list[bytes]) -> list[EncodedBlock]:
-    """Many plain values: one copy, by one join, where they are one block."""
+def _are_plain(records: list[OneRecord]) -> TypeGuard[list[bytes]]:
+    return set(map(type, records)) == _PLAIN
+
+
+def encode_plain(values: list[bytes]) -> list[EncodedBlock]:
+    """Plain values, without Python for each of them; at least one."""
     count = len(values)
     lengths = list(map(len, values))
+    first = lengths[0]
     size = RECORD_HEADER_SIZE * count + sum(lengths)
     if size > BLOCK_SIZE_MAX or count > BATCH_RECORDS_MAX:
+        return list(encode_values(values))
+    if lengths.count(first) == count:
+        # All have the same head, so that one join puts it before each: by one copy.
+        return [EncodedBlock(raw_head(first).join([b"", *values]), count)]
+    if count >= _MANY:
         return list(encode_values(values))
     pieces = [b""] * (2 * count)
     pieces[::2] = map(raw_head, lengths)

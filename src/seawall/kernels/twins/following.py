@@ -95,6 +95,54 @@ def follow_run(
     return code
 
 
+def follow_apart(
+    goi: Bytes,
+    side: Bytes,
+    mask: int,
+    first: int,
+    count: int,
+    blogs: Bytes,
+    blog_size: int,
+    headers: Bytes,
+    sources: Values,
+    lane: Bytes,
+    start: int,
+    first_seq: int,
+    place: int,
+    term: int,
+    log_term: int,
+    rows: WalRows,
+    progress: Values,
+) -> int:
+    """Stamp the headers of batches, say where they lie, and write a reference to each."""
+    taken, code = 0, kernels.FOLLOW_DONE
+    time_ns = int(progress[kernels.PROGRESS_TIME])
+    for position in range(first, first + count):
+        ring = position & mask
+        token, topic_id, _, _, low_term, _, size, *_ = _ENTRY.unpack(goi[ring * 64 :][:64].tobytes())
+        *_, base_seq, base_offset, stamped = _SIDE.unpack(side[ring * 32 :][:32].tobytes())
+        source = batch_at(goi, ring * 64, blogs, blog_size)
+        if token != position + 1 or source < 0:
+            code = kernels.FOLLOW_BAD
+            break
+        numbers = (position, base_seq, base_offset)
+        header = _stamped(blogs[source : source + 96].tobytes(), numbers, stamped, full_term(term, low_term))
+        headers[taken * 96 : (taken + 1) * 96] = np.frombuffer(header, np.uint8)
+        block = header + struct.pack("<QQ", first_seq, place)
+        reference = _control_batch(kernels.COMMAND_REFERENCE, block, topic_id, position, stamped, log_term)
+        at = start + taken * len(reference)
+        lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
+        whole = blogs[source : source + size].copy()
+        whole[:96] = np.frombuffer(header, np.uint8)
+        verify_epoch(whole, 0, size, 0, position, 1, rows, taken)
+        sources[taken] = source
+        place += size if first_seq else 0
+        time_ns = max(time_ns, stamped)
+        taken += 1
+    progress[:] = (taken, taken * kernels.REFERENCE_SIZE, taken, time_ns)
+    return code
+
+
 def _stamped(batch: bytes, numbers: tuple[int, int, int], time_ns: int, term: int) -> bytes:
     """A batch with the server's fields."""
     parts = (batch[:8], batch[12:20], struct.pack("<Q", time_ns), batch[28:56], struct.pack("<QQQ", *numbers))
@@ -122,6 +170,10 @@ def _control(goi: Bytes, side: Bytes, place: int, position: int, time_ns: int, t
         command, is_possible = kernels.COMMAND_NOP, status in ((2,) if is_batch else (1, 2, 4))
     if not is_possible:
         return b""
+    return _control_batch(command, block, topic_id, position, time_ns, term)
+
+
+def _control_batch(command: int, block: bytes, topic_id: int, position: int, time_ns: int, term: int) -> bytes:
     data = np.frombuffer(block, np.uint8)
     header = _HEADER.pack(
         *(b"LANC", 2, 4, command, 0, 0, 0, 0, 52 + len(block), crc32c_portable(data, 0, data.size, 0), topic_id, 0, 0),
