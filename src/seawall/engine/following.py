@@ -28,9 +28,8 @@ One owner at a time, the same as the store's. This module must not know the fabr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
@@ -38,27 +37,23 @@ import numpy as np
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
-from seawall.engine.appends import Commit
-from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
+from seawall.engine.follow_parts import FollowCommit, FollowerParts, Following
 from seawall.engine.follow_rooms import FollowRooms
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.removal import Removal
 from seawall.engine.replay import remember_keys
-from seawall.engine.room_making import Need, RoomMaker
+from seawall.engine.room_making import Need
 from seawall.engine.rooms import Room
-from seawall.engine.sessions import Sessions
 from seawall.errors import FatalError, InvalidInputError
-from seawall.io.interfaces import Clock, ReadableBuffer
+from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import following as kernels
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.kernels.memory import Bytes
 from seawall.storage.batch_index import entries_of
 from seawall.storage.control import Ceiling
-from seawall.storage.control_batches import Aside, SimpleControl, parse_control
+from seawall.storage.control_batches import Aside, parse_control
 from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.topics.catalog import TopicCatalog, by_topic
+from seawall.topics.catalog import by_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus
 
@@ -68,55 +63,6 @@ _RAW_LENGTH_AT: Final = 80
 
 #: What stands at the position of a change that was not made.
 _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What a follower asks its store to do."""
-
-    begin: Callable[[], None]
-    commit: Callable[[Sequence[SimpleControl]], None]
-    preparing: Callable[[], AbstractContextManager[None]]
-    changing: Callable[[], AbstractContextManager[None]]
-    fail: Callable[[BaseException], None]
-    tidy_up: Callable[[Sequence[TopicState]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerParts:
-    """What a follower needs of its store."""
-
-    catalog: TopicCatalog
-    committer: Committer
-    writer: LogWriter
-    maker: RoomMaker
-    removal: Removal
-    sessions: Sessions
-    hooks: Hooks
-    clock: Clock
-    term: Term
-
-
-@dataclass(frozen=True, slots=True)
-class Following:
-    """What one call has followed: `count` entries, so that everything below `next_position` has come as far as its
-    class promises: `fsync` synced, `disk` written, `memory` and `ephemeral` in the memory of this process."""
-
-    count: int
-    next_position: Position
-
-
-class FollowCommit(Commit):
-    """Entries that are staged, and what has to be written before they take effect."""
-
-    def __init__(self, look: Look) -> None:
-        super().__init__()
-        self.look = look
-        #: Rows of all that takes effect, in order.
-        self.rows: list[WalRows] = []
-        self.asides: list[tuple[Aside, Position]] = []
-        #: NOPs that decide and SKIPs, by their position.
-        self.marks: dict[Position, OrderNop | OrderSkip] = {}
 
 
 class Follower:

@@ -36,7 +36,8 @@ from seawall.engine.appends import Append, Commit, logged_size
 from seawall.engine.arrivals import Arrivals
 from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
-from seawall.engine.following import FollowCommit, Follower
+from seawall.engine.follow_parts import FollowCommit
+from seawall.engine.following import Follower
 from seawall.engine.lone_way import LoneNumbers, LoneWay
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered

@@ -28,7 +28,8 @@ from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, T
 from seawall.engine.appends import Append, Commit
 from seawall.engine.changing import Changeable
 from seawall.engine.committer import Committer
-from seawall.engine.following import Follower, FollowerParts, Hooks
+from seawall.engine.follow_parts import FollowerParts, Hooks
+from seawall.engine.following import Follower
 from seawall.engine.headroom import HEADROOM, reserve_control
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.placing import PlaceJob, SealJob

@@ -26,7 +26,8 @@ from seawall.engine.appends import LARGE_BLOCK_SIZE
 from seawall.engine.served_log import ServedLog
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import FRAME_ROW, Rows
-from seawall.server.ingest import Ingest, Publishing
+from seawall.server.ingest import Ingest
+from seawall.server.publishing import Publishing
 from seawall.server.refusals import refuse, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.topics.state import TopicState

@@ -28,10 +28,10 @@ from seawall.kernels.frames import Rows
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.context import FEATURES, ServerContext
-from seawall.server.ingest import Publishing
 from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
+from seawall.server.publishing import Publishing
 from seawall.server.session import Bytes
 from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply
