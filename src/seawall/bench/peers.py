@@ -5,7 +5,7 @@
     send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
     echo READ WRITE           answer every count read from one eventfd with one written to the other
     store DIRECTORY SIZE TOLD write each record that comes over a connection to a file, sync, and answer
-    node DATA TOLD            serve a data directory, as `seawall serve` does
+    node DATA FABRIC TOLD     serve a data directory, as `seawall serve` does
 
 The last two write where they listen, `host:port`, to the descriptor `TOLD` and close it.
 
@@ -97,11 +97,11 @@ def store(directory: str, size: str, told: str) -> None:
                 connection.sendall(STORED)
 
 
-def node(data: str, told: str) -> None:
+def node(data: str, fabric: str, told: str) -> None:
     """Serve a data directory until the process ends."""
     from seawall.bench.publish_node import serve
 
-    serve(Path(data), lambda address: tell(int(told), address))
+    serve(Path(data), Path(fabric), lambda address: tell(int(told), address))
 
 
 def tell(descriptor: int, text: str) -> None:

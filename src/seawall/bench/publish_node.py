@@ -12,12 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from seawall.bench.peers import listening_peer
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
+from seawall.config import Config, FabricConfig
 from seawall.engine.open_log import open_log
 from seawall.io.loops import loop_factory
 from seawall.limits import MIB
@@ -41,25 +43,31 @@ def connected_log(directory: Path, **settings: JsonValue) -> Iterator[RemoteLog]
 @contextmanager
 def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
     """Where a fresh node listens that has such a topic."""
+    kept: dict[str, JsonValue] = {"cap_bytes": KEPT_SIZE, "segment_max_records": SEGMENT_RECORDS}
     path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
+    # A node that is killed leaves its fabric.
+    fabric = tempfile.mkdtemp(prefix="seawall-bench-", dir=FabricConfig().directory)
     try:
         with open_log(path) as log:
-            log.create_topic(TOPIC, order=2, cap_bytes=KEPT_SIZE, segment_max_records=SEGMENT_RECORDS, **settings)
-        with listening_peer("node", path) as address:
+            log.create_topic(TOPIC, order=2, **(kept | settings))
+        with listening_peer("node", path, fabric) as address:
             yield address
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(fabric, ignore_errors=True)
 
 
-def serve(data: Path, tell: Callable[[str], None]) -> None:
+def serve(data: Path, fabric: Path, tell: Callable[[str], None]) -> None:
     """Be such a node, until the process ends."""
     _, make_loop = loop_factory()
     with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(_serve(data, tell))
+        runner.run(_serve(data, fabric, tell))
 
 
-async def _serve(data: Path, tell: Callable[[str], None]) -> None:
-    node = await start_node(data, NodeSettings(port=0))
+async def _serve(data: Path, fabric: Path, tell: Callable[[str], None]) -> None:
+    config = Config()
+    config = replace(config, fabric=replace(config.fabric, directory=str(fabric)))
+    node = await start_node(data, NodeSettings(port=0), config=config)
     gc.collect()
     gc.freeze()
     tell(node.address)

@@ -136,7 +136,7 @@ class RemoteLog:
         blocks, _ = LONE.encode(records, None)
 
         def send(found: TopicReply) -> Delivery:
-            return self._lone_sender().offer(topic, found.topic_id, blocks).result()
+            return self._lone_sender().publish(topic, found.topic_id, blocks)
 
         return self._with_topic(topic, send)
 

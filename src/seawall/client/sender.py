@@ -97,6 +97,23 @@ class Sender:
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
 
+    def publish(self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock]) -> Delivery:
+        """Queue records and wait until they are decided: one send and one receive, where nothing else is under way."""
+        with self._lock:
+            connections = self._connections
+            is_alone = not self._leads and self._outgoing.is_empty and len(connections) == self._wanted == 1
+            delivery = self.offer(topic, topic_id, blocks)
+            if is_alone and connections:
+                self._leads = True
+                try:
+                    self._hear(_LOOK_NS)
+                finally:
+                    self._leads = False
+                    self._change.notify_all()
+        if delivery.done:
+            self._announce()
+        return delivery.result()
+
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
         # Records come this way in their millions: taking the lock by a `with` would be the dearest part of it.
@@ -235,14 +252,18 @@ class Sender:
             return
         self._push(now_ns)
         pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, self._keep_alive())
+        self._hear(pause_ns)
+        self._push(self._clock.monotonic_ns())
+
+    def _hear(self, pause_ns: int) -> None:
+        """Wait until something comes, and take it; the lock is free meanwhile."""
         streams = [connection.stream for connection in self._connections]
-        self._change.release()
+        self._lock.release()
         try:
             await_streams(streams, self._waker, seconds(pause_ns))
         finally:
-            self._change.acquire()
+            self._lock.acquire()
         self._listen()
-        self._push(self._clock.monotonic_ns())
 
     def _listen(self) -> None:
         """Take what has come, from whoever; called by the leader, or where there is none."""

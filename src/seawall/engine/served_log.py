@@ -155,7 +155,7 @@ class ServedLog(AsyncLog):
         finally:
             queue.hand_on(looks=False)
         if numbers is not None:
-            self._announce(self._loop)
+            self._tell_readers()
         return numbers
 
     def make_way(self) -> None:

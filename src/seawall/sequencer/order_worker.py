@@ -117,18 +117,8 @@ class OrderWorker:
     """One worker: the clients that `kernels.collecting.worker_of` gives it."""
 
     __slots__ = (
-        *(
-            "_arrays",
-            "_clients",
-            "_goi_high",
-            "_goi_low",
-            "_holds",
-            "_memories",
-            "_notes",
-            "_opened",
-            "_pages",
-            "_places",
-        ),
+        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened"),
+        *("_pages", "_places"),
         *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
         *("_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
     )

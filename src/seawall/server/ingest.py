@@ -50,6 +50,9 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
+_DURABLE: Final = int(AckLevel.DURABLE)
+_NO_ORDER: Final = int(Order.NONE)
+_CLIENT_ORDER: Final = int(Order.CLIENT)
 
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
@@ -206,16 +209,14 @@ class Ingest:
 
     def _commit_lone(self, publishing: Publishing, buffer: Bytes, row: np.void) -> bool:
         """Commit one batch past the ring, and answer for it; false if it has to go the usual way."""
-        rules, topic_id, at = self._log.rules, int(row["topic_id"]), int(row["at"])
-        level, order = int(buffer[at + _LEVEL_AT]), int(rules.orders[topic_id])
+        at, size, seq, _, count, _, _, topic_id, *_ = row.item()
+        rules = self._log.rules
+        level, order = buffer.item(at + _LEVEL_AT), rules.orders.item(topic_id)
         if level == AS_TOPIC:
-            level = int(rules.levels[topic_id])
-        if level != AckLevel.DURABLE or order == Order.NONE:
+            level = rules.levels.item(topic_id)
+        if level != _DURABLE or order == _NO_ORDER:
             return False
-        seq, count = int(row["id"]), int(row["record_count"])
-        is_strong = order == Order.CLIENT
-        size = int(row["size"])
-        numbers = self._log.commit_lone(TopicId(topic_id), buffer, at, size, count, is_strong=is_strong)
+        numbers = self._log.commit_lone(TopicId(topic_id), buffer, at, size, count, is_strong=order == _CLIENT_ORDER)
         if numbers is None:
             return False
         publishing.answer_lone(seq, topic_id, count, numbers)

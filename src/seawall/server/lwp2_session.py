@@ -76,8 +76,10 @@ class Lwp2Session:
         kinds = rows["kind"]
         while handled < rows.size and self._last is None:
             if kinds[handled] == _BATCH and self._publishing is not None:
-                others = np.flatnonzero(kinds[handled:] != _BATCH)
-                end = handled + int(others[0]) if others.size else rows.size
+                end = rows.size
+                if end > handled + 1:
+                    others = np.flatnonzero(kinds[handled:] != _BATCH)
+                    end = handled + int(others[0]) if others.size else end
                 taken = self._publish(self._publishing, buffer, rows[handled:end])
                 handled += taken
                 if handled < end and self._last is None:
