@@ -40,7 +40,7 @@ from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate,
 
 #: What a node may grow by: the slab and the ring it touches, a few hundred topics and sessions that were sound, and
 #: what its allocator keeps. Ten million bytes that were kept would not be seen; what they make it reserve would.
-MEMORY_GROWTH_KIB_MAX = 96 * 1024
+MEMORY_GROWTH_KIB_MAX = 64 * 1024
 
 CONNECTIONS = 4
 TOPICS = ("plain", "ordered", "tagged", "small", *(f"filler{number}" for number in range(6)), "witness2", "witness1")
