@@ -91,10 +91,12 @@ async def _hold_up(made, how):
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize("topic", ["total", "client"])
 def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
-    """Of order 2 and of order 5: an idempotent client sees no failed publish, and everything is stored once, in order."""
+    """Of order 2 and 5: an idempotent client sees no failed publish, and everything is stored once, in order."""
     values = [b"%d " % number + bytes(number % 7 * 1000) for number in range(2_000)]
     with node(tmp_path) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=60) as log:
-        with log.publisher(topic, client_id=5, batch_size=5_000, connections=2 if topic == "client" else 1) as publisher:
+        with log.publisher(
+            topic, client_id=5, batch_size=5_000, connections=2 if topic == "client" else 1
+        ) as publisher:
             deliveries = []
             for number, value in enumerate(values):
                 deliveries.append(publisher.publish(value))
