@@ -19,8 +19,9 @@ from typing import Final
 from seawall.bench.peers import listening_peer
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
-from seawall.config import Config, FabricConfig
+from seawall.config import Config
 from seawall.engine.open_log import open_log
+from seawall.fabric.mapping import SHARED_MEMORY_DIRECTORY
 from seawall.io.loops import loop_factory
 from seawall.limits import MIB
 from seawall.server.node import NodeSettings, start_node
@@ -46,7 +47,8 @@ def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
     kept: dict[str, JsonValue] = {"cap_bytes": KEPT_SIZE, "segment_max_records": SEGMENT_RECORDS}
     path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
     # A node that is killed leaves its fabric.
-    fabric = tempfile.mkdtemp(prefix="seawall-bench-", dir=FabricConfig().directory)
+    shared = Path(SHARED_MEMORY_DIRECTORY)
+    fabric = tempfile.mkdtemp(prefix="seawall-bench-", dir=shared if shared.exists() else directory)
     try:
         with open_log(path) as log:
             log.create_topic(TOPIC, order=2, **(kept | settings))
