@@ -94,14 +94,9 @@ def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
     """Of order 2 and 5: an idempotent client sees no failed publish, and everything is stored once, in order."""
     values = [b"%d " % number + bytes(number % 7 * 1000) for number in range(2_000)]
     with node(tmp_path) as made, seawall.connect(f"seawall://127.0.0.1:{made.port}", timeout_s=60) as log:
-<<<<<<< HEAD
-        connections = 2 if topic == "client" else 1
-        with log.publisher(topic, client_id=5, batch_size=5_000, connections=connections) as publisher:
-=======
         with log.publisher(
             topic, client_id=5, batch_size=5_000, connections=2 if topic == "client" else 1
         ) as publisher:
->>>>>>> hole
             deliveries = []
             for number, value in enumerate(values):
                 deliveries.append(publisher.publish(value))
