@@ -4,9 +4,11 @@ import asyncio
 
 from lwp2_peer import SMALL, world
 
+from seawall.core.types import ClientId
 from seawall.limits import BLOCK_SIZE_MAX, MIB, RECORD_HEADER_SIZE
 from seawall.server.context import ServerSettings
 from seawall.wire.codes import AckStatus, ErrorCode, HelloFlags, SessionStatus
+from seawall.wire.lwp2_session import Hello
 
 OK, REJECTED, RETRY = int(AckStatus.OK), int(AckStatus.REJECTED), int(AckStatus.RETRY)
 WIDE = ServerSettings(window_bytes=64 * MIB)
@@ -173,5 +175,25 @@ def test_a_connection_that_ends_while_it_waits_for_room_makes_way(on_loop, tmp_p
             assert not ring._queue
             first.close()
             other.close()
+
+    on_loop(work())
+
+
+def test_a_hello_whose_peer_has_gone_opens_no_session(on_loop, tmp_path):
+    """A client that lost patience says HELLO again elsewhere: what it said before must not fence it."""
+
+    async def work():
+        async with world(tmp_path) as made, asyncio.timeout(PATIENCE_S):
+            peer = await made.peer(7)
+            for _ in range(20):
+                gone = await made.connect()
+                gone.ask(Hello(flags=HelloFlags.OPEN, client_id=ClientId(7)))
+                gone.close()
+                while len(made.listener.connections) > 1:
+                    await asyncio.sleep(0)
+            state = await made.log.session_of(ClientId(7))
+            assert state.session_epoch == peer.welcome.session_epoch
+            assert (await peer.publish(1, b"x"))["status"] == OK
+            peer.close()
 
     on_loop(work())

@@ -271,6 +271,11 @@ class Lwp2Session:
                 return SessionStatus.JOINED if is_current else SessionStatus.REFUSED_SUPERSEDED, *current
             if hello.start_seq > known.next_expected and not hello.flags & HelloFlags.ABANDON:
                 return SessionStatus.REFUSED_GAP, *current
+        # A peer that lost patience may be gone, and have opened its session on another connection: this one must not
+        # fence it. Its end stands right behind its HELLO then, and is heard in the next turn of the loop.
+        await asyncio.sleep(0)
+        if self._last is not None:
+            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
         abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
         epoch, next_seq = await log.open_session(
             client_id, hello.start_seq, gap_ms=hello.gap_timeout_ms, abandons=abandons
