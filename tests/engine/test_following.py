@@ -23,6 +23,7 @@ from seawall.errors import DiskFullError, FatalError, InvalidInputError, Invaria
 from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
 from seawall.limits import BATCH_HEADER_SIZE, KIB
+from seawall.storage.control import Reference
 from seawall.storage.control_batches import Aside, parts_of, read_control
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.storage.epochs import WalAddress
@@ -278,6 +279,34 @@ def test_a_large_batch_that_is_not_in_its_blog_is_found() -> None:
     with pytest.raises(FatalError, match="INV-FOLLOW-SAME"):
         pod.follow()
     pod.store.close()
+
+
+def test_batches_that_go_apart_keep_to_their_topic_and_their_place_in_the_order() -> None:
+    pod = pod_with(Durability.FSYNC, Durability.EPHEMERAL, Durability.FSYNC)
+    large = b"x" * 70_000
+    given = [(1, large), (1, b"y" + large), (2, b"e"), (2, large), (3, large), (1, b"small"), (1, large), (2, b"f")]
+    first = pod.order.committed
+    for topic_id, value in given:
+        pod.batch(topic_id, value)
+    assert pod.order.follow(pod.follower).count == len(given)
+    for number in (1, 2, 3):
+        batches = pod.store.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
+        expected = [(first + at, value) for at, (topic_id, value) in enumerate(given) if topic_id == number]
+        assert [(each.position, bytes(each.block)[5:]) for each in batches] == expected
+    logged = dict(pod.logged()[-len(given) :])
+    references = {position - first: each for position, each in logged.items() if isinstance(each, Reference)}
+    assert sorted(references) == [0, 1, 2, 3, 4, 6, 7]
+    places = [(references[at].segment_first_seq, references[at].file_position) for at in (0, 1, 2, 3, 4, 6, 7)]
+    second = 4_096 + 96 + 5 + len(large)
+    assert places[:5] == [(1, 4_096), (1, second), (0, 0), (0, 0), (1, 4_096)]
+    assert places[5] == (1, second + 96 + 6 + len(large) + 96 + 5 + len(b"small"))
+    assert places[6] == (0, 0)
+    before = shown(pod.store)
+    pod.disk.crash(keep="none")
+    after = shown(pod.open())
+    for name in ("t0", "t2"):
+        assert [item for item in after[name][1] if isinstance(item, tuple)] == before[name][1]
+    assert not pod.store.verify().findings
 
 
 def test_a_topic_that_nobody_knows_ends_the_following() -> None:

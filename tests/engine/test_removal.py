@@ -13,6 +13,7 @@ from removal_model import NS_PER_MS, TOPIC, Both, append_batches, batch_of, live
 from seawall import limits
 from seawall.core.types import Seq
 from seawall.engine import removal as removal_module
+from seawall.engine.appends import Append
 from seawall.engine.verifying import known_topics
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
@@ -452,6 +453,25 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both.disk.open(home.path(deletes_name(Seq(both.sealed()[0][0])))).write([b"\xff" * 9], 4096)
     both.reopen(crash=False)
     assert both.store._removal.store_deletes() == 1, "a damaged one is made again"
+
+
+def test_behind_a_commit_is_tidied_up_only_what_is_due() -> None:
+    store = opened(SimDisk(seed=1), SimClock(wall_ns=10**18))
+    config = small_segments(cap_records=40, ttl_ms=1_000, durability="ephemeral")
+    topic = store.create_topic(TOPIC, config)
+    due = []
+    for number in range(80):
+        commit = store.begin([Append.of_batch(batch_of(topic.topic_id, [record_of(b"%d" % number, None)]))])
+        commit.carry_out()
+        due.append(store.finish(commit))
+        if due[-1]:
+            assert store._removal.has_dead()
+            store.tidy_up(commit.limited)
+        assert not store.is_tidy_up_due
+    assert not any(due[:40]), "there is room"
+    assert 3 <= sum(due[40:]) <= 6, "segments of seven records die now and then"
+    assert live_seqs(topic) == list(range(41, 81))
+    store.close()
 
 
 def test_a_deleted_topic_is_forgotten() -> None:

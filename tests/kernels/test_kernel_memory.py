@@ -93,6 +93,18 @@ def test_copies(data: bytes, draw: st.DataObject) -> None:
         assert target.tobytes() == expected
 
 
+@settings(max_examples=EXAMPLES)
+@given(st.integers(0, 1_300), st.integers(0, 70), st.integers(0, 5))
+def test_copies_past_the_caches_leave_the_same(length: int, target_at: int, source_at: int) -> None:
+    source = np.arange(length + source_at, dtype=np.int64).astype(np.uint8)
+    expected = bytearray(b"\xee" * 1_400)
+    expected[target_at : target_at + length] = source[source_at:].tobytes()
+    for copy in (memory.copy_out, memory_twin.copy_out):
+        target = np.full(1_400, 0xEE, np.uint8)
+        copy(target, target_at, source, source_at, length)
+        assert target.tobytes() == expected
+
+
 def test_addresses() -> None:
     array = np.zeros(16, np.uint8)
     assert ADDRESS(array, 3) == memory._address(array, 3) == array.ctypes.data + 3

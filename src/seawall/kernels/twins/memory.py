@@ -9,3 +9,8 @@ def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, len
     """Copy `length` bytes."""
     for index in range(length):
         target[target_at + index] = source[source_at + index]
+
+
+def copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
+    """The same, wherever it goes."""
+    copy_block(target, target_at, source, source_at, length)
