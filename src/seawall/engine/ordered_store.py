@@ -160,7 +160,7 @@ class OrderedStore(Store):
         self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
     ) -> LoneNumbers | None:
         """Commit one batch that came alone from the network, on this thread; None if it has to go through its ring."""
-        if self.is_failed or self.is_tidy_up_due:
+        if self.is_tidy_up_due:
             return None
         try:
             return self.pod.commit_lone(topic_id, source, at, size, count, is_strong=is_strong)

@@ -160,7 +160,7 @@ class Pod:
         self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
     ) -> LoneNumbers | None:
         """Commit one batch that came alone, on this thread; None if it has to go through a ring of the network."""
-        if self.is_stuck or self._asked or not self._lone_way.is_open:
+        if self._asked or not self._lone_way.is_open:
             return None
         return self._lone_way.commit(topic_id, source, at, size, count, is_strong=is_strong)
 

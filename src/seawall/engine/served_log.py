@@ -140,7 +140,9 @@ class ServedLog(AsyncLog):
     ) -> LoneNumbers | None:
         """Commit one batch that came alone, now, on the loop's thread; None if it has to go through the ring."""
         log, driver = self._opened(), self._driver
-        if driver is None or driver.has_gathered or self._gathering_turns or not log.queue.take_lone():
+        if driver is None or driver.has_gathered or self._gathering_turns or self.is_refusing:
+            return None
+        if not log.queue.take_lone():
             return None
         queue, numbers = log.queue, None
         try:
