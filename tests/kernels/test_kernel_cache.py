@@ -82,7 +82,8 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 def test_the_second_start_loads_and_compiles_nothing(tmp_path: Path) -> None:
     first = report(SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
     assert Path(first["directory"]).parent == tmp_path / "cache"
-    assert (first["hits"], first["misses"], first["files"], first["writable"]) == (0, 1, 1, True)
+    # The module has two kernels, compiled as they are defined.
+    assert (first["hits"], first["misses"], first["files"], first["writable"]) == (0, 1, 2, True)
     before = files_below(tmp_path)
     second = report(SEAWALL_KERNELS_CACHE_DIR=tmp_path / "cache")
     assert second == first | {"hits": 1, "misses": 0}

@@ -12,6 +12,7 @@ from seawall.core.types import TopicId
 from seawall.io import files
 from seawall.io.ring import Completion, DiskRing
 from seawall.limits import KIB, MIB
+from seawall.server import ingest as server_ingest
 from seawall.server.context import ServerSettings
 from seawall.server.session import ConnectionLimits
 from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
@@ -230,6 +231,9 @@ def test_a_failed_disk_ends_publishers_and_not_readers(on_loop, tmp_path, monkey
 
     def reap(self, **named):
         return [Completion(tag, -errno.EIO) for tag, _ in real(self, **named)]
+
+    # What comes alone is not written by the ring (`test_lone_batches`).
+    monkeypatch.setattr(server_ingest, "_ALONE_S", 1e9)
 
     async def work():
         async with world(tmp_path) as made:

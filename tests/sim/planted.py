@@ -176,7 +176,7 @@ PLANTED = {
     "window dropped at recovery": Bug(_window_dropped, 2),
     "slot freed while held": Bug(_freed_while_held, 0),
     "ceiling ignored": Bug(_ceiling_ignored, 3),
-    "result written before commit": Bug(_result_before_commit, 6),
+    "result written before commit": Bug(_result_before_commit, 20),
     "duplicate acked without comparing": Bug(_duplicate_not_compared, 0),
     "scrub forgotten at recovery": Bug(_no_scrub, 399),
     "taken slots collected again": Bug(_taken_again, 2),

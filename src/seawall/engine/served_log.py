@@ -138,7 +138,10 @@ class ServedLog(AsyncLog):
     def commit_lone(
         self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
     ) -> LoneNumbers | None:
-        """Commit one batch that came alone, now, on the loop's thread; None if it has to go through the ring."""
+        """Commit one batch that came alone, now, on the loop's thread; None if it has to go through the ring.
+
+        An error is one of writing: nobody knows what became of the batch, and everybody who publishes is told so.
+        """
         log, driver = self._opened(), self._driver
         if driver is None or driver.has_gathered or self._gathering_turns or self.is_refusing:
             return None
@@ -152,8 +155,8 @@ class ServedLog(AsyncLog):
                 finally:
                     queue.state.release()
         except (SeawallError, OSError) as error:
-            # Nothing can be written any more: what came is refused as everything from now on.
             self._tell_failure(error)
+            raise
         finally:
             queue.hand_on(looks=False)
         if numbers is not None:

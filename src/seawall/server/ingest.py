@@ -31,7 +31,7 @@ from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
-from seawall.errors import CorruptionError, ProtocolError
+from seawall.errors import CorruptionError, ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.kernels import arriving
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
@@ -216,7 +216,12 @@ class Ingest:
             level = rules.levels.item(topic_id)
         if level != _DURABLE or order == _NO_ORDER:
             return False
-        numbers = self._log.commit_lone(TopicId(topic_id), buffer, at, size, count, is_strong=order == _CLIENT_ORDER)
+        try:
+            numbers = self._log.commit_lone(
+                TopicId(topic_id), buffer, at, size, count, is_strong=order == _CLIENT_ORDER
+            )
+        except (SeawallError, OSError):
+            return True  # it may be stored or not: its connection ends without an answer (`fail`)
         if numbers is None:
             return False
         publishing.answer_lone(seq, topic_id, count, numbers)
