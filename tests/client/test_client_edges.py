@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -28,19 +27,6 @@ from seawall.wire.lwp2_session import AckEntry, Hello
 from seawall.wire.received import ReceivedBatch
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as scripted:
-        scripted.create("events")
-        yield scripted
-
-
-@pytest.fixture
-def log(server: ScriptedServer) -> Iterator[RemoteLog]:
-    with seawall.connect(server.url, timeout_s=10) as connected:
-        yield connected
 
 
 def forgetful(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:

@@ -36,19 +36,6 @@ from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
 from seawall.wire.received import ReceivedBatch
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as scripted:
-        scripted.create("events")
-        yield scripted
-
-
-@pytest.fixture
-def log(server: ScriptedServer) -> Iterator[RemoteLog]:
-    with seawall.connect(server.url, timeout_s=10) as connected:
-        yield connected
-
-
 def stored(log: RemoteLog) -> list[bytes]:
     return [record.value for item in log.follow("events") if isinstance(item, ReceivedBatch) for record in item]
 

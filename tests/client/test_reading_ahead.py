@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import cast
 
 import pytest
@@ -54,19 +54,6 @@ class Asked:
 def _one_batch_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ahead, aio_ahead, subscriber, aio_subscriber):
         monkeypatch.setattr(module, "READ_SIZE", 1)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as scripted:
-        scripted.create("events")
-        yield scripted
-
-
-@pytest.fixture
-def log(server: ScriptedServer) -> Iterator[RemoteLog]:
-    with seawall.connect(server.url, timeout_s=20) as connected:
-        yield connected
 
 
 def run(server: ScriptedServer, work: Callable[[AsyncRemoteLog], Awaitable[None]]) -> None:

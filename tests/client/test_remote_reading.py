@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -41,19 +40,6 @@ from seawall.wire.lwp2_subscriptions import Credit, Subscribe
 from seawall.wire.lwp2_topics import TopicCreate, TopicDescribe
 from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip
 from seawall.wire.records import Record, RecordType, encode_block
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as scripted:
-        scripted.create("events")
-        yield scripted
-
-
-@pytest.fixture
-def log(server: ScriptedServer) -> Iterator[RemoteLog]:
-    with seawall.connect(server.url, timeout_s=10) as connected:
-        yield connected
 
 
 def values(items: list[Item]) -> list[bytes]:
