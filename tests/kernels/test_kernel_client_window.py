@@ -27,7 +27,8 @@ class Arrays:
         self.count = 0
         self.clients = np.zeros((4, 8), np.uint64)
         self.sides = np.zeros((4, 8), np.uint64)
-        self.slots = np.zeros((memories + 1, 8), np.uint64)
+        self.slots = np.zeros((window.slot_rows(memories), 8), np.uint64)
+        self.slots[-1, window.SLOT_COUNT] = memories
         self.results = np.zeros(memories * window.WINDOW, window.WINDOW_RESULT)
 
     def add(self, client_id: int, epoch: int = 1, start: int = 1) -> None:

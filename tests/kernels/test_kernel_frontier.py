@@ -56,8 +56,8 @@ class Arrays:
         self.progress = np.full(2, -1, np.int64)
         self.places = np.zeros(8, np.uint32)
         self.clients, self.sides = np.zeros((2, 2, 8), np.uint64)
-        self.slots = np.zeros((2, 8), np.uint64)
-        self.slots[:, 1:3] = [[1, 1], [0, 0]]
+        self.slots = np.zeros((client_window.slot_rows(1), 8), np.uint64)
+        self.slots[-1, client_window.SLOT_COUNT] = 1
         self.results = np.zeros(256, client_window.WINDOW_RESULT)
         self.answers = np.zeros(1, client_window.WINDOW_RESULT)
         for row in range(2):

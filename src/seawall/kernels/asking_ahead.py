@@ -17,13 +17,14 @@ from numba.core import types
 
 from seawall.kernels.client_index import Places, guess_row
 from seawall.kernels.client_window import (
-    SIDE_MEMORY,
+    KEEPER_SPARED,
+    SLOT_COUNT,
     SLOT_HAND,
-    SLOT_SPARED,
     WINDOW,
     WINDOW_RESULT,
     Rows,
     first_result,
+    keeper_of,
     next_memory,
     own_memory,
     result_place,
@@ -48,8 +49,8 @@ _results = record_array(WINDOW_RESULT)
 @kernel(int64(_clients, int64), inline=True, counted=False)
 def _next_unspared(memories: ClientWords, memory: int) -> int:
     """The first from a memory on that the hand would not spare; that one itself after a whole round."""
-    for _ in range(memories.shape[0] - 1):
-        if memories[memory, SLOT_SPARED] == 0:
+    for _ in range(as_int64(memories[memories.shape[0] - 1, SLOT_COUNT])):
+        if keeper_of(memories, memory) & KEEPER_SPARED == 0:
             break
         memory = next_memory(memories, memory)
     return memory
@@ -100,10 +101,6 @@ def ask_ahead(
             prefetch(sides, row * LINE_SIZE)
             prefetch(clients, row * LINE_SIZE)
         state[AHEAD_ROWS + at] = row
-    for at in range(count):
-        row = as_int64(state[AHEAD_ROWS + at])
-        if row >= 0:
-            prefetch(memories, (as_int64(sides[row, SIDE_MEMORY]) - 1) * LINE_SIZE)
     hand = as_int64(memories[memories.shape[0] - 1, SLOT_HAND])
     for at in range(count):
         row = as_int64(state[AHEAD_ROWS + at])
@@ -115,5 +112,6 @@ def ask_ahead(
                 place = memory * WINDOW + first_result(memory)
             else:
                 place = result_place(memories, memory, as_int64(slots[as_int64(state[AHEAD_SLOTS + at]) + PBR_SEQ]))
+            prefetch(memories, memory * LINE_SIZE)
             prefetch(results, place * RESULT_SIZE)
     return 1

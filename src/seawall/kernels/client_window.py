@@ -7,10 +7,12 @@ A client is one row of `clients`, eight u64, which is also what snapshots store 
 
 and one row of `sides`, eight u64 that are not stored: place of its memory + 1 (0 = none), when it was last decided,
 page of held batches + 1, time allowed to a gap (`holding`), and the bitmap of decided seqs that were *refused*. The
-*memory* of a client is one row of `slots` (owner's row + 1, whether it has a second chance, its turn, a zero, bitmap of
-seqs with a known result) and 256 results. There are fewer memories than clients. Who needs one takes that which the
-hand points at; one whose client was decided again since the hand came by is spared, once. The last row of `slots` is no
-memory: it has the hand, and counts decisions.
+*memory* of a client is one row of `slots` (four zeros, bitmap of seqs with a known result) and 256 results. There are
+fewer memories than clients. Who needs one takes that which the hand points at; one whose client was decided again since
+the hand came by is spared, once. Behind the memories come their *keepers*, a word for each: the owner's row + 1,
+whether it has a second chance, and its turn. Most looks at a memory find that it is another's by now, and keepers are
+so small together that they stay near. The last row of `slots` says how many memories there are, has the hand, and
+counts decisions.
 
 The result of a seq is at seq + turn mod 256. A memory that changes hands is turned so that the seq it begins with is on
 a line of the memory's own: clients that come and go touch one line of each memory, a small part of all of it. From
@@ -64,12 +66,14 @@ SIDE_MEMORY = 0
 SIDE_DECIDED_AT = 1
 SIDE_PAGE = 2
 SIDE_GAP_NS = 3
-SLOT_OWNER = 0
-SLOT_SPARED = 1
-SLOT_TURN = 2
 #: Columns of the last row of `slots`.
+SLOT_COUNT = 0
 SLOT_HAND = 1
 SLOT_DECISIONS = 3
+
+#: A keeper: the owner's row + 1 in the low half, a bit for its second chance, its turn from this bit on.
+KEEPER_SPARED = 1 << 32
+KEEPER_TURN = 40
 
 #: What is asked of the window: one batch.
 WINDOW_BATCH = np.dtype(
@@ -152,11 +156,30 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
     return CHECK_SKIPPED if client_seq < next_expected else CHECK_NEW
 
 
+def slot_rows(memories: int) -> int:
+    """Rows of `slots` for so many memories; the last one has their number."""
+    return memories + -(-memories // ROW_WORDS) + 1
+
+
+@kernel(int64(_words, int64), inline=True, counted=False)
+def keeper_of(slots: Words, slot: int) -> int:
+    """The keeper of a slot."""
+    first = as_int64(slots[slots.shape[0] - 1, SLOT_COUNT])
+    return as_int64(slots[first + (slot >> 3), slot & 7])
+
+
+@kernel(void(_words, int64, int64), inline=True, counted=False)
+def set_keeper(slots: Words, slot: int, keeper: int) -> None:
+    """Give a slot another keeper."""
+    first = as_int64(slots[slots.shape[0] - 1, SLOT_COUNT])
+    slots[first + (slot >> 3), slot & 7] = keeper
+
+
 @kernel(int64(_words, _words, int64), inline=True, counted=False)
 def own_memory(sides: Words, slots: Words, row: int) -> int:
     """The slot of a client, or ABSENT if it has none or another client has taken it."""
     slot = as_int64(sides[row, SIDE_MEMORY]) - 1
-    return slot if slot >= 0 and as_int64(slots[slot, SLOT_OWNER]) == row + 1 else ABSENT
+    return slot if slot >= 0 and keeper_of(slots, slot) & _LOW == row + 1 else ABSENT
 
 
 @kernel(int64(int64), inline=True, counted=False)
@@ -168,7 +191,7 @@ def first_result(slot: int) -> int:
 @kernel(int64(_words, int64, int64), inline=True, counted=False)
 def result_place(slots: Words, slot: int, seq: int) -> int:
     """Where a memory has the result of a seq."""
-    return slot * WINDOW + ((seq + as_int64(slots[slot, SLOT_TURN])) & (WINDOW - 1))
+    return slot * WINDOW + ((seq + (keeper_of(slots, slot) >> KEEPER_TURN)) & (WINDOW - 1))
 
 
 @kernel(int64(int64, _words, _words, int64), inline=True, counted=False)
@@ -230,7 +253,7 @@ def check_batch(
 @kernel(int64(_words, int64), inline=True, counted=False)
 def next_memory(slots: Words, slot: int) -> int:
     """Where the hand goes from a slot."""
-    return slot + 1 if slot + 2 < slots.shape[0] else 0
+    return slot + 1 if slot + 1 < as_int64(slots[slots.shape[0] - 1, SLOT_COUNT]) else 0
 
 
 @kernel(int64(_words, _words, int64, int64), inline=True, counted=False)
@@ -238,16 +261,17 @@ def _memory_of(sides: Words, slots: Words, row: int, seq: int) -> int:
     """The slot of a client, which is spared the next time; taken from another one if it had none, for a seq."""
     slot = own_memory(sides, slots, row)
     if slot != ABSENT:
-        slots[slot, SLOT_SPARED] = 1
+        set_keeper(slots, slot, keeper_of(slots, slot) | KEEPER_SPARED)
         return slot
     last = slots.shape[0] - 1
     slot = as_int64(slots[last, SLOT_HAND])
-    while slots[slot, SLOT_SPARED] != 0:
-        slots[slot, SLOT_SPARED] = 0
+    keeper = keeper_of(slots, slot)
+    while keeper & KEEPER_SPARED != 0:
+        set_keeper(slots, slot, keeper & ~KEEPER_SPARED)
         slot = next_memory(slots, slot)
+        keeper = keeper_of(slots, slot)
     slots[last, SLOT_HAND] = next_memory(slots, slot)
-    slots[slot, SLOT_OWNER] = row + 1
-    slots[slot, SLOT_TURN] = (first_result(slot) - seq) & (WINDOW - 1)
+    set_keeper(slots, slot, (row + 1) | ((first_result(slot) - seq) & (WINDOW - 1)) << KEEPER_TURN)
     sides[row, SIDE_MEMORY] = slot + 1
     for word in range(BITS, ROW_WORDS):
         slots[slot, word] = 0

@@ -112,10 +112,11 @@ class ClientWindow:
         # Zeros cost no memory until they are touched, so the arrays are as large as they may ever get.
         memories = min(remembered_max, clients_max)
         rows = ((clients_max, kernels.ROW_WORDS), np.uint64)
-        slots = ((memories + 1, kernels.ROW_WORDS), np.uint64)
+        slots = ((kernels.slot_rows(memories), kernels.ROW_WORDS), np.uint64)
         self._clients, self._sides, self._places, self._slots = line_zeros_together(
             rows, rows, (table_slots(clients_max), np.uint32), slots
         )
+        self._slots[-1, kernels.SLOT_COUNT] = memories
         self._count = 0
         self._results = line_zeros(memories * kernels.WINDOW, WINDOW_RESULT)
         self._answers = np.zeros(1, WINDOW_RESULT)
@@ -207,8 +208,7 @@ class ClientWindow:
         slot = kernels.own_memory(self._sides, self._slots, row)
         if slot != ABSENT:
             # The memory keeps its place and is taken when the hand comes by.
-            self._slots[slot, kernels.SLOT_OWNER] = 0
-            self._slots[slot, kernels.SLOT_SPARED] = 0
+            kernels.set_keeper(self._slots, slot, 0)
         remove_row(self._places, self._clients, row)
         self._count -= 1
         self._clients[row] = 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-import numpy as np
-
 from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import (
     BITS,
@@ -24,11 +22,9 @@ from seawall.kernels.client_window import (
     SESSION_EPOCH,
     SIDE_DECIDED_AT,
     SIDE_MEMORY,
+    SLOT_COUNT,
     SLOT_DECISIONS,
     SLOT_HAND,
-    SLOT_OWNER,
-    SLOT_SPARED,
-    SLOT_TURN,
     STATUS_STORED,
     WINDOW,
     Rows,
@@ -38,6 +34,7 @@ from seawall.kernels.tables import ABSENT, Values
 from seawall.kernels.twins.client_index import find_row
 
 _UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
+_SPARED = 1 << 32
 _NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "status")
 
 
@@ -119,15 +116,27 @@ def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words,
     return client.judge(client_seq)
 
 
+def keeper_of(slots: Words, slot: int) -> int:
+    """The word of a slot among those behind all of them."""
+    count = int(slots[-1, SLOT_COUNT])
+    return int(slots[count:].reshape(-1)[slot])
+
+
+def set_keeper(slots: Words, slot: int, keeper: int) -> None:
+    """Write that word."""
+    slots[int(slots[-1, SLOT_COUNT]) :].reshape(-1)[slot] = keeper
+
+
 def own_memory(sides: Words, slots: Words, row: int) -> int:
     """The slot that a client names, if that one names the client."""
     named = int(sides[row, SIDE_MEMORY]) - 1
-    return named if named in np.flatnonzero(slots[:-1, SLOT_OWNER] == row + 1) else ABSENT
+    owners = [keeper_of(slots, slot) % (1 << 32) for slot in range(int(slots[-1, SLOT_COUNT]))]
+    return named if named >= 0 and owners[named] == row + 1 else ABSENT
 
 
 def next_memory(slots: Words, slot: int) -> int:
     """The one behind a slot, all round."""
-    return (slot + 1) % (len(slots) - 1)
+    return (slot + 1) % int(slots[-1, SLOT_COUNT])
 
 
 def first_result(slot: int) -> int:
@@ -137,7 +146,7 @@ def first_result(slot: int) -> int:
 
 def result_place(slots: Words, slot: int, seq: int) -> int:
     """The seq turned, among the 256 of the memory."""
-    return slot * WINDOW + (seq + int(slots[slot, SLOT_TURN])) % WINDOW
+    return slot * WINDOW + (seq + (keeper_of(slots, slot) >> 40)) % WINDOW
 
 
 def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
@@ -181,18 +190,17 @@ def check_batch(
 def _take_slot(client: _Client, seq: int, sides: Words, slots: Words) -> int:
     """The client's memory, which is spared then, or the first from the hand on that is not."""
     if client.slot is not None:
-        slots[client.slot, SLOT_SPARED] = 1
+        set_keeper(slots, client.slot, keeper_of(slots, client.slot) | _SPARED)
         return client.slot
-    count, hand = len(slots) - 1, int(slots[-1, SLOT_HAND])
+    count, hand = int(slots[-1, SLOT_COUNT]), int(slots[-1, SLOT_HAND])
     order = [(hand + step) % count for step in range(count)]
-    spared = list(takewhile(lambda slot: slots[slot, SLOT_SPARED] != 0, order))
+    spared = list(takewhile(lambda slot: keeper_of(slots, slot) & _SPARED, order))
     for slot in spared:
-        slots[slot, SLOT_SPARED] = 0
+        set_keeper(slots, slot, keeper_of(slots, slot) - _SPARED)
     slot = order[len(spared) % count]
     slots[-1, SLOT_HAND] = (slot + 1) % count
     sides[client.row, SIDE_MEMORY] = slot + 1
-    slots[slot, SLOT_OWNER] = client.row + 1
-    slots[slot, SLOT_TURN] = (first_result(slot) - seq) % WINDOW
+    set_keeper(slots, slot, client.row + 1 + ((first_result(slot) - seq) % WINDOW << 40))
     client.slot = slot
     return slot
 
