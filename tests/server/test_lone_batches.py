@@ -9,10 +9,12 @@ from lwp2_peer import SMALL, world
 
 import seawall
 from seawall.config import Config
+from seawall.core.types import TopicId
 from seawall.engine import lone_way
 from seawall.kernels import lone_arrival
 from seawall.server import ingest
-from seawall.wire.codes import AckStatus
+from seawall.wire.codes import AckStatus, ReadBy
+from seawall.wire.lwp2_reading import Bounds, BoundsReply, Fetch
 
 OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
 PASSES_ON = lone_arrival.PASSES_ON
@@ -67,6 +69,23 @@ def test_they_are_stored_acked_and_read(on_loop, tmp_path, done, order, durabili
         positions = [batch.position for batch in batches]
         assert positions == list(range(positions[0], positions[0] + 30))
         assert log.verify().is_sound
+
+
+def test_whoever_asks_where_a_topic_ends_is_told_of_them(on_loop, tmp_path, done):
+    async def work():
+        async with warmed(tmp_path) as (made, peer):
+            for number in range(1, 8):
+                row = await peer.publish(1, b"%d" % number)
+                peer.ask(Bounds(TopicId(1)))
+                bounds = await peer.answer(BoundsReply)
+                assert (bounds.end_seq, bounds.ordered_end_seq) == (number + 2, number + 2)
+                assert bounds.end_position == row["position"] + 1
+                peer.ask(Fetch(TopicId(1), ReadBy.LATEST, 0, 1000, 0))
+                assert (await peer.answer()).prefix.next_seq == number + 2
+                assert (await made.log.describe("events")).record_count == number + 1
+
+    on_loop(work())
+    assert any(code > 0 for code in done)
 
 
 def test_a_repetition_is_known_now_and_after_a_restart(on_loop, tmp_path, done):
