@@ -80,9 +80,8 @@ REPLICA = 50
 TAILS = 52
 COMPLETION = 54
 WORKER = 56
-#: An operation of `disk_ring`, and the one buffer it writes.
+#: An operation of `disk_ring`, and two words for the one buffer it writes.
 OPERATION = 58
-IOVEC = 65
 DESK_SIZE = 67
 
 #: The batch has to go through the rings.

@@ -68,9 +68,8 @@ TOPICS = 23
 NUMBERS = 25
 ROWS = 27
 STAGED = 29
-#: An operation of `disk_ring`, and the one buffer it writes.
+#: An operation of `disk_ring`, and two words for the one buffer it writes.
 OPERATION = 31
-IOVEC = 38
 DESK_SIZE = 40
 
 #: The answer if the batch could not be admitted, which the caller has ruled out.
