@@ -1,4 +1,4 @@
-"""Checksums: three ways to one value, at every length around the sizes of the streams, and at any start."""
+"""Checksums: all ways to one value, at every length around the sizes of streams and steps, and at any start."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import checksum, jit
+from seawall.kernels import checksum, folding, jit
 from seawall.kernels.twins import checksum as twin
 
 EXAMPLES = 15 if jit.PYTHON_MODE else 150
 STREAMS = 3 * checksum.SHORT_STREAM, 3 * checksum.MEDIUM_STREAM, 3 * checksum.LONG_STREAM
 AROUND = [0, 1, 7, 8, 9, 15, 16, 17]
 AROUND += [size + offset for size in STREAMS for offset in (-8, -1, 0, 1, 8)]
+AROUND += [steps * folding.STEP_SIZE + offset for steps in (1, 2, 5) for offset in (-1, 0, 1, 9)]
 AROUND += [sum(STREAMS), sum(STREAMS) + 8 + 3, 2 * STREAMS[2] + 2 * STREAMS[1] + 2 * STREAMS[0] + 13]
 
 NOISE = np.random.default_rng(7).integers(0, 256, 2 * sum(STREAMS) + 64, np.uint8)
@@ -26,6 +27,8 @@ NOISE = np.random.default_rng(7).integers(0, 256, 2 * sum(STREAMS) + 64, np.uint
 CASTAGNOLI = [checksum.crc32c, checksum.crc32c_portable]
 if checksum.has_crc_instruction():
     CASTAGNOLI.append(checksum.crc32c_hardware)
+if folding.has_wide_multiplication():
+    CASTAGNOLI.append(checksum.crc32c_folding)
 
 
 @pytest.mark.parametrize("crc32c", CASTAGNOLI)
@@ -90,3 +93,9 @@ def test_tables_of_zeros_append_zeros(length: int) -> None:
             stepped = (stepped >> 1) ^ (checksum.POLYNOMIAL_CASTAGNOLI if stepped & 1 else 0)
         by_table = [int(tables[row, register >> 8 * row & 0xFF]) for row in range(4)]
         assert by_table[0] ^ by_table[1] ^ by_table[2] ^ by_table[3] == stepped
+
+
+def test_powers_of_x_are_those_of_the_polynomial() -> None:
+    # x to the 32 is what the polynomial has below its highest power; each step before that moves one bit.
+    assert [folding.power_of_x(exponent) >> 32 for exponent in (0, 1, 31)] == [1 << 31, 1 << 30, 1]
+    assert folding.power_of_x(32) >> 32 == folding.POLYNOMIAL_CASTAGNOLI

@@ -6,7 +6,8 @@ the register; where they differ, the (reversed) polynomial is subtracted after t
 
 from __future__ import annotations
 
-from seawall.kernels.checksum import POLYNOMIAL_CASTAGNOLI, POLYNOMIAL_IEEE
+from seawall.kernels.checksum import POLYNOMIAL_IEEE
+from seawall.kernels.folding import POLYNOMIAL_CASTAGNOLI
 from seawall.kernels.memory import Bytes
 
 
@@ -29,6 +30,7 @@ def crc32(buffer: Bytes, start: int, end: int, crc: int) -> int:
     return _remainder(POLYNOMIAL_IEEE, buffer[start:end].tobytes(), crc)
 
 
-#: Two ways of the kernels, one meaning.
+#: Three ways of the kernels, one meaning.
+crc32c_folding = crc32c_portable
 crc32c_hardware = crc32c_portable
 crc32c = crc32c_portable
