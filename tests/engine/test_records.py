@@ -56,7 +56,7 @@ def test_tiny_and_large_chunks_keep_their_order(log: EmbeddedLog) -> None:
 def test_small_chunks_are_joined_up_to_the_bounds_of_a_batch() -> None:
     blocks = encode(table([chunk(number, 20_000) for number in range(300)]))
     # All but the last are large enough to be written at their place.
-    assert all(len(block) >= LARGE_BATCH_SIZE for block, _ in blocks[:-1])
+    assert all(len(block) >= LARGE_BATCH_SIZE for block, *_ in blocks[:-1])
     assert len(blocks) == 75
     nearly = [[bytes(BLOCK_SIZE_MAX // 300)] * 200 for _ in range(2)]
     assert [count for _, count in encode(table([[b"x"], *nearly]))] == [201, 200]

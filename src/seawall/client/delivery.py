@@ -46,6 +46,8 @@ class Batch:
     #: What goes over the wire: made when it is sent first, the same ever after.
     block: Buffer | None = None
     codec = Codec.NONE
+    #: The CRC-32C of all it has, as long as that is one block which came with it, and of `block` once that is made.
+    block_crc: int | None = None
     is_done = False
     error: Exception | None = None
     base_seq = _NO_SEQ
@@ -66,10 +68,11 @@ class Batch:
         self.record_count = 0
         self.callbacks: list[Callable[[], object]] = []
 
-    def take(self, block: Buffer, record_count: int) -> int:
+    def take(self, block: Buffer, record_count: int, crc: int | None = None) -> int:
         """Make records part of it; how many it had before."""
         before = self.record_count
         self._pack()
+        self.block_crc = None if self.pieces else crc
         self.pieces.append(block)
         self.size += len(block)
         self.record_count = before + record_count
@@ -82,7 +85,9 @@ class Batch:
 
     def _pack(self) -> None:
         if self.values:
-            self.pieces += [block for block, _ in encode_plain(self.values)]
+            blocks = encode_plain(self.values)
+            self.block_crc = blocks[0].crc if len(blocks) == 1 and not self.pieces else None
+            self.pieces += [block.block for block in blocks]
             self.values = []
 
     def announce(self) -> None:

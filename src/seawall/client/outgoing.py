@@ -276,7 +276,7 @@ class Outgoing:
             if self.codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
                 packed = compress(self.codec, plain)
                 if len(packed) < len(plain):
-                    batch.block, batch.codec = packed, self.codec
+                    batch.block, batch.codec, batch.block_crc = packed, self.codec, None
         header = batch_header(
             batch.block,
             topic_id=batch.topic_id,
@@ -288,7 +288,9 @@ class Outgoing:
             ack_level=self._ack,
             codec=batch.codec,
             raw_length=batch.size,
+            block_crc=batch.block_crc,
         )
+        batch.block_crc = header.block_crc
         return header.header_bytes(), batch.block
 
     def sent(self, batch: Batch, connection: object) -> None:

@@ -54,10 +54,11 @@ _ENVELOPE_OVERHEAD: Final = limits.EXTENDED_HEADER_SIZE + 2 + 8 + 4 * len(FIELD_
 
 
 class EncodedBlock(NamedTuple):
-    """One block and how many records it holds."""
+    """One block, how many records it holds, and its CRC-32C where that came with the making."""
 
     block: bytes | memoryview
     record_count: int
+    crc: int | None = None
 
 
 def encode_values(values: Sequence[bytes], record_type: int = RecordType.RAW) -> Iterator[EncodedBlock]:

@@ -183,9 +183,11 @@ def batch_header(
     raw_length: int | None = None,
     flags: int = 0,
     command: int = 0,
+    block_crc: int | None = None,
 ) -> BatchHeader:
     """The header of a block as its writer sends it; `raw_length` must be given for a compressed block.
 
+    Whoever knows the checksum of the block says so.
     The count is not bounded here: a payload of version 1 may hold more records than a batch of version 2.
     """
     if raw_length is None:
@@ -200,7 +202,7 @@ def batch_header(
         timestamp_ns=timestamp_ns,
         record_count=record_count,
         payload_length=limits.BATCH_PROLOGUE_SIZE + len(block),
-        block_crc=checksum(block),
+        block_crc=checksum(block) if block_crc is None else block_crc,
         topic_id=topic_id,
         client_id=client_id,
         position=Position(0),

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from seawall.core.types import TimestampNs
 from seawall.errors import InvalidInputError
+from seawall.kernels.values import HAS_KNOWN_LAYOUT, join_values, measure_values
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, RECORD_HEADER_SIZE
 from seawall.wire.arrow import EncodedBlock, encode_table, encode_values
 from seawall.wire.envelope import Envelope
+from seawall.wire.read_buffers import READ_BUFFERS
 from seawall.wire.records import Record, RecordType, encode_raw, encode_record, raw_head
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ _JSON: Final = (",", ":")
 
 #: So many records are packed one by one sooner than they are looked at together.
 _FEW: Final = 16
-#: From so many on, values of different lengths are sooner joined by a kernel, which needs arrays.
-_MANY: Final = 128
 _PLAIN: Final[set[type]] = {bytes}
 
 
@@ -77,26 +77,33 @@ def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
 
 
 def _are_plain(records: list[OneRecord]) -> TypeGuard[list[bytes]]:
+    if HAS_KNOWN_LAYOUT:
+        return measure_values(id(records), len(records), id(bytes)) >= 0
     return set(map(type, records)) == _PLAIN
 
 
 def encode_plain(values: list[bytes]) -> list[EncodedBlock]:
-    """Plain values, without Python for each of them; at least one."""
+    """Plain values, without Python for each of them; at least one, in a list that nobody changes meanwhile."""
     count = len(values)
-    lengths = list(map(len, values))
-    first = lengths[0]
-    size = RECORD_HEADER_SIZE * count + sum(lengths)
+    if count <= _FEW or not HAS_KNOWN_LAYOUT:
+        return _encode_few(values) if count <= _FEW else list(encode_values(values))
+    size = RECORD_HEADER_SIZE * count + measure_values(id(values), count, id(bytes))
     if size > BLOCK_SIZE_MAX or count > BATCH_RECORDS_MAX:
         return list(encode_values(values))
-    if lengths.count(first) == count:
-        # All have the same head, so that one join puts it before each: by one copy.
-        return [EncodedBlock(raw_head(first).join([b"", *values]), count)]
-    if count >= _MANY:
+    block = READ_BUFFERS.take(size)
+    crc = join_values(id(values), count, block)
+    return [EncodedBlock(block.data, count, crc)]
+
+
+def _encode_few(values: list[bytes]) -> list[EncodedBlock]:
+    """So few that kernels would not pay."""
+    size = RECORD_HEADER_SIZE * len(values) + sum(map(len, values))
+    if size > BLOCK_SIZE_MAX:
         return list(encode_values(values))
-    pieces = [b""] * (2 * count)
-    pieces[::2] = map(raw_head, lengths)
+    pieces = [b""] * (2 * len(values))
+    pieces[::2] = map(raw_head, map(len, values))
     pieces[1::2] = values
-    return [EncodedBlock(b"".join(pieces), count)]
+    return [EncodedBlock(b"".join(pieces), len(values))]
 
 
 def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
@@ -120,7 +127,7 @@ def _joined(blocks: Iterable[EncodedBlock]) -> Iterator[EncodedBlock]:
     """
     pieces: list[bytes | memoryview] = []
     size = count = 0
-    for block, record_count in blocks:
+    for block, record_count, _ in blocks:
         if pieces and (size + len(block) > BLOCK_SIZE_MAX or count + record_count > BATCH_RECORDS_MAX):
             yield EncodedBlock(b"".join(pieces), count)
             pieces, size, count = [], 0, 0

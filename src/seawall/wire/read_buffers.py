@@ -1,4 +1,4 @@
-"""Memory that reads fill, used again once nobody looks at it any more.
+"""Memory that large reads fill, and large blocks on their way out, used again once nobody looks at it any more.
 
 Fresh memory costs a page fault for every page, about as much as reading into it. So stretches of a few sizes are kept:
 one is given out as a read-only view, and comes back by itself when the last view of it is gone.
