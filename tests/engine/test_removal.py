@@ -255,6 +255,20 @@ def test_a_cap_below_one_record_keeps_nothing() -> None:
     both.check()
 
 
+@pytest.mark.parametrize(("cap", "is_whole"), [(6_400, True), (640, False)])
+def test_what_need_not_sync_evicts_whole_batches_where_one_ends_near(cap: int, is_whole: bool) -> None:
+    both = Both(small_segments(cap_bytes=cap, durability="memory"))
+    floors = set()
+    for _ in range(cap // 20):
+        append_batches(both.store, batch_of(both.topic.topic_id, [record_of(bytes(10), None)] * 4))
+        floors.add(both.topic.floor)
+        assert both.topic.live_bytes <= cap
+        assert both.topic.floor == 1 or both.topic.live_bytes > cap - cap // 64 - 2 * 60
+    assert len(floors) > 2
+    # A 64th of the cap is more than a batch of 60 bytes, or less.
+    assert all(floor % 4 == 1 for floor in floors) == is_whole
+
+
 def test_age_evicts_by_the_time_of_the_batch() -> None:
     both = filled(6, ttl_ms=10)
     both.clock.advance(10 * NS_PER_MS)

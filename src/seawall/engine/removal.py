@@ -169,12 +169,13 @@ class Removal:
         if self._is_expired(topic, now_ns):
             return next(self._expire([topic], now_ns))
         if self._is_overfull(topic, record_count, byte_count):
-            config = topic.config
-            # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due.
+            config, spare = topic.config, 0
+            # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due; up to
+            # the end of a batch, if one is near, which does not have to be read then.
             if config.durability is not Durability.FSYNC:
+                spare = config.bytes_max // _EVICTED_MORE
                 record_count += config.cap_records // _EVICTED_MORE
-                byte_count += config.bytes_max // _EVICTED_MORE
-            return self._shrunk(topic, record_count, byte_count)
+            return self._shrunk(topic, record_count, byte_count + spare, spare)
         return None
 
     def evicted(self, raised: FloorRaise) -> None:
@@ -210,14 +211,14 @@ class Removal:
         """Evictions of the oldest records of topics that hold too many."""
         return (self._shrunk(topic) for topic in topics if self._is_overfull(topic))
 
-    def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> FloorRaise:
-        """The eviction after which a topic has room for so much, or is empty."""
+    def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0, spare: int = 0) -> FloorRaise:
+        """The eviction after which a topic has room for so much, or for `spare` bytes less, or is empty."""
         config, runs = topic.config, topic.live(topic.floor, topic.head_seq)
         keep = topic.floor
         if config.cap_records:
             keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
         if config.bytes_max:
-            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.bytes_max))
+            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.bytes_max, spare))
         return self._eviction(topic, GapReason.CAP, keep)
 
     def is_limited(self, topic: TopicState) -> bool:
@@ -246,13 +247,13 @@ class Removal:
         size = self._sizes_of(topic).bytes_of(runs)
         return FloorRaise(topic.topic_id, reason, Seq(int(runs[-1, 1])), topic.evict_floor, size)
 
-    def _behind_bytes(self, topic: TopicState, runs: Ranges, excess: int) -> Seq:
-        """The seq below which live records have at least `excess` bytes."""
+    def _behind_bytes(self, topic: TopicState, runs: Ranges, excess: int, spare: int) -> Seq:
+        """The seq below which live records have at least `excess` bytes, or `spare` less where a batch ends."""
         if excess <= 0:
             return topic.floor
         for first, end in runs:
-            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess)
-            if size >= excess:
+            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess, spare)
+            if size >= excess - spare:
                 return Seq(seq + 1)
             excess -= size
         return topic.next_seq

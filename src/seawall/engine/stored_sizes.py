@@ -65,10 +65,11 @@ class StoredSizes:
         known = (bounds != _UNKNOWN).all(axis=1)
         return int(np.maximum(bounds[:, 1] - bounds[:, 0], 0)[known].sum())
 
-    def reaching(self, first: Seq, last: Seq, size: int) -> tuple[Seq, int]:
+    def reaching(self, first: Seq, last: Seq, size: int, spare: int = 0) -> tuple[Seq, int]:
         """The first seq of a run with which its bytes are at least `size`, and the bytes up to there.
 
-        The last seq and all the bytes, where they are fewer.
+        The last seq and all the bytes, where they are fewer. Where so many less than `size` will do too, and a batch
+        ends there, it is the end of that batch: nothing has to be read then.
         """
         start = self._offset(first, 0)
         if start == _UNKNOWN:
@@ -77,10 +78,13 @@ class StoredSizes:
         *_, chosen = takewhile(lambda index: _first_offset(index) < start + size, self._indexes(first, last))
         number = chosen.find_offset(Offset(start + size - 1))
         entry = chosen.slice(number, number + 1)[0]
+        base_seq, base_offset = int(entry["base_seq"]), int(entry["base_offset"])
+        if max(1, size - spare) <= base_offset - start < size and base_seq <= last + 1:
+            return Seq(base_seq - 1), base_offset - start
         count, starts = int(entry["count"]), self._read(chosen, number).starts
-        wanted = start + size - int(entry["base_offset"])
+        wanted = start + size - base_offset
         within = count if starts is None else int(starts.searchsorted(wanted, "left"))
-        seq = min(Seq(int(entry["base_seq"]) + within - 1), last)
+        seq = min(Seq(base_seq + within - 1), last)
         return seq, self._between(first, seq)
 
     def time_of(self, seq: Seq) -> TimestampNs | None:
