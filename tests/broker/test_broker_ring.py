@@ -236,3 +236,65 @@ def test_a_ring_that_is_taken_over_waits_for_nothing(
     assert arrays.broker_tails[1]["blog_wanted"] > 0
     BrokerRing(arrays, 1)
     assert arrays.broker_tails[1]["blog_wanted"] == 0
+
+
+# --- loans -----------------------------------------------------------------------------------------------------------
+
+
+def publish_alone(ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, owner: int = 70) -> None:
+    for client_seq in range(1, 6):
+        ring.publish(make_batch(client_seq), owner, defaults)
+
+
+def nobody() -> None:
+    raise AssertionError("nothing was lent")
+
+
+def test_bytes_are_lent_to_who_publishes_alone(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    assert ring.lend(70, 200, nobody) is None
+    publish_alone(ring, defaults, make_batch)
+    assert ring.lend(71, 200, nobody) is None
+    lent = ring.lend(70, 200, nobody)
+    assert lent is not None
+    assert np.shares_memory(lent, arrays.blogs[1][5 * 256 : 5 * 256 + 200])
+    assert ring.claimed == 5
+    lent[:] = make_batch(6)
+    assert ring.publish(lent.copy(), 70, defaults).first == 5
+    ring.publish(make_batch(1), 71, defaults)
+    assert ring.lend(71, 200, nobody) is None
+
+
+@pytest.mark.parametrize("how", ["publish", "reserve"])
+def test_what_is_lent_comes_back_before_anything_else_is_claimed(
+    how: str, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    publish_alone(ring, defaults, make_batch)
+    claimed: list[int] = []
+    assert ring.lend(70, 200, lambda: claimed.append(ring.claimed)) is not None
+    if how == "publish":
+        ring.publish(make_batch(1), 71, defaults)
+    else:
+        ring.reserve(100, 1)
+    assert claimed == [5]
+    ring.publish(make_batch(2), 71, defaults)
+    assert claimed == [5]
+
+
+def test_who_has_gone_is_asked_for_nothing(ring: BrokerRing, defaults: TopicDefaults, make_batch: Make) -> None:
+    publish_alone(ring, defaults, make_batch)
+    assert ring.lend(70, 200, nobody) is not None
+    ring.leave(70)
+    ring.publish(make_batch(1), 71, defaults)
+
+
+def test_nothing_is_lent_where_there_is_no_room_or_somebody_waits(
+    ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    publish_alone(ring, defaults, make_batch)
+    assert ring.lend(70, BLOG + 1, nobody) is None
+    assert ring.lend(70, BLOG - 1_000, nobody) is None
+    assert ring.publish(make_batch(6, BLOG - 2_000), 70, defaults).stop is Stop.DONE
+    assert ring.publish(make_batch(7, 2_000), 71, defaults).stop is Stop.FULL
+    assert ring.lend(70, 100, nobody) is None

@@ -183,3 +183,58 @@ def test_publishing_equals_its_twin(given_batches: list[tuple[int, int, int]]) -
     verdicts = [verdict for _, verdict, _ in given_batches]
     assert ring.publish(batches, verdicts) == model.publish(batches, verdicts)
     assert ring.contents() == model.contents()
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.tuples(st.integers(1, 700), st.booleans()), max_size=8), st.integers(1, 1_200))
+def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[int, bool]], wanted: int) -> None:
+    ring, model = Ring(arriving), Ring(twin)
+    for size, is_done in given_batches:
+        for each in (ring, model):
+            each.publish([batch(b"x" * size, flags=2)], [0])
+            if is_done:
+                each.state[broker_ring.ANSWERED] = each.completion[0] = each.state[broker_ring.CLAIMED]
+    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, wanted)
+    assert place == twin.free_place(model.state, model.completion, model.pending, 1024, wanted)
+    assert ring.contents() == model.contents()
+    slot = broker_ring.claim_slot(ring.state, ring.tails, ring.completion, ring.pending, 1024, wanted)
+    assert (slot < 0) == (place < 0)
+    if slot >= 0:
+        assert int(ring.pending[slot % 4]["blog_offset"]) % 1024 == place
+
+
+@pytest.mark.parametrize("lent", [len(batch()), 500])
+def test_a_batch_that_lies_in_its_place_stays_there(lent: int) -> None:
+    ring = Ring(arriving)
+    ring.publish([batch()], [0])
+    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, lent)
+    received = ring.blog[place : place + lent]
+    received[: len(batch())] = np.frombuffer(batch(client_seq=2), np.uint8)
+    rows = np.zeros(1, frames.FRAME_ROW)
+    rows["size"], rows["topic_id"] = len(batch()), 1
+    code = arriving.publish_judged(
+        *(received, rows, np.zeros(1, np.int64), 5, ORDERS, LEVELS, 9, ring.state, ring.tails, ring.completion),
+        *(ring.pending, ring.slots.view(np.uint8), ring.slots, ring.blog, ring.progress),
+    )
+    assert (code, int(ring.pending[1]["blog_offset"]), int(ring.pending[1]["client_seq"])) == (0, place, 2)
+    assert ring.blog[place : place + len(batch())].tobytes() == batch(client_seq=2)
+
+
+def test_a_batch_for_which_too_much_was_lent_is_moved() -> None:
+    ring = Ring(arriving)
+    for seq in (1, 2):
+        ring.publish([batch(b"x" * 300, flags=2, client_seq=seq)], [0])
+    ring.state[broker_ring.ANSWERED] = ring.completion[0] = 2
+    # So much does not fit before the end of the BLog, where the batch itself does.
+    place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, 400)
+    assert place == 0
+    ring.blog[: len(batch())] = np.frombuffer(batch(client_seq=3), np.uint8)
+    rows = np.zeros(1, frames.FRAME_ROW)
+    rows["size"], rows["topic_id"] = len(batch()), 1
+    arriving.publish_judged(
+        *(ring.blog[:400], rows, np.zeros(1, np.int64), 5, ORDERS, LEVELS, 9, ring.state, ring.tails, ring.completion),
+        *(ring.pending, ring.slots.view(np.uint8), ring.slots, ring.blog, ring.progress),
+    )
+    at = int(ring.pending[2]["blog_offset"])
+    assert at == 896
+    assert ring.blog[at : at + len(batch())].tobytes() == batch(client_seq=3)

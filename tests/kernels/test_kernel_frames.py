@@ -46,11 +46,17 @@ def frame(
 
 
 def split_with(
-    split: Callable[..., int], data: bytes, version: int = 0, room: int = 64, start: int = 0, maximum: int = PAYLOAD_MAX
+    split: Callable[..., int],
+    data: bytes,
+    version: int = 0,
+    room: int = 64,
+    start: int = 0,
+    maximum: int = PAYLOAD_MAX,
+    summed: tuple[int, int] = (0, 0),
 ) -> Split:
     buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
     rows = np.zeros(room, frames.FRAME_ROW)
-    state = np.array([version, -1, -1, -1], np.int64)
+    state = np.array([version, -1, -1, -1, *summed], np.int64)
     code = split(buffer, start, start + len(data), maximum, rows, state)
     return int(code), rows[: state[frames.STATE_FRAMES]].tolist(), state.tolist()
 
@@ -99,14 +105,18 @@ def test_split_equals_its_twin(data: bytes, version: int, room: int, start: int,
     assert sum(row[1] for row in rows) == state[frames.STATE_CONSUMED] - start
 
 
-def feed(data: bytes, cuts: list[int], room: int) -> Split:
-    """Feed a stream piece by piece, as a connection does; rows as if from one buffer."""
+def feed(data: bytes, cuts: list[int], room: int, ahead: Callable[..., None] | None = None) -> Split:
+    """Feed a stream piece by piece, as a connection does, and sum what waits; rows as if from one buffer."""
     rows: list[Any] = []
     version, consumed, code = 0, 0, frames.SPLIT_MORE
     needed = 0
+    summed = 0, 0
     for cut in [*cuts, len(data)]:
         while True:
-            code, more, state = split_with(frames.split_frames, data[consumed:cut], version=version, room=room)
+            code, more, state = split_with(
+                frames.split_frames, data[consumed:cut], version=version, room=room, summed=summed
+            )
+            summed = (state[frames.STATE_SUMMED], state[frames.STATE_CRC])
             rows += [(row[0] + consumed, *row[1:]) for row in more]
             version, needed = state[frames.STATE_VERSION], state[frames.STATE_NEEDED]
             consumed += state[frames.STATE_CONSUMED]
@@ -114,14 +124,43 @@ def feed(data: bytes, cuts: list[int], room: int) -> Split:
                 break
         if code != frames.SPLIT_MORE:
             break
-    return code, rows, [version, len(rows), consumed, needed]
+        if ahead is not None and needed > 96 and cut < len(data):
+            before = np.array([0, 0, 0, 0, *summed], np.int64)
+            ahead(np.frombuffer(b"\2" + data[consumed:cut], np.uint8), 1, 1 + cut - consumed, before)
+            summed = (int(before[frames.STATE_SUMMED]), int(before[frames.STATE_CRC]))
+    return code, rows, [version, len(rows), consumed, needed, *summed]
 
 
 @settings(max_examples=EXAMPLES)
 @given(st.one_of(streams, hostile_stream()), st.lists(st.integers(0, 400), max_size=12).map(sorted), st.integers(1, 3))
 def test_any_chunking_gives_the_same(data: bytes, cuts: list[int], room: int) -> None:
     whole = split_with(frames.split_frames, data)
-    assert feed(data, [cut for cut in cuts if cut < len(data)], room) == whole
+    cuts = [cut for cut in cuts if cut < len(data)]
+    assert feed(data, cuts, room) == whole
+    for module in (frames, twin):
+        code, rows, state = feed(data, cuts, room, module.sum_ahead)
+        assert (code, rows, state[:4]) == (whole[0], whole[1], whole[2][:4])
+
+
+@pytest.mark.parametrize("kind", [frames.KIND_BATCH, frames.KIND_CONTROL])
+def test_what_is_summed_ahead_is_not_summed_again(kind: int) -> None:
+    data = frame(bytes(52) + b"block" * 50, kind=kind)
+    pieces = [list(range(97, len(data), 10)), [98], [len(data) - 1]]
+    assert all(
+        feed(data, cuts, 1, frames.sum_ahead)[:2] == split_with(frames.split_frames, data)[:2] for cuts in pieces
+    )
+    state = np.zeros(frames.STATE_SIZE, np.int64)
+    frames.sum_ahead(np.frombuffer(data, np.uint8), 0, 200, state)
+    if kind != frames.KIND_BATCH:
+        assert not state.any()
+        return
+    assert state[frames.STATE_SUMMED] == 200
+    damaged = bytearray(data)
+    damaged[150] ^= 1
+    summed = (200, int(state[frames.STATE_CRC]))
+    assert split_with(frames.split_frames, bytes(damaged), summed=summed)[0] == frames.SPLIT_MORE
+    damaged[250] ^= 1
+    assert split_with(frames.split_frames, bytes(damaged), summed=summed)[0] == frames.SPLIT_PAYLOAD_CRC
 
 
 @pytest.mark.parametrize("broken", [b"", frame(b"x", payload_crc=1), frame(kind=4, length=51), b"HTTP/1.1"])
@@ -152,7 +191,7 @@ def test_published_vectors(name: str) -> None:
     data = bytes.fromhex(VECTORS[name])
     code, rows, state = split_both(data)
     assert (code, len(rows)) == (frames.SPLIT_MORE, 3)
-    assert state == [int(name[-1]), 3, len(data), 0]
+    assert state == [int(name[-1]), 3, len(data), 0, 0, 0]
 
 
 def test_a_row_says_what_the_header_says() -> None:
@@ -231,8 +270,8 @@ def test_a_connection_keeps_its_version() -> None:
 def test_a_full_table_is_continued() -> None:
     data = frame(b"a") + frame(b"bc") + frame(b"def", payload_crc=1)
     code, rows, state = split_both(data, room=1)
-    assert (code, len(rows), state[2:]) == (frames.SPLIT_FULL, 1, [45, 46])
-    assert split_both(data, room=0)[::2] == (frames.SPLIT_FULL, [2, 0, 0, 45])
+    assert (code, len(rows), state[2:4]) == (frames.SPLIT_FULL, 1, [45, 46])
+    assert split_both(data, room=0)[::2] == (frames.SPLIT_FULL, [2, 0, 0, 45, 0, 0])
     assert split_both(data[45:], room=1)[0] == frames.SPLIT_FULL
     assert split_both(data[91:], room=1)[0] == frames.SPLIT_PAYLOAD_CRC
     assert split_both(frame(b"a"), room=1)[0] == frames.SPLIT_MORE

@@ -3,11 +3,15 @@
     publish    batches that have arrived, back to back, in one kernel call
     reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
     answers    what can be said about published batches (`kernels.broker_acks`)
+    lend       free bytes to an owner that publishes alone: what it receives there need not be copied
     leave      an owner does not wait for room any more
 
 Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
 comes free, instead of small ones that come later (INV-RING-TURN). Whoever owns the ring has all owners that wait try
 again whenever room may have come free, and says which of them have gone.
+
+INV-RING-LOAN: bytes that are lent are claimed by nobody. They are taken back before anything else is claimed, and
+whoever has them moves what it has there; so a loan holds nobody up, and one that is forgotten ends with the next claim.
 
 Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
 Whoever makes one has seen to it that the broker before has ended.
@@ -18,6 +22,7 @@ can be found out again from the fabric. It must not know connections: an owner i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -36,6 +41,9 @@ from seawall.limits import BROKER_ANSWERS_MAX
 from seawall.wire.codes import AckLevel
 
 Verdicts: TypeAlias = npt.NDArray[np.int64]
+
+#: So many times in a row somebody has published when bytes are lent: with others between, they would only be moved.
+_ALONE_AFTER: Final = 4
 
 assert broker_ring.TOKEN_WORD == records.PBR_TOKEN == records.RESULT_TOKEN
 assert (broker_ring.TAIL_CLAIMED, broker_ring.TAIL_BLOG_CLAIMED) == (records.TAIL_CLAIMED, records.TAIL_BLOG_CLAIMED)
@@ -102,7 +110,8 @@ class BrokerRing:
             "_progress",
             "_queue",
         ),
-        *("_results", "_result_words", "_slots", "_state", "_tails", "_watermarks", "broker", "stuck"),
+        *("_in_a_row", "_last_owner", "_results", "_result_words", "_slots", "_state", "_tails", "_take_back"),
+        *("_watermarks", "broker", "stuck"),
     )
 
     def __init__(self, arrays: FabricArrays, broker: int, watermarks: Watermarks | None = None) -> None:
@@ -129,6 +138,10 @@ class BrokerRing:
         self._watermarks = watermarks or Watermarks()
         #: Owners that found no room, the longest waiting first.
         self._queue: dict[int, None] = {}
+        #: Who published last, how often before that without another, and how it gives back what is lent to it.
+        self._last_owner = -1
+        self._in_a_row = 0
+        self._take_back: Callable[[], None] | None = None
         #: Slots of the broker before this one that became NOPs.
         self.stuck: Final = broker_ring.resume_ring(
             *(self._state, self._tails, self._completion, self._pending, self._entries, self._slots, self.term)
@@ -162,6 +175,7 @@ class BrokerRing:
             raise InvalidInputError(f"bytes {start} to {stop_at} of a buffer of {batches.size}")
         if not self._has_turn(owner):
             return Published(Stop.FULL, 0, self.claimed, start)
+        self._end_loan(owner)
         code = broker_ring.publish_run(
             *(batches, start, stop_at, owner, defaults.order, int(defaults.ack_level), self.term),
             *(self._state, self._tails, self._completion, self._pending),
@@ -181,6 +195,7 @@ class BrokerRing:
         """
         if not self._has_turn(owner):
             return Arrived(Stop.FULL, 0, 0, self.claimed, 0)
+        self._end_loan(owner)
         code = arriving.publish_judged(
             *(buffer, rows, verdicts, owner, orders, levels, self.term),
             *(self._state, self._tails, self._completion, self._pending),
@@ -190,8 +205,33 @@ class BrokerRing:
         self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and not handled)
         return Arrived(Stop(code), count, size, first, handled)
 
+    def lend(self, owner: int, size: int, take_back: Callable[[], None]) -> Bytes | None:
+        """Free bytes where the next batch of an owner would lie; None if it is not alone, or there are not so many.
+
+        They are the owner's until it publishes, one batch that begins where they do; or until `take_back` is called.
+        """
+        if self._queue or owner != self._last_owner or self._in_a_row < _ALONE_AFTER:
+            return None
+        at = arriving.free_place(self._state, self._completion, self._pending, self._blog.size, size)
+        if at == broker_ring.NO_ROOM:
+            return None
+        self._take_back = take_back
+        return self._blog[at : at + size]
+
+    def _end_loan(self, owner: int) -> None:
+        """Somebody is about to claim: what is lent to another comes back first."""
+        if owner == self._last_owner:
+            self._in_a_row += 1
+        else:
+            self._last_owner, self._in_a_row = owner, 0
+            if self._take_back is not None:
+                self._take_back()
+        self._take_back = None
+
     def leave(self, owner: int) -> bool:
         """An owner waits for room no more; whether others do for whom that makes way."""
+        if owner == self._last_owner:
+            self._last_owner, self._take_back = -1, None
         if owner not in self._queue:
             return False
         was_first = next(iter(self._queue)) == owner
@@ -216,6 +256,7 @@ class BrokerRing:
 
     def reserve(self, size: int, deadline_ns: int) -> int | None:
         """Claim a slot for a batch of `size` bytes that is still to come: its index, or None without room."""
+        self._end_loan(-1)
         index = broker_ring.reserve_slot(
             *(self._state, self._tails, self._completion, self._pending, self._blog.size, size, deadline_ns)
         )

@@ -2,6 +2,7 @@
 
     judge      one verdict for each BATCH frame of a run, from its header and its records
     publish    the batches that may be taken, into the ring of a broker; it stops where the ring is full
+    place      where the next batch would lie: one that is received there need not be copied
 
 The frames are whole and their checksums verified (`frames.split_frames`). `orders` and `levels` say by topic id which
 order a topic has and which ack level its batches get; an order of NO_TOPIC, or none, is no topic.
@@ -24,17 +25,23 @@ import numpy.typing as npt
 
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.broker_ring import (
+    BLOG_CLAIMED,
+    BLOG_FREED,
+    CLAIMED,
+    FREED,
+    LINE,
     NO_ROOM,
     PENDING_ROW,
     RUN_DONE,
     RUN_FULL,
     claim_slot,
+    free_completed,
     publish_filled,
     publish_refused,
 )
 from seawall.kernels.frames import FRAME_ROW
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
-from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_i64, load_u16, load_u32
+from seawall.kernels.memory import Bytes, address_of, as_int64, copy_bytes, load_i64, load_u16, load_u32
 from seawall.kernels.rings import Words
 
 Rows: TypeAlias = npt.NDArray[np.void]
@@ -148,6 +155,21 @@ def judge_batches(
     return others
 
 
+@kernel(int64(int64_out, int64_out, _pending, int64, int64))
+def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
+    """Where in the BLog the next claim of `size` bytes would lie, as long as nothing else is claimed; or NO_ROOM."""
+    free_completed(state, completion, pending)
+    if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
+        return NO_ROOM
+    start = as_int64(state[BLOG_CLAIMED])
+    before_end = blog_size - start % blog_size
+    if size > before_end:
+        start += before_end
+    freed = start if state[CLAIMED] == state[FREED] else as_int64(state[BLOG_FREED])
+    after = start + (size + LINE - 1) // LINE * LINE
+    return NO_ROOM if after - freed > blog_size else start % blog_size
+
+
 @kernel(
     int64(
         *(bytes_in, _rows, int64_out, int64, bytes_in, bytes_in, int64),
@@ -173,6 +195,9 @@ def publish_judged(
 ) -> int:
     """Claim, fill and publish those batches that were judged TAKEN, and the refusals that use a number.
 
+    A batch that lies already where its bytes are claimed (`free_place`) is left there. If one does, or lies anywhere in
+    what is free, it has to be the only one: those behind it would be moved into themselves.
+
     RUN_DONE, or RUN_FULL before one without room. A batch that no ring of this size ever holds is refused.
     """
     code = RUN_DONE
@@ -195,7 +220,9 @@ def publish_judged(
                 topic_id = load_u32(source, at + 40)
                 order = as_int64(orders[topic_id])
                 level = as_int64(levels[topic_id])
-                copy_bytes(blog, pending[slot % pending.size]["blog_offset"] % blog.size, source, at, size)
+                place = as_int64(pending[slot % pending.size]["blog_offset"]) % blog.size
+                if address_of(blog, place) != address_of(source, at):
+                    copy_bytes(blog, place, source, at, size)
                 publish_filled(state, pending, entries, slots, blog, slot, owner, order, level, term)
                 size_total += size
             else:

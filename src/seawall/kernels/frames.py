@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.checksum import crc32, crc32c
-from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array
+from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import Bytes, as_int64, load_u16, load_u32, load_u64
 
 #: One row for each complete frame; `at` is the index of its first byte, `size` its whole length.
@@ -62,12 +62,15 @@ SPLIT_TOO_LARGE = 6
 SPLIT_SHORT_BATCH = 7
 SPLIT_PAYLOAD_CRC = 8
 
-#: Places in `state`. In: version the connection has agreed on, 0 before its first frame. Out: the others.
+#: Places in `state`. In: version the connection has agreed on, 0 before its first frame. Out: the next three. Between
+#: calls: how many bytes of a batch that is not whole were summed, counted from its first byte, and their checksum.
 STATE_VERSION = 0
 STATE_FRAMES = 1
 STATE_CONSUMED = 2
 STATE_NEEDED = 3
-STATE_SIZE = 4
+STATE_SUMMED = 4
+STATE_CRC = 5
+STATE_SIZE = 6
 
 MAGIC = 0x434E414C
 KIND_BATCH = 0x04
@@ -125,8 +128,9 @@ def _check_header(buffer: Bytes, at: int, end: int, payload_max: int) -> int:
     return SPLIT_TOO_LARGE if length > bound else -1
 
 
-@kernel(int64(bytes_in, int64, int64))
-def _payload_matches(buffer: Bytes, at: int, length: int) -> int:
+@kernel(int64(bytes_in, int64, int64, int64, int64))
+def _payload_matches(buffer: Bytes, at: int, length: int, summed: int, crc: int) -> int:
+    """Whether the checksum of a payload is right, of which the first bytes, if any, have been summed."""
     stored_crc = load_u32(buffer, at + 36)
     first = at + _HEADER
     if as_int64(buffer[at + 4]) == 1:
@@ -135,8 +139,24 @@ def _payload_matches(buffer: Bytes, at: int, length: int) -> int:
     command = load_u16(buffer, at + 6)
     if kind == KIND_CONTROL and (command == COMMAND_FETCH_DATA or command == COMMAND_DATA) and stored_crc == 0:
         return 1
-    skipped = _PROLOGUE if kind == KIND_BATCH else 0
-    return as_int64(crc32c(buffer, first + skipped, first + length, 0) == stored_crc)
+    if kind == KIND_BATCH:
+        left = at + max(_BATCH_HEADER, summed)
+        return as_int64(crc32c(buffer, left, first + length, crc) == stored_crc)
+    return as_int64(crc32c(buffer, first, first + length, 0) == stored_crc)
+
+
+@kernel(void(bytes_in, int64, int64, int64_out))
+def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
+    """Sum what has come of a frame that is not whole, while it is near, so that `split_frames` need not.
+
+    The frame begins at `start`, where the last split stopped with SPLIT_MORE, and only its own bytes lie up to `end`.
+    Where it is moved to before it is whole does not matter. Other frames than batches are left as they are.
+    """
+    if end - start <= _BATCH_HEADER or as_int64(buffer[start + 4]) != 2 or as_int64(buffer[start + 5]) != KIND_BATCH:
+        return
+    summed = max(_BATCH_HEADER, as_int64(state[STATE_SUMMED]))
+    state[STATE_CRC] = crc32c(buffer, start + summed, end, as_int64(state[STATE_CRC]))
+    state[STATE_SUMMED] = end - start
 
 
 @kernel(int64(bytes_in, int64, int64, int64, record_array(FRAME_ROW), int64_out))
@@ -144,9 +164,12 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
     """Report every complete frame of `buffer[start:end]` in `rows`; return why it stopped.
 
     Afterwards `state` holds the version of the connection, the number of rows, the index of the first byte not
-    consumed, and how many bytes from there the next frame needs in all as far as that is known.
+    consumed, and how many bytes from there the next frame needs in all as far as that is known. What `sum_ahead` has
+    summed is of the frame at `start`, and counts for nothing once that is whole.
     """
     version = state[STATE_VERSION]
+    summed = as_int64(state[STATE_SUMMED])
+    crc = as_int64(state[STATE_CRC])
     count = 0
     at = start
     code = SPLIT_MORE
@@ -169,7 +192,9 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
         if count == rows.size:
             code = SPLIT_FULL
             break
-        if _payload_matches(buffer, at, length) == 0:
+        matches = _payload_matches(buffer, at, length, summed, crc)
+        summed = crc = 0
+        if matches == 0:
             code = SPLIT_PAYLOAD_CRC
             break
         row = rows[count]
@@ -192,4 +217,6 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
     state[STATE_FRAMES] = count
     state[STATE_CONSUMED] = at
     state[STATE_NEEDED] = needed
+    state[STATE_SUMMED] = summed
+    state[STATE_CRC] = crc
     return code

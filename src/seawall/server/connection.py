@@ -1,6 +1,6 @@
 """One connection on an event loop: received bytes become checked frames, frames of answers become sent bytes.
 
-    receive   into memory that all connections of a loop share; what is no whole frame yet waits in memory of its own
+    receive   into memory that all connections of a loop share; what is no whole frame yet waits in `receive_room`
     feed      all whole frames at once to the session, which takes them or says that it has no room
     write     bytes, or stretches of files, in the order they were given; what waits is bounded by not reading
 
@@ -22,13 +22,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-
 from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.sending import FilePiece, FileSender, read_stretch
 from seawall.kernels import frames
-from seawall.server.receive_room import ReceiveRoom
+from seawall.server.receive_room import Arriving, ReceiveRoom
 from seawall.server.session import Bytes, ConnectionLimits, Session
 from seawall.wire.codes import VERSION_2, ErrorCode
 from seawall.wire.decoder import split_failure
@@ -36,9 +34,6 @@ from seawall.wire.decoder import split_failure
 if TYPE_CHECKING:
     from seawall.server.listener import Listener
 
-_NOTHING: Final = np.zeros(0, np.uint8)
-#: Frames that need more than this of the shared memory get memory of their own, which is not moved at every receive.
-_SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: Stretches of files that are sent in one go; others have their turn in between.
 _FILE_PIECE_SIZE: Final = 4 * limits.MIB
 
@@ -48,16 +43,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits) -> None:
         self._listener = listener
-        self._room = room
+        self._arriving = Arriving(room)
         self._bounds = bounds
         self._loop = listener.loop
         self._session: Session | None = None
-        #: Bytes that are no whole frame yet: copied out of the shared memory, or the start of memory of its own.
-        self._rest: Bytes = _NOTHING
-        self._own: Bytes | None = None
-        self._own_end = 0
-        self._state = np.zeros(frames.STATE_SIZE, np.int64)
-        self._needed = 0
         self._outbox: deque[bytes | memoryview | FilePiece] = deque()
         self._outbox_size = 0
         self._sender: FileSender | None = None
@@ -135,15 +124,14 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_blocked or self.is_closing:
             return
         self._is_blocked = False
-        rest, self._rest = self._rest, _NOTHING
-        self._own = None
+        rest = self._arriving.take_rest()
         self._split(rest, rest.size)
         self._adjust_reading()
 
     def be_deaf(self) -> None:
         """Take no notice of anything that the peer still sends."""
         self._is_deaf = True
-        self._rest, self._own, self._needed = _NOTHING, None, 0
+        self._arriving.drop()
         self._frame_began = None
         self._is_blocked = False
         self._adjust_reading()
@@ -182,29 +170,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go: behind the beginning of their frame."""
-        if self._own is None and self._needed > _SHARED_FRAME_MAX:
-            # Reserved and not touched: the peer that announces a large frame costs memory as it sends it.
-            self._own = np.empty(self._needed + limits.RECEIVE_SIZE, np.uint8)
-            self._own[: self._rest.size] = self._rest
-            self._own_end = self._rest.size
-            self._rest = _NOTHING
-        if self._own is not None:
-            return self._own.data[self._own_end :]
-        slab = self._room.slab
-        slab[: self._rest.size] = self._rest
-        return slab.data[self._rest.size :]
+        return self._arriving.buffer(self._session)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
         if self._is_deaf:
             self._discard(nbytes)
             return
-        if self._own is None:
-            self._split(self._room.slab, self._rest.size + nbytes)
-        else:
-            self._own_end += nbytes
-            if self._own_end >= self._needed:
-                self._split(self._own, self._own_end)
+        self._split(*self._arriving.received(nbytes))
         self._adjust_reading()
 
     def _split(self, buffer: Bytes, end: int) -> None:
@@ -212,46 +185,37 @@ class Connection(asyncio.BufferedProtocol):
         start = 0
         code = frames.SPLIT_FULL
         now = self._loop.time()
+        arriving = self._arriving
+        state = arriving.state
         while code == frames.SPLIT_FULL and not self._is_deaf:
             payload_max = limits.PAYLOAD_SIZE_MIN if self._session is None else self._session.payload_max
-            code = frames.split_frames(buffer, start, end, payload_max, self._room.rows, self._state)
-            count = int(self._state[frames.STATE_FRAMES])
+            found = arriving.rows
+            code = frames.split_frames(buffer, start, end, payload_max, found, state)
+            count, start = int(state[frames.STATE_FRAMES]), int(state[frames.STATE_CONSUMED])
             if count:
-                rows = self._room.rows[:count]
+                rows = found[:count]
                 self._received_at, self._frame_began = now, None
                 session = self._greeted(int(rows[0]["version"]))
                 taken = session.feed(buffer, rows) if self._hears() else count
                 if taken < count and self._hears():
                     self._is_blocked = True
-                    self._keep(buffer, int(rows[taken]["at"]), end)
+                    arriving.keep(buffer, int(rows[taken]["at"]), end)
                     return
-            start = int(self._state[frames.STATE_CONSUMED])
+                if self._hears():
+                    buffer, start, end = arriving.fed(buffer, int(rows[-1]["size"]), start, end)
         if not self._hears():
             return
         if code != frames.SPLIT_MORE:
             version = int(buffer[start + 4]) if end > start + 4 else 0
             self._fail(split_failure(code, version), version)
             return
-        self._needed = int(self._state[frames.STATE_NEEDED])
         if start < end and self._frame_began is None:
             self._frame_began = now
-        self._keep(buffer, start, end)
+        arriving.wait(buffer, start, end)
 
     def _hears(self) -> bool:
         """Whether anybody wants to know what comes; sessions change it."""
         return not self._is_deaf
-
-    def _keep(self, buffer: Bytes, start: int, end: int) -> None:
-        """Keep what is left of a buffer, out of the memory that others use."""
-        if self._own is not None and not start and not self._is_blocked:
-            return
-        if self._own is not None and _SHARED_FRAME_MAX < self._needed <= self._own.size and not self._is_blocked:
-            # The next frame is as large: its memory is there already.
-            self._own_end = end - start
-            self._own[: self._own_end] = buffer[start:end].copy()
-            return
-        self._rest = buffer[start:end].copy() if start < end else _NOTHING
-        self._own = None
 
     def _greeted(self, version: int) -> Session:
         if self._session is None:
@@ -401,10 +365,10 @@ class Connection(asyncio.BufferedProtocol):
         elif self._is_deaf or not self._is_reading:
             return
         elif self._frame_began is not None:
-            allowed = self._bounds.frame_time_s + self._needed / self._bounds.frame_bytes_per_second
+            allowed = self._bounds.frame_time_s + self._arriving.needed / self._bounds.frame_bytes_per_second
             if now - self._frame_began > allowed:
                 text = f"a frame took longer than {allowed:.0f} s to arrive"
-                version = int(self._state[frames.STATE_VERSION])
+                version = int(self._arriving.state[frames.STATE_VERSION])
                 error = ProtocolError(text, code=ErrorCode.TOO_SLOW, closes=True, answered=version == VERSION_2)
                 self._fail(error, version)
         elif self.idle_s is not None and now - self._received_at > self.idle_s:
@@ -438,6 +402,7 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(piece, FilePiece):
                 piece.release()
         self._outbox.clear()
+        self._arriving.drop()
         self._listener.forget(self)
         if self._session is not None:
             self._session.lost()

@@ -19,7 +19,7 @@ module must not know sockets, nor how a session came to be.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import numpy as np
@@ -165,6 +165,12 @@ class Ingest:
         return self._is_held and publishing is not self._let_through
 
     # --- batches ---------------------------------------------------------------------------------------------------
+
+    def place_for(self, publishing: Publishing, size: int, take_back: Callable[[], None]) -> Bytes | None:
+        """Bytes of the ring for a large batch that is to come, where the connection publishes alone; else None."""
+        if publishing.room <= 0 or self._is_held:
+            return None
+        return self._log.ring.lend(publishing.owner, size, take_back)
 
     def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish BATCH frames; how many were handled. The others have to wait, until `go_on`.

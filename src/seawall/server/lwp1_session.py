@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
 
 from seawall import limits
@@ -148,6 +148,9 @@ class Lwp1Session:
         self._refused_default: ProtocolError | None = None
 
     # --- what a connection says --------------------------------------------------------------------------------------
+
+    def place_for(self, _size: int, _take_back: Callable[[], None]) -> None:
+        """Frames of version 1 do not lie anywhere as they come."""
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Take frames as far as that can be now; how many."""

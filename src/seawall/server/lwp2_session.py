@@ -14,7 +14,7 @@ know sockets, nor how batches are ordered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 import numpy as np
@@ -90,6 +90,11 @@ class Lwp2Session:
             self._take(int(kinds[handled]), int(rows["command"][handled]), request_id, payload)
             handled += 1
         return rows.size if self._last is not None else handled
+
+    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+        """Bytes of the ring, for whoever publishes."""
+        publishing = self._publishing
+        return None if publishing is None else self._server.ingest.place_for(publishing, size, take_back)
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         try:

@@ -1,18 +1,149 @@
-"""Memory that the connections of one loop receive into, one at a time, and where their frames are found."""
+"""Where received bytes lie until they are whole frames: in memory that all connections share, their own, or the ring's.
+
+    shared     for most: many frames a receive; what is left over is copied out, and lent to the next connection
+    its own    for a large frame, so that it is not moved at every receive
+    lent       for a large batch of a connection that publishes alone: free bytes of the ring, where it would be copied
+               to when it is whole (`broker.ring.BrokerRing.lend`)
+
+Large batches come one behind the other, mostly of one size. So once one has come, bytes are lent for the next before it
+begins; what comes then and is something else is moved. Bytes of a large frame are summed as they arrive.
+
+INV-ARRIVING-LENT: what is lent is left before it is somebody else's: when it is taken back, when its batch is taken,
+and when nobody listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
+
+A crash takes all of it: the peer sends it again. This module must not know what a frame means, nor whose ring it is.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import numpy as np
 
 from seawall import limits
 from seawall.kernels import frames
+from seawall.server.session import Bytes
+
+_NOTHING: Final = np.zeros(0, np.uint8)
+#: Frames that need more than this of the shared memory get memory of their own, which is not moved at every receive.
+_SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
+#: What one receive takes of a large frame: so much is still near when it is summed.
+_PIECE_SIZE: Final = limits.SERVER_RECEIVE_SIZE // 2
+
+
+class Lender(Protocol):
+    """Who has memory for large batches: a session, as far as this has to know it."""
+
+    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+        """Memory in which the next batch may be received, until `take_back` is called or it is fed; or None."""
+        ...
 
 
 class ReceiveRoom:
     """What all connections of a loop share: bytes are lent to one of them until its session returns."""
 
-    __slots__ = ("rows", "slab")
+    __slots__ = ("one_row", "rows", "slab")
 
     def __init__(self) -> None:
         self.slab = np.zeros(limits.SERVER_RECEIVE_SIZE, np.uint8)
         self.rows = np.zeros(limits.SERVER_FRAME_ROWS, frames.FRAME_ROW)
+        self.one_row = self.rows[:1]
+
+
+class Arriving:
+    """The bytes of one connection that are no frames yet."""
+
+    __slots__ = ("_expected", "_is_lent", "_own", "_own_end", "_rest", "_room", "_spare", "needed", "state")
+
+    def __init__(self, room: ReceiveRoom) -> None:
+        self._room = room
+        #: Bytes that are no whole frame yet: copied out of the shared memory, or the start of memory for it alone.
+        self._rest: Bytes = _NOTHING
+        self._own: Bytes | None = None
+        self._own_end = 0
+        self._is_lent = False
+        #: Its own memory of the frame before, for a next one that is as large.
+        self._spare: Bytes | None = None
+        #: The size of the last frame, if it was a large one.
+        self._expected = 0
+        #: What a split keeps, and the bytes that the next frame takes as far as is known.
+        self.state = np.zeros(frames.STATE_SIZE, np.int64)
+        self.needed = 0
+
+    @property
+    def rows(self) -> frames.Rows:
+        """Where a split of these bytes tells of frames: of one, where they are lent."""
+        return self._room.one_row if self._is_lent else self._room.rows
+
+    def buffer(self, lender: Lender | None) -> memoryview:
+        """Where the next bytes go: behind the beginning of their frame."""
+        if self._own is None:
+            size = self.needed if self.needed > limits.BATCH_HEADER_SIZE else self._expected
+            if size > _SHARED_FRAME_MAX:
+                self._begin_large(size, lender)
+        if self._own is not None:
+            return self._own.data[self._own_end : self._own_end + _PIECE_SIZE]
+        slab = self._room.slab
+        slab[: self._rest.size] = self._rest
+        return slab.data[self._rest.size :]
+
+    def _begin_large(self, size: int, lender: Lender | None) -> None:
+        spare, self._spare = self._spare, None
+        memory = None if lender is None else lender.place_for(size, self._take_back)
+        self._is_lent = memory is not None
+        if memory is None:
+            if self.needed <= _SHARED_FRAME_MAX:
+                return
+            # Reserved and not touched: the peer that announces a large frame costs memory as it sends it.
+            memory = np.empty(self.needed + limits.RECEIVE_SIZE, np.uint8) if spare is None else spare
+        memory[: self._rest.size] = self._rest
+        self._own, self._own_end, self._rest = memory, self._rest.size, _NOTHING
+
+    def received(self, count: int) -> tuple[Bytes, int]:
+        """So many bytes have come: all that are no frames yet, and where they end."""
+        if self._own is None:
+            return self._room.slab, self._rest.size + count
+        self._own_end += count
+        return self._own, self._own_end
+
+    def fed(self, buffer: Bytes, size: int, start: int, end: int) -> tuple[Bytes, int, int]:
+        """Frames were taken, the last of this size: what is left, which is not in memory that was lent for them."""
+        self._expected = size if size > _SHARED_FRAME_MAX else 0
+        if not self._is_lent:
+            return buffer, start, end
+        self._own, self._is_lent = None, False
+        return buffer[start:end].copy(), 0, end - start
+
+    def wait(self, buffer: Bytes, start: int, end: int) -> None:
+        """The rest is the beginning of a frame: keep it, out of the memory that others use."""
+        self.needed = int(self.state[frames.STATE_NEEDED])
+        own = self._own
+        if self.needed > _SHARED_FRAME_MAX:
+            frames.sum_ahead(buffer, start, end, self.state)
+        if own is not None and not start and self.needed <= own.size:
+            return
+        is_kept = own is not None and not self._is_lent and _SHARED_FRAME_MAX < self.needed <= own.size
+        self.keep(buffer, start, end)
+        self._spare = own if is_kept else None
+
+    def keep(self, buffer: Bytes, start: int, end: int) -> None:
+        """Keep what is left of a buffer in memory of its size."""
+        self._rest = buffer[start:end].copy() if start < end else _NOTHING
+        self._own, self._is_lent = None, False
+
+    def take_rest(self) -> Bytes:
+        """What was kept, which is the caller's now."""
+        rest, self._rest = self._rest, _NOTHING
+        return rest
+
+    def drop(self) -> None:
+        """Nobody wants to know what comes."""
+        self._rest, self._own, self._spare, self._is_lent = _NOTHING, None, None, False
+        self.needed = self._expected = 0
+
+    def _take_back(self) -> None:
+        """Others need what was lent: what is there goes elsewhere."""
+        if self._is_lent:
+            assert self._own is not None, "something was lent"
+            self.keep(self._own, 0, self._own_end)

@@ -5,6 +5,7 @@ A session is one protocol version, and what was agreed in it. It must not know s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -31,6 +32,13 @@ class Session(Protocol):
 
         Rows are `FRAME_ROW`, their `at` counts in the buffer; both belong to the session only until it returns. If it
         takes fewer than there are, nothing more is received until it calls `go_on`, and then the rest comes again.
+        """
+        ...
+
+    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+        """Memory for a large batch that comes next, if it can be received where it is to lie; None if it cannot.
+
+        It has to be left when `take_back` is called. The batch is fed from there, with nothing behind it.
         """
         ...
 

@@ -12,7 +12,7 @@ from seawall.kernels.blocks import RECORDS_VERSION_2
 from seawall.kernels.memory import Bytes
 from seawall.kernels.rings import Words
 from seawall.kernels.twins.blocks import scan_block
-from seawall.kernels.twins.broker_ring import claim_slot, publish_filled, publish_refused
+from seawall.kernels.twins.broker_ring import claim_slot, free_completed, publish_filled, publish_refused
 
 _HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")
 
@@ -64,6 +64,14 @@ def judge_batches(
     for index, (at, size) in enumerate(rows[["at", "size"]].tolist()):
         verdicts[index] = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
     return int(np.count_nonzero(verdicts[: len(rows)]))
+
+
+def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
+    """Claim it in a copy of everything, and look where it lies."""
+    copied, rows = state.copy(), pending.copy()
+    slot = claim_slot(copied, np.zeros(8, np.int64), completion, rows, blog_size, size)
+    free_completed(state, completion, pending)
+    return broker_ring.NO_ROOM if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
 
 
 def publish_judged(

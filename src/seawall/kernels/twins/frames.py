@@ -18,8 +18,10 @@ from seawall.kernels.frames import (
     SPLIT_TOO_LARGE,
     SPLIT_VERSION,
     STATE_CONSUMED,
+    STATE_CRC,
     STATE_FRAMES,
     STATE_NEEDED,
+    STATE_SUMMED,
     STATE_VERSION,
     Rows,
     State,
@@ -134,7 +136,17 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
         code, needed = stop.code, stop.needed
     state[STATE_VERSION], state[STATE_FRAMES] = version, count
     state[STATE_CONSUMED], state[STATE_NEEDED] = start + at, needed
+    if at or code == SPLIT_PAYLOAD_CRC:
+        state[STATE_SUMMED] = state[STATE_CRC] = 0
     return code
+
+
+def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
+    """The checksum of all that has come of a batch, whatever was summed before."""
+    frame = buffer[start:end].tobytes()
+    prologue_end = _HEADER.size + _PROLOGUE_SIZE
+    if len(frame) > prologue_end and (frame[4], frame[5]) == (2, _BATCH):
+        state[STATE_SUMMED], state[STATE_CRC] = len(frame), _crc(2, frame[prologue_end:])
 
 
 def _report(rows: Rows, index: int, at: int, header: _Header) -> None:
