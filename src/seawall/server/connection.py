@@ -177,7 +177,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_deaf:
             self._discard(nbytes)
             return
-        self._split(*self._arriving.received(nbytes))
+        arrived = self._arriving.received(nbytes)
+        if arrived is None:
+            return
+        self._split(*arrived)
         self._adjust_reading()
 
     def _split(self, buffer: Bytes, end: int) -> None:

@@ -30,6 +30,8 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: What one receive takes of a large frame: so much is still near when it is summed.
 _PIECE_SIZE: Final = limits.SERVER_RECEIVE_SIZE // 2
+#: Less than this is not worth another receive.
+_PIECES_SIZE: Final = _PIECE_SIZE * 3 // 2
 
 
 class Lender(Protocol):
@@ -83,7 +85,8 @@ class Arriving:
             if size > _SHARED_FRAME_MAX:
                 self._begin_large(size, lender)
         if self._own is not None:
-            return self._own.data[self._own_end : self._own_end + _PIECE_SIZE]
+            left = self._own.size - self._own_end
+            return self._own.data[self._own_end : self._own_end + (left if left < _PIECES_SIZE else _PIECE_SIZE)]
         slab = self._room.slab
         slab[: self._rest.size] = self._rest
         return slab.data[self._rest.size :]
@@ -100,11 +103,14 @@ class Arriving:
         memory[: self._rest.size] = self._rest
         self._own, self._own_end, self._rest = memory, self._rest.size, _NOTHING
 
-    def received(self, count: int) -> tuple[Bytes, int]:
-        """So many bytes have come: all that are no frames yet, and where they end."""
+    def received(self, count: int) -> tuple[Bytes, int] | None:
+        """So many bytes have come: all that are no frames yet, and where they end; None if they are still none."""
         if self._own is None:
             return self._room.slab, self._rest.size + count
         self._own_end += count
+        if self._own_end < self.needed > limits.BATCH_HEADER_SIZE:
+            frames.sum_ahead(self._own, 0, self._own_end, self.state)
+            return None
         return self._own, self._own_end
 
     def fed(self, buffer: Bytes, size: int, start: int, end: int) -> tuple[Bytes, int, int]:
