@@ -194,18 +194,18 @@ class Connection(asyncio.BufferedProtocol):
             payload_max = limits.PAYLOAD_SIZE_MIN if self._session is None else self._session.payload_max
             found = arriving.rows
             code = frames.split_frames(buffer, start, end, payload_max, found, state)
-            count, start = int(state[frames.STATE_FRAMES]), int(state[frames.STATE_CONSUMED])
+            _, count, start, *_ = state.tolist()
             if count:
                 rows = found[:count]
                 self._received_at, self._frame_began = now, None
-                session = self._greeted(int(rows[0]["version"]))
+                session = self._session or self._greeted(int(rows[0]["version"]))
                 taken = session.feed(buffer, rows) if self._hears() else count
                 if taken < count and self._hears():
                     self._is_blocked = True
                     arriving.keep(buffer, int(rows[taken]["at"]), end)
                     return
                 if self._hears():
-                    buffer, start, end = arriving.fed(buffer, int(rows[-1]["size"]), start, end)
+                    buffer, start, end = arriving.fed(buffer, rows, start, end)
         if not self._hears():
             return
         if code != frames.SPLIT_MORE:

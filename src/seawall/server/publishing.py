@@ -104,13 +104,18 @@ class Publishing:
         """Batches are on their way, and are to be answered."""
         self._seqs = np.concatenate((self._seqs, seqs))
         self._sizes = np.concatenate((self._sizes, sizes))
-        self._size += int(sizes.sum())
+        self._size += sizes.item() if len(sizes) == 1 else int(sizes.sum())
 
     def decided(self, rows: Rows) -> None:
         """Answers, which are sent with the next `flush`."""
         self._rows.append(rows)
-        if len(self._seqs):
-            left = ~np.isin(self._seqs, rows["client_seq"])
+        seqs = rows["client_seq"]
+        if np.array_equal(self._seqs[: len(seqs)], seqs):
+            # Mostly what was sent first is decided first.
+            self._size -= int(self._sizes[: len(seqs)].sum())
+            self._seqs, self._sizes = self._seqs[len(seqs) :], self._sizes[len(seqs) :]
+        elif len(self._seqs):
+            left = ~np.isin(self._seqs, seqs)
             self._seqs, self._sizes = self._seqs[left], self._sizes[left]
             self._size = int(self._sizes.sum())
 

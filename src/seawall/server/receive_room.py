@@ -113,13 +113,14 @@ class Arriving:
             return None
         return self._own, self._own_end
 
-    def fed(self, buffer: Bytes, size: int, start: int, end: int) -> tuple[Bytes, int, int]:
-        """Frames were taken, the last of this size: what is left, which is not in memory that was lent for them."""
+    def fed(self, buffer: Bytes, rows: frames.Rows, start: int, end: int) -> tuple[Bytes, int, int]:
+        """Frames up to `start` were taken: what is left, which is not in memory that was lent for them."""
+        size = int(rows[-1]["size"]) if start > _SHARED_FRAME_MAX else 0
         self._expected = size if size > _SHARED_FRAME_MAX else 0
         if not self._is_lent:
             return buffer, start, end
         self._own, self._is_lent = None, False
-        return buffer[start:end].copy(), 0, end - start
+        return buffer[start:end].copy() if start < end else _NOTHING, 0, end - start
 
     def wait(self, buffer: Bytes, start: int, end: int) -> None:
         """The rest is the beginning of a frame: keep it, out of the memory that others use."""
