@@ -243,10 +243,10 @@ STOPS = {
 def test_every_stop(name: str) -> None:
     data, code, needed = STOPS[name]
     good = frame(b"before it", version=1 if data[4:5] == b"\1" else 2)
-    assert split_both(data)[::2] == (code, [split_both(data)[2][0], 0, 0, needed])
+    assert split_both(data)[::2] == (code, [split_both(data)[2][0], 0, 0, needed, 0, 0])
     after_another = split_both(good + data)
     assert after_another[0] == code
-    assert after_another[2][1:] == [1, len(good), needed]
+    assert after_another[2][1:] == [1, len(good), needed, 0, 0]
 
 
 def test_all_stop_codes_are_named_above() -> None:
