@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,9 @@ PAIRS: dict[str, tuple[Callable[..., int], Callable[..., int]]] = {
     "signal_event": (compiled(system.signal_event, 1), system._signal_event),
     "take_event": (compiled(system.take_event, 1), system._take_event),
     "poll_readable": (compiled(system.poll_readable, 2), system._poll_readable),
+    "either_readable": (compiled(system.either_readable, 3), system._either_readable),
+    "send_some": (compiled(system.send_some, 3), system._socket_stand_in("send", system._SEND_FLAGS)),
+    "receive_some": (compiled(system.receive_some, 3), system._socket_stand_in("recv", socket.MSG_DONTWAIT)),
     "yield_core": (compiled(system.yield_core, 0), system._yield_core),
     "monotonic_ns": (compiled(system.monotonic_ns, 0), time.monotonic_ns),
 }
@@ -134,6 +138,30 @@ def test_events_over_an_eventfd(way: int) -> None:
 @both
 def test_a_descriptor_that_is_not_open_counts_as_readable(way: int) -> None:
     assert PAIRS["poll_readable"][way](closed_descriptor(), 0) == 1
+
+
+@both
+def test_bytes_over_sockets_without_waiting(way: int) -> None:
+    ours, theirs = socket.socketpair()
+    other, others = socket.socketpair()
+    data, found = np.arange(8, dtype=np.uint8), np.zeros(16, np.uint8)
+    either, send, receive = (PAIRS[name][way] for name in ("either_readable", "send_some", "receive_some"))
+    with theirs, other, others:
+        with ours:
+            descriptors = theirs.fileno(), others.fileno()
+            assert either(*descriptors, 0) == 0
+            assert receive(theirs.fileno(), found.ctypes.data, 16) == -errno.EAGAIN
+            assert send(ours.fileno(), data.ctypes.data, 8) == 8
+            assert either(*descriptors, 10_000) == 1
+            other.send(b"x")
+            assert either(*descriptors, 10_000) == 3
+            assert receive(theirs.fileno(), found.ctypes.data, 16) == 8
+            assert found[:8].tolist() == data.tolist()
+            assert either(*descriptors, 10_000) == 2
+            while send(ours.fileno(), data.ctypes.data, 8) == 8:
+                pass
+            assert send(ours.fileno(), data.ctypes.data, 8) == -errno.EAGAIN
+        assert send(theirs.fileno(), data.ctypes.data, 8) == -errno.EPIPE
 
 
 @both

@@ -45,6 +45,8 @@ WITHOUT_TWIN = {
     "disk_ring.wake_submitter": "signals another thread",
     "lone_arrival.commit_lone_arrival": "makes system calls; its parts (stage and settle) have twins",
     "lone_batch.write_epoch": "is a system call",
+    "lone_exchange.exchange_lone_batch": "makes system calls; its parts (seal and read) have twins",
+    "lone_turn.take_lone_turn": "makes system calls; its parts (check and seal) have twins",
     "lone_batch.commit_lone_batch": "makes system calls; its staging (stage_lone_batch) has a twin",
     "rings.consume_pattern": "a stress loop against another process",
     "rings.produce_pattern": "a stress loop against another process",

@@ -50,6 +50,9 @@ class Recorded:
     def place_for(self, _size, _take_back):
         return None
 
+    def take_lone(self, _buffer, _size, _socket):
+        return None
+
     def failed(self, error):
         self.errors.append(error)
         self.connection.finish(f"error {error.code:02x}".encode() if error.answered else b"")

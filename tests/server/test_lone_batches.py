@@ -11,7 +11,7 @@ import seawall
 from seawall.config import Config
 from seawall.core.types import TopicId
 from seawall.engine import lone_way
-from seawall.kernels import lone_arrival
+from seawall.kernels import lone_arrival, lone_turn
 from seawall.server import ingest
 from seawall.wire.codes import AckStatus, ReadBy
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Fetch
@@ -25,13 +25,13 @@ def done(monkeypatch):
     """What the kernel said of every batch that was tried alone; all of them are."""
     monkeypatch.setattr(ingest, "_ALONE_S", -1.0)
     monkeypatch.setattr(lone_way, "LONG_WRITE_NS", 1 << 62)
-    real, codes = lone_arrival.commit_lone_arrival, []
+    real, codes = lone_turn.take_lone_turn, []
 
     def counted(*arguments):
         codes.append(real(*arguments))
         return codes[-1]
 
-    monkeypatch.setattr(lone_arrival, "commit_lone_arrival", counted)
+    monkeypatch.setattr(lone_turn, "take_lone_turn", counted)
     return codes
 
 
@@ -190,16 +190,19 @@ def test_a_slow_disk_is_left_to_others(on_loop, tmp_path, done, monkeypatch):
             assert await values(made.log) == [b"%d" % number for number in range(6)]
 
     on_loop(work())
-    assert [code > 0 for code in done] == [True]
+    # One long write may be an accident.
+    assert [code > 0 for code in done] == [True, True]
 
 
 def test_a_write_that_was_cut_short_is_made_good(on_loop, tmp_path, done, monkeypatch):
-    def cut(memory, desk, source, at, size, is_strong, *_):
-        staged = lone_arrival.stage_lone_arrival(memory, desk, source, at, size, is_strong)
+    def cut(memory, desk, turn, source, size, orders, levels, rows, state, _ack):
+        if lone_turn.check_lone_turn(turn, source, size, orders, levels, rows, state) < 0:
+            return PASSES_ON
+        staged = lone_arrival.stage_lone_arrival(memory, desk, source, 0, size, 0)
         done.append(staged)
         return staged // 2 if staged > 0 else staged
 
-    monkeypatch.setattr(lone_arrival, "commit_lone_arrival", cut)
+    monkeypatch.setattr(lone_turn, "take_lone_turn", cut)
 
     async def work():
         async with warmed(tmp_path) as (made, peer):
@@ -222,7 +225,7 @@ def test_a_write_that_failed_ends_everything(on_loop, tmp_path, done, monkeypatc
             made.log.on_failed = failed.append
             peer = await made.peer()
             await peer.publish(1, b"0")
-            monkeypatch.setattr(lone_arrival, "commit_lone_arrival", lambda *_: -5)
+            monkeypatch.setattr(lone_turn, "take_lone_turn", lambda *_: -5)
             peer.send(peer.batch(1, b"1"))
             while not failed:
                 await asyncio.sleep(0.001)

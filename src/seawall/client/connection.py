@@ -95,6 +95,12 @@ class Connection:
         return bool(self._outbox)
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is under way in either direction, and nothing lies between its bytes and the socket."""
+        has_nothing = not (self._outbox or self._behind or self._unanswered or self._decoder.pending_size)
+        return has_nothing and self.goodbye is None and type(self.stream) is WaitingStream
+
+    @property
     def is_asked(self) -> bool:
         """Whether an answer is under way that nobody has taken."""
         return bool(self._unanswered)
@@ -137,6 +143,17 @@ class Connection:
                 outbox[0] = outbox[0][taken:]
         self.stream.wants_room = bool(outbox)
 
+    def exchanged(self, now_ns: int) -> None:
+        """Somebody has sent a frame over the socket and received the answer, past this connection."""
+        self._spoke_ns = self._heard_ns = now_ns
+
+    def take_up(self, unsent: bytes, received: bytes) -> None:
+        """Go on where an exchange past this connection ended: send the rest, and `receive` what came first."""
+        self._decoder.feed(received)
+        self._behind += self._frames()
+        if unsent:
+            self.send(unsent)
+
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[Frame]:
@@ -152,6 +169,9 @@ class Connection:
             raise ConnectionError(f"{self.address} has closed the connection")
         self._heard_ns = self._clock.monotonic_ns()
         self._decoder.received(count)
+        return self._frames()
+
+    def _frames(self) -> list[Frame]:
         try:
             frames = self._decoder.frames()
         except ProtocolError as error:

@@ -122,12 +122,17 @@ class Delivery:
     @property
     def done(self) -> bool:
         """Whether it is decided."""
-        return all(batch.is_done for batch in self._batches)
+        batches = self._batches
+        # Most have one: a generator would take longer than everything else here.
+        return batches[0].is_done if len(batches) == 1 else all(batch.is_done for batch in batches)
 
     @property
     def error(self) -> Exception | None:
         """What went wrong, if it is decided and something did."""
-        return next((batch.error for batch in self._batches if batch.error is not None), None)
+        for batch in self._batches:
+            if batch.error is not None:
+                return batch.error
+        return None
 
     @property
     def first_seq(self) -> Seq:

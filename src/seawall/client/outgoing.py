@@ -36,7 +36,7 @@ from seawall.limits import (
 from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import batch_header
-from seawall.wire.codes import AckStatus, Codec, ErrorCode
+from seawall.wire.codes import AS_TOPIC, AckStatus, Codec, ErrorCode
 from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
 
@@ -157,6 +157,39 @@ class Outgoing:
         batch.size = size
         batch.record_count = count
         return batch
+
+    def begin_lone(self, topic: str, topic_id: TopicId, block: EncodedBlock, now_ns: int) -> Batch | None:
+        """Number a batch that is sent at once as it is; None where others come first, or it would be packed."""
+        if self._sealed_size or self._gathering is not None or self._free or now_ns < self.paused_until_ns:
+            return None
+        if self.codec is not Codec.NONE:
+            return None
+        batch = Batch(topic, topic_id, now_ns)
+        batch.pieces.append(block.block)
+        batch.size = self._sealed_size = self._sent_size = len(block.block)
+        batch.record_count = block.record_count
+        batch.sends = 1
+        number = batch.client_seq = self.next_seq
+        self.next_seq = ClientSeq(number + 1)
+        self._numbered[number] = batch
+        return batch
+
+    @property
+    def lone_session(self) -> tuple[int, int, int]:
+        """What the headers of all such batches say: client, low half of the session epoch, and choices."""
+        return self.client_id, self.session_epoch & 0xFFFF_FFFF, AS_TOPIC | self._ack << 8
+
+    def end_lone(self, batch: Batch, base_seq: int, position: int, timestamp_ns: int, now_ns: int) -> None:
+        """It is stored. Nobody has it yet who could be told, so it is not among the `decided`."""
+        del self._numbered[batch.client_seq]
+        self._sealed_size -= batch.size
+        self._sent_size -= batch.size
+        self.latency.add(now_ns - batch.begun_ns)
+        batch.base_seq, batch.position = Seq(base_seq), Position(position)
+        batch.timestamp_ns = TimestampNs(timestamp_ns)
+        batch.connection = None
+        batch.pieces = []
+        batch.is_done = True
 
     def add_numbered(
         self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int, now_ns: int

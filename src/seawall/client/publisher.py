@@ -92,6 +92,8 @@ class PublisherOptions:
         if client_seq is not None and (self.client_id is None or client_seq < 1):
             raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
         blocks = encode(records)
+        if len(blocks) == 1:
+            return blocks, len(blocks[0].block)
         if not blocks:
             raise InvalidInputError("nothing to publish: give at least one record")
         return blocks, sum(len(block.block) for block in blocks)

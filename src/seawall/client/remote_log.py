@@ -36,6 +36,7 @@ from seawall.client.commands import (
     start_of,
 )
 from seawall.client.delivery import Delivery
+from seawall.client.lone_sender import LoneSender
 from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
     BATCH_SIZE,
@@ -48,7 +49,6 @@ from seawall.client.publisher import (
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
-from seawall.client.sender import Sender
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.core.types import Seq
@@ -76,7 +76,7 @@ class RemoteLog:
         self.target = target
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
-        self._sender: Sender | None = None
+        self._sender: LoneSender | None = None
         self._lock = threading.Lock()
         try:
             # Whoever may only write may not ask for anything else.
@@ -338,13 +338,13 @@ class RemoteLog:
     ) -> None:
         self.close()
 
-    def _lone_sender(self) -> Sender:
+    def _lone_sender(self) -> LoneSender:
         """The session of `publish`; another one if the last one failed."""
         with self._lock:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()
-                self._sender = Sender(self.target, LONE.outgoing())
+                self._sender = LoneSender(self.target, LONE.outgoing())
                 self._sender.open()
             return self._sender
 

@@ -6,7 +6,7 @@
 
 One thread leads at a time; it alone waits for sockets, connects and hears verdicts, and it lets the lock go meanwhile.
 Others that wait are woken when something was decided. So a lone publisher sends a batch and gets its ack without
-another thread.
+another thread (`lone_sender` has a shorter way still for one that waits for each call).
 
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
 is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
@@ -41,7 +41,7 @@ from seawall.wire.lwp2_session import Error, parse_error
 
 _MS: Final = 1_000_000
 #: Longest that a leader waits without looking around.
-_LOOK_NS: Final = 1_000_000_000
+LOOK_NS: Final = 1_000_000_000
 
 
 class Sender:
@@ -60,7 +60,10 @@ class Sender:
         self._change = threading.Condition(self._lock)
         self._waker = Waker()
         self._leads = False
-        self._is_closed = False
+        #: Threads that wait for a change.
+        self._followers = 0
+        #: Whether somebody ends it, and whether everything has been told so.
+        self._is_closed = self._is_over = False
         self._backoff = Backoff()
         self._pressure = Backoff()
         self._connect_after_ns = 0
@@ -96,23 +99,6 @@ class Sender:
                 # Whoever drives it has something to drive now.
                 self._change.notify_all()
         return Delivery(self, batches, offset, record_count)
-
-    def publish(self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock]) -> Delivery:
-        """Queue records and wait until they are decided: one send and one receive, where nothing else is under way."""
-        with self._lock:
-            connections = self._connections
-            is_alone = not self._leads and self._outgoing.is_empty and len(connections) == self._wanted == 1
-            delivery = self.offer(topic, topic_id, blocks)
-            if is_alone and connections:
-                self._leads = True
-                try:
-                    self._hear(_LOOK_NS)
-                finally:
-                    self._leads = False
-                    self._change.notify_all()
-        if delivery.done:
-            self._announce()
-        return delivery.result()
 
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
         """Queue one small record behind others that are gathered; None if it has to be offered."""
@@ -189,7 +175,7 @@ class Sender:
         while not self._is_closed:
             with self._change:
                 if self._outgoing.is_empty and not self._is_closed:
-                    self._change.wait(seconds(self._keep_alive()))
+                    self._follow(seconds(self._keep_alive()))
                     if not self._leads and not self._is_closed:
                         self._listen()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
@@ -202,8 +188,9 @@ class Sender:
             self._is_closed = True
             self._waker.wake()
             while self._leads:
-                self._change.wait()
+                self._follow()
             self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
+            self._is_over = True
             for connection in self._connections:
                 connection.close()
             self._connections.clear()
@@ -219,11 +206,11 @@ class Sender:
         try:
             with self._change:
                 while not is_done():
-                    left_ns = _LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
-                    if left_ns <= 0 or self._is_closed:
+                    left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+                    if left_ns <= 0 or self._is_over:
                         return False
-                    if self._leads:
-                        self._change.wait(seconds(left_ns))
+                    if self._leads or self._is_closed:
+                        self._follow(seconds(left_ns))
                         continue
                     self._leads = True
                     try:
@@ -234,6 +221,14 @@ class Sender:
                 return True
         finally:
             self._announce()
+
+    def _follow(self, timeout_s: float | None = None) -> None:
+        """Wait for a change that somebody else makes; called with the lock, which is free meanwhile."""
+        self._followers += 1
+        try:
+            self._change.wait(timeout_s)
+        finally:
+            self._followers -= 1
 
     def _announce(self) -> None:
         """Tell of what was decided, without the lock: callbacks may publish."""
@@ -277,7 +272,7 @@ class Sender:
 
     def _next_look_ns(self, now_ns: int) -> int:
         """When there is something to do though nothing comes."""
-        due_ns = now_ns + _LOOK_NS
+        due_ns = now_ns + LOOK_NS
         if len(self._connections) < self._wanted:
             due_ns = min(due_ns, self._connect_after_ns)
         outgoing_ns = self._outgoing.due_ns()
@@ -288,7 +283,7 @@ class Sender:
     def _keep_alive(self) -> int:
         """Ping where it is quiet; how long until that is due again."""
         now_ns = self._clock.monotonic_ns()
-        due_ns = now_ns + _LOOK_NS
+        due_ns = now_ns + LOOK_NS
         for connection in list(self._connections):
             try:
                 due_ns = min(due_ns, connection.keep_alive(now_ns))
@@ -321,18 +316,22 @@ class Sender:
         header = frame.header
         if header.kind == Kind.ACK:
             outgoing = self._outgoing
-            self._alone_since_ns = 0
             outgoing.allow(*ack_window(frame.payload))
             worst = outgoing.acked(ack_rows(frame.payload), self._clock.monotonic_ns())
-            self._backoff.succeeded()
-            if outgoing.decided:
-                self._pressure.succeeded()
+            self._has_heard(decided=bool(outgoing.decided))
             if worst is AckStatus.RETRY:
                 outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
             elif worst is AckStatus.UNKNOWN:
                 raise ConnectionError("the server does not know what became of a batch")
         elif header.command == Command.ERROR and header.kind == Kind.CONTROL:
             self._refused(frame, parse_error(frame.payload))
+
+    def _has_heard(self, *, decided: bool = True) -> None:
+        """A server has answered, and something was decided or not: pauses begin anew."""
+        self._alone_since_ns = 0
+        self._backoff.succeeded()
+        if decided:
+            self._pressure.succeeded()
 
     def _refused(self, frame: Frame, refusal: Error) -> None:
         error = refusal_of(frame)

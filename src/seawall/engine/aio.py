@@ -59,8 +59,8 @@ class AsyncLog:
         self._log: EmbeddedLog | None = None
         self._driver: RingDriver | None = None
         self._join: Callable[[str, bytes], Delivery | None] | None = None
-        #: Set, and replaced, whenever there is something new to read.
-        self._news = asyncio.Event()
+        #: For those who wait for something new; None where nobody does.
+        self._news: asyncio.Event | None = None
         self._readers_waiting = 0
 
     async def open(self) -> Self:
@@ -236,7 +236,7 @@ class AsyncLog:
         self._readers_waiting += 1
         try:
             while True:
-                news = self._news
+                news = self._coming_news()
                 # Looked at with the event in hand: what comes from here on sets it.
                 if await is_there():
                     return
@@ -260,9 +260,16 @@ class AsyncLog:
         if self._readers_waiting:
             loop.call_soon_threadsafe(self._tell_readers)
 
+    def _coming_news(self) -> asyncio.Event:
+        """What is set by whatever can be read from now on."""
+        if self._news is None:
+            self._news = asyncio.Event()
+        return self._news
+
     def _tell_readers(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        news, self._news = self._news, None
+        if news is not None:
+            news.set()
 
 
 class AsyncSubscriber:

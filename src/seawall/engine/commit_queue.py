@@ -54,6 +54,8 @@ class CommitQueue:
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
+        #: How often the lead was given back: where that has not changed, nobody has changed the store since.
+        self.led_count = 0
         #: Called, by whoever commits or changes something, after something new can be read: also what came before it.
         self.listeners: list[Callable[[], None]] = []
         #: Looks after a commit that is under way without a thread; set by whoever commits so.
@@ -334,6 +336,7 @@ class CommitQueue:
         driver = None
         with self._mutex:
             self._is_led = False
+            self.led_count += 1
             if self._queue:
                 first = self._queue[0]
                 first.wake_one()

@@ -1,50 +1,93 @@
 """The way of one small batch of a publisher that comes while nothing else is under way: past the rings of the pod.
 
-One kernel call (`kernels.lone_arrival`) orders, numbers, writes and settles it, on the thread that received it. What is
-left to do here is what the store's own short way does: the row that catalog and index learn of later (`short_way`).
+One kernel call (`kernels.lone_turn`) checks, orders, numbers, writes, settles and answers it, on the thread that
+received it. What is left to do here, while the answer is on its way, is what the store's own short way does: the row
+that catalog and index learn of later (`short_way`).
 
-The loop of a server waits for the disk meanwhile, so this is for disks that are fast: after a write that took long it
-is not tried again for fifty times as long, and what comes goes through the rings, which nobody waits for.
+The loop of a server waits for the disk meanwhile, so this is for disks that are fast: after two writes in a row that
+took long it is not tried again for fifty times as long, and what comes goes through the rings, which nobody waits for.
 
 INV-LONE-NEXT, INV-SHORT-WAY: as in the kernel. A crash in the middle loses a batch that nobody was told of, or leaves
-it in the log, where its publisher finds it when it sends it again. This module must not know who publishes, nor
-connections.
+it in the log, where its publisher finds it when it sends it again. This module must not know sessions, nor how a
+connection sends what the kernel could not.
 """
 
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.core.types import Position, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, Position, SessionEpoch, TimestampNs, TopicId
 from seawall.engine.following import Follower
+from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.engine.short_way import ShortWay
+from seawall.engine.topic_rules import TopicRules
 from seawall.fabric.arrays import FabricArrays
+from seawall.io.files import OsFile
 from seawall.io.interfaces import Clock
 from seawall.kernels import lone_arrival as kernels
+from seawall.kernels import lone_turn
 from seawall.kernels.epochs import EPOCH_HEADER
+from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.pod_sequencer import PodSequencer
+from seawall.wire.codes import VERSION_2
 
 #: A write that takes longer than this is long, and how many times as long nothing is written by the loop after it.
 LONG_WRITE_NS: Final = 4_000_000
 REST_FACTOR: Final = 50
 
 _tell: Final = Struct(f"<{kernels.POSITION}q").pack_into
+_tell_file: Final = Struct(f"<{lone_turn.LONG_DESK_SIZE - lone_turn.KIND}q").pack_into
+#: Record count and topic in the header of a batch.
+_NUMBERS: Final = Struct("<I8xI")
+_NUMBERS_AT: Final = 28
+#: Bytes of the log that are looked after at once: batches within them need no look of their own.
+_AHEAD_SIZE: Final = limits.LARGE_BATCH_SIZE - 1
 
 
-class LoneNumbers(NamedTuple):
-    """What a batch was given, which is durable as its class promises."""
+class LoneTurn:
+    """What the kernel has to know of one connection, and the answer that it makes there."""
 
-    position: Position
-    base_seq: Seq
-    timestamp_ns: TimestampNs
+    __slots__ = ("_ack", "ack", "rows", "state", "words")
+
+    def __init__(
+        self,
+        client_id: ClientId,
+        session_epoch: SessionEpoch,
+        codecs: int,
+        window_batches: int,
+        window_bytes: int,
+        payload_max: int,
+    ) -> None:
+        self.words = np.zeros(lone_turn.TURN_SIZE, np.int64)
+        self.words[: lone_turn.HIGHEST] = client_id, session_epoch, codecs, window_batches, window_bytes, payload_max
+        self.ack = np.zeros(lone_turn.ACK_SIZE, np.uint8)
+        self._ack = self.ack.data
+        self.rows = np.zeros(2, FRAME_ROW)
+        self.state = np.zeros(STATE_SIZE, np.int64)
+        self.state[STATE_VERSION] = VERSION_2
+
+    def begin(self, highest: int, socket: int) -> None:
+        """The highest number that the connection has brought so far; the answer goes to `socket`, if it is not -1."""
+        self.words[lone_turn.HIGHEST] = highest
+        self.words[lone_turn.SOCKET] = socket
+
+    @property
+    def client_seq(self) -> int:
+        """The number of the batch that was answered."""
+        number: int = self.rows["id"].item(0)
+        return number
+
+    def unsent(self) -> bytes:
+        """What is left to be sent of the answer."""
+        return bytes(self._ack[self.words.item(lone_turn.SENT) :])
 
 
 class LoneWay:
@@ -65,10 +108,15 @@ class LoneWay:
         self._short_way = short_way
         self._clock = clock
         self._memory = np.zeros(EPOCH_HEADER + limits.LARGE_BATCH_SIZE, np.uint8)
-        self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
+        self._desk = np.zeros(lone_turn.LONG_DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.TERM]
         self._rests_until = 0
+        self._was_long = False
+        #: What is prepared for the next batch, if anything is: its room, its topic, its row, and bytes in the log.
+        self._room: Room | None = None
+        self._topic_id = self._row = self._left = 0
+        self._file: OsFile
         (worker, *others) = sequencer.workers
         self.is_open = not others and short_way.can_write
         counters, state = worker.lone_arrays
@@ -83,38 +131,85 @@ class LoneWay:
         self._desk[kernels.TERM] = sequencer.term
         self._desk[kernels.CHECKPOINT_AFTER] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
 
-    def commit(
-        self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
-    ) -> LoneNumbers | None:
-        """Commit the batch that lies at `at` of a buffer; None if it has to go through the rings.
+    def commit(self, turn: LoneTurn, source: Bytes, size: int, rules: TopicRules, *, is_prepared: bool) -> bool:
+        """Commit the batch that the first bytes of a buffer are, and answer it; false if it goes through the rings.
 
-        The caller has the lead, and the store's memory. An error is one of writing: what is on the disk is unknown.
+        The caller has the lead, and the store's memory; `is_prepared` if nobody has had the lead since the last time.
+        An error is one of writing: what is on the disk is unknown.
         """
-        clock, follower, short_way = self._clock, self._follower, self._short_way
-        began = clock.monotonic_ns()
-        if began < self._rests_until or self._sequencer.is_quiescing:
+        if size < limits.BATCH_HEADER_SIZE:
+            return False
+        clock = self._clock
+        began, now = clock.monotonic_ns(), clock.wall_ns()
+        # Nobody has checked these numbers yet: the kernel does.
+        count, topic_id = _NUMBERS.unpack_from(source.data, _NUMBERS_AT)
+        room = self._room
+        is_prepared &= topic_id == self._topic_id and self._row == self._short_way.next_row
+        is_prepared &= EPOCH_HEADER + size <= self._left
+        if room is None or not is_prepared:
+            if began < self._rests_until:
+                return False
+            room = self._prepare(topic_id, size, count, now)
+        if room is None or not room.take(count, size, now):
+            return False
+        self._desk[kernels.WALL_NS] = now
+        arrays = (self._memory, self._desk, turn.words, source, size)
+        written = lone_turn.take_lone_turn(*arrays, rules.orders, rules.levels, turn.rows, turn.state, turn.ack)
+        if written == kernels.PASSES_ON:
+            # What was counted in is not coming.
+            room.records_left += count
+            room.bytes_left += size
+            return False
+        if written != EPOCH_HEADER + size:
+            self._make_good(turn, source, size, written, room)
+        self._finish(EPOCH_HEADER + size, room)
+        self._look_at_time(began, clock.monotonic_ns())
+        return True
+
+    def _look_at_time(self, began: int, ended: int) -> None:
+        """Leave the loop alone for a while if its disk is slow; one long write may be an accident."""
+        was_long, self._was_long = self._was_long, ended - began > LONG_WRITE_NS
+        if was_long and self._was_long:
+            self._rests_until = began + REST_FACTOR * (ended - began)
+            self._room = None
+
+    def _prepare(self, topic_id: int, size: int, count: int, now: int) -> Room | None:
+        """Put what the next batch needs on the desk; None if it has no room, or has to go through the rings."""
+        short_way, follower = self._short_way, self._follower
+        self._room = None
+        if self._sequencer.is_quiescing:
             return None
-        now = clock.wall_ns()
-        room = follower.lone_room(topic_id, size, count, now)
+        room = follower.lone_room(TopicId(topic_id), max(size, _AHEAD_SIZE), count, now)
+        self._left = _AHEAD_SIZE
+        if room is None or not room.is_durable:
+            # What is not durable is followed by what has to be synced with it, which is looked at each time.
+            room, self._left = follower.lone_room(TopicId(topic_id), size, count, now), 0
         if room is None:
             return None
-        row = short_way.next_row
-        file, file_at, kind, direct_sync = short_way.lone_file(durable=room.is_durable)
-        _tell(self._told, 0, *short_way.lone_epoch(), now, row, follower.next_position)
-        batch = (self._memory, self._desk, source, at, size, int(is_strong))
-        written = kernels.commit_lone_arrival(*batch, kind, file.fileno(), file_at, direct_sync)
-        if written == kernels.PASSES_ON:
-            return None
-        if written != EPOCH_HEADER + size:
-            short_way.make_good(file, file_at, self._memory.data[: EPOCH_HEADER + size], written, room.is_durable)
-            kernels.settle_lone_arrival(self._desk, self._memory)
-        numbers = LoneNumbers(*self._given.tolist())
-        room.take(count, size, now)
+        self._room, self._topic_id, self._row = room, topic_id, short_way.next_row
+        self._file, file_at, kind, direct_sync = short_way.lone_file(durable=room.is_durable)
+        _tell(self._told, 0, *short_way.lone_epoch(), now, self._row, follower.next_position)
+        _tell_file(self._told, 8 * lone_turn.KIND, kind, self._file.fileno(), file_at, direct_sync)
+        return room
+
+    def _make_good(self, turn: LoneTurn, source: Bytes, size: int, written: int, room: Room) -> None:
+        """Write an epoch that the kernel could not, or not all of it."""
+        epoch, at = self._memory.data[: EPOCH_HEADER + size], int(self._desk[lone_turn.FILE_AT])
+        self._short_way.make_good(self._file, at, epoch, written, room.is_durable)
+        kernels.settle_lone_arrival(self._desk, self._memory)
+        lone_turn.seal_lone_ack(turn.words, self._desk, source, turn.ack)
+        lone_turn.prepare_next(self._desk, len(epoch))
+
+    def _finish(self, size: int, room: Room) -> None:
+        """What the kernel has written may take effect."""
+        short_way = self._short_way
+        position, timestamp_ns = Position(self._given.item(0)), TimestampNs(self._given.item(2))
         short_way.take_row()
-        short_way.keep_written(row, EPOCH_HEADER + size, numbers.position, numbers.timestamp_ns, room.is_durable)
-        follower.passed_by(numbers.position, numbers.timestamp_ns)
-        self._sequencer.frontier.passed_by(numbers.position)
-        took = clock.monotonic_ns() - began
-        if took > LONG_WRITE_NS:
-            self._rests_until = began + REST_FACTOR * took
-        return numbers
+        short_way.keep_written(self._row, size, position, timestamp_ns, room.is_durable)
+        self._follower.passed_by(position, timestamp_ns)
+        self._sequencer.frontier.passed_by(position)
+        # The kernel has prepared the next one behind it (`lone_turn.prepare_next`).
+        self._left -= size
+        self._row += 1
+        if short_way.is_full:
+            self._room = None

@@ -18,7 +18,6 @@ from typing import TypeVar
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
-from seawall.engine.lone_way import LoneNumbers
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
 from seawall.engine.reading import ReadPlan
@@ -29,7 +28,6 @@ from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric, Start, fabric_path
 from seawall.io.interfaces import ReadableBuffer, SharedMemory
-from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import Numbered
 from seawall.sequencer.pod_sequencer import SequencerSettings
 from seawall.storage.control_deletes import TagMatch
@@ -155,18 +153,6 @@ class OrderedStore(Store):
     def commit_lone(self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: Lock) -> Numbered | None:
         """Everything goes through the order."""
         return None
-
-    def commit_arrival(
-        self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
-    ) -> LoneNumbers | None:
-        """Commit one batch that came alone from the network, on this thread; None if it has to go through its ring."""
-        if self.is_tidy_up_due:
-            return None
-        try:
-            return self.pod.commit_lone(topic_id, source, at, size, count, is_strong=is_strong)
-        except BaseException as error:
-            self.fail(error)
-            raise
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored. Whether `tidy_up` is due."""

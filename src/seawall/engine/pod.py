@@ -38,7 +38,7 @@ from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.follow_parts import FollowCommit
 from seawall.engine.following import Follower
-from seawall.engine.lone_way import LoneNumbers, LoneWay
+from seawall.engine.lone_way import LoneWay
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
@@ -49,7 +49,6 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.kernels.memory import Bytes
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
@@ -116,7 +115,7 @@ class Pod:
         self.arrivals = Arrivals(fabric, networks, self.sequencer.cursor)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
-        self._lone_way = LoneWay(fabric, self.sequencer, frontier, follower, committer.short_way, sessions, clock)
+        self.lone_way = LoneWay(fabric, self.sequencer, frontier, follower, committer.short_way, sessions, clock)
 
     # --- appends -------------------------------------------------------------------------------------------------
 
@@ -156,13 +155,10 @@ class Pod:
             )
         self._repeats = []
 
-    def commit_lone(
-        self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
-    ) -> LoneNumbers | None:
-        """Commit one batch that came alone, on this thread; None if it has to go through a ring of the network."""
-        if self._asked or not self._lone_way.is_open:
-            return None
-        return self._lone_way.commit(topic_id, source, at, size, count, is_strong=is_strong)
+    @property
+    def takes_lone(self) -> bool:
+        """Whether a batch may pass the rings by: there is one worker, and nobody of this process waits."""
+        return not self._asked and self.lone_way.is_open
 
     def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
         """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""

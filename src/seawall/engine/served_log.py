@@ -29,7 +29,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import TopicInfo
-from seawall.engine.lone_way import LoneNumbers
+from seawall.engine.lone_way import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
@@ -75,6 +75,8 @@ class ServedLog(AsyncLog):
         #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
         self._gathered = 0
         self._gathering_turns = 0
+        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it.
+        self._lone_led_count = -1
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
@@ -135,33 +137,38 @@ class ServedLog(AsyncLog):
         if self._driver is not None:
             self._driver.wake()
 
-    def commit_lone(
-        self, topic_id: TopicId, source: Bytes, at: int, size: int, count: int, *, is_strong: bool
-    ) -> LoneNumbers | None:
-        """Commit one batch that came alone, now, on the loop's thread; None if it has to go through the ring.
+    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int) -> bool:
+        """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
 
         An error is one of writing: nobody knows what became of the batch, and everybody who publishes is told so.
         """
-        log, driver = self._opened(), self._driver
-        if driver is None or driver.has_gathered or self._gathering_turns or self.is_refusing:
-            return None
-        if not log.queue.take_lone():
-            return None
-        queue, numbers = log.queue, None
+        queue, driver = self._opened().queue, self._driver
+        if driver is None or driver.has_gathered or self._gathering_turns or self._store.is_failed:
+            return False
+        # Where nobody has led since the last one, everything is as it was left.
+        is_prepared = queue.led_count == self._lone_led_count
+        if not is_prepared and (self.is_refusing or self._store.is_tidy_up_due or not self._pod.takes_lone):
+            return False
+        if not queue.take_lone():
+            return False
+        is_done = False
         try:
             if queue.state.acquire(blocking=False):
                 try:
-                    numbers = self._store.commit_arrival(topic_id, source, at, size, count, is_strong=is_strong)
+                    is_done = self._pod.lone_way.commit(turn, source, size, self.rules, is_prepared=is_prepared)
+                    is_next = is_done and not self._store.is_tidy_up_due
                 finally:
                     queue.state.release()
         except (SeawallError, OSError) as error:
+            self._store.fail(error)
             self._tell_failure(error)
             raise
         finally:
             queue.hand_on(looks=False)
-        if numbers is not None:
+        if is_done:
+            self._lone_led_count = queue.led_count if is_next else -1
             self._tell_readers()
-        return numbers
+        return is_done
 
     def make_way(self) -> None:
         """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""
@@ -280,7 +287,7 @@ class ServedLog(AsyncLog):
     @property
     def news(self) -> asyncio.Event:
         """Set when something new can be read: taken before a look, it misses nothing that comes behind that."""
-        return self._news
+        return self._coming_news()
 
     async def wait_for_news(self, timeout_s: float, news: asyncio.Event) -> None:
         """Wait until something new can be read since `news` was taken, or for so long."""

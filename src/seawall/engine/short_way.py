@@ -63,8 +63,8 @@ class ShortWay:
         #: that is under way.
         self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
         self._fresh_count = 0
-        #: The row of the next batch, behind those of the commits that have begun.
-        self._next_row = 0
+        #: The row that `take_row` gives, behind those of the commits that have begun.
+        self.next_row = 0
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.KEYS]
@@ -83,11 +83,6 @@ class ShortWay:
         """Where the rows of batches are kept that wait to take effect."""
         return self._fresh
 
-    @property
-    def next_row(self) -> int:
-        """The row that `take_row` gives."""
-        return self._next_row
-
     def lone_epoch(self) -> tuple[int, int, int, int]:
         """What the header of the next epoch says, of one batch that goes to `lone_file`; see `WalWriter.due`."""
         return self._wal.due()
@@ -95,7 +90,7 @@ class ShortWay:
     @property
     def is_full(self) -> bool:
         """Whether no more batches can wait to take effect."""
-        return self._next_row >= _FRESH_ROWS
+        return self.next_row >= _FRESH_ROWS
 
     def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
         """Number a batch and make it an epoch, which is to be written and then finished.
@@ -126,8 +121,8 @@ class ShortWay:
     def take_row(self) -> int:
         """The row of a commit that begins (INV-ROW-APART)."""
         self._begun += 1
-        self._next_row += 1
-        return self._next_row - 1
+        self.next_row += 1
+        return self.next_row - 1
 
     def write(
         self, row: int, topic_id: TopicId, block: ReadableBuffer, count: int, wall_ns: int, durable: bool
@@ -194,13 +189,13 @@ class ShortWay:
         self._fresh_count = count + 1
         self._finished += 1
         if self._begun == self._finished:
-            self._next_row = count + 1
+            self.next_row = count + 1
 
     def take_rows(self) -> WalRows:
         """The rows that have to take effect now; valid as long as the store's memory is held."""
         count, self._fresh_count = self._fresh_count, 0
         if self._begun == self._finished:
-            self._next_row = 0
+            self.next_row = 0
         return self._fresh[:count]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -40,7 +41,10 @@ _int64 = ir.IntType(64)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 #: Functions whose result is a `long` or `ssize_t`. All others return an `int`, whose −1 read as a long is no −1.
-_RETURN_LONG = ("pwritev", "pwritev2", "preadv", "syscall")
+_RETURN_LONG = ("pwritev", "pwritev2", "preadv", "recv", "send", "syscall")
+
+#: What a socket must neither do: wait, nor end the process because its peer is gone.
+_SEND_FLAGS = socket.MSG_DONTWAIT | getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 def libc_call(name: str, *arguments: int) -> int:
@@ -200,6 +204,67 @@ def poll_readable(typing_context: Any, fd: Any, timeout_ms: Any) -> Any:
         return _result(builder, _call(builder, "poll", _int32, poll, one, timeout))
 
     return types.int64(types.int64, types.int64), generate
+
+
+def _either_readable(first: int, second: int, timeout_ms: int) -> int:
+    poll = select.poll()
+    poll.register(first, select.POLLIN)
+    poll.register(second, select.POLLIN)
+    ready = dict(poll.poll(timeout_ms))
+    return (1 if ready.get(first) else 0) | (2 if ready.get(second) else 0)
+
+
+@primitive(_either_readable)
+def either_readable(typing_context: Any, first: Any, second: Any, timeout_ms: Any) -> Any:
+    """Sleep until one of two descriptors is readable: a bit for each, none after `timeout_ms`, or minus errno."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = ir.IntType(16)
+        one = ir.LiteralStructType([_int32, half, half])
+        polls = cgutils.alloca_once(builder, ir.ArrayType(one, 2))
+        for place in range(2):
+            at = cgutils.gep_inbounds(builder, polls, 0, place)
+            builder.store(builder.trunc(arguments[place], _int32), cgutils.gep_inbounds(builder, at, 0, 0))
+            builder.store(ir.Constant(half, _POLLIN), cgutils.gep_inbounds(builder, at, 0, 1))
+            builder.store(ir.Constant(half, 0), cgutils.gep_inbounds(builder, at, 0, 2))
+        count = ir.Constant(_int32 if IS_MACOS else _int64, 2)
+        first = cgutils.gep_inbounds(builder, polls, 0, 0)
+        result = _result(builder, _call(builder, "poll", _int32, first, count, builder.trunc(arguments[2], _int32)))
+        out = cgutils.alloca_once_value(builder, result)
+        with builder.if_then(builder.icmp_signed(">", result, ir.Constant(_int64, 0))):
+            bits = []
+            for place in range(2):
+                found = builder.load(cgutils.gep_inbounds(builder, polls, 0, place, 2))
+                is_ready = builder.icmp_unsigned("!=", found, ir.Constant(half, 0))
+                bits.append(builder.shl(builder.zext(is_ready, _int64), ir.Constant(_int64, place)))
+            builder.store(builder.or_(*bits), out)
+        return builder.load(out)
+
+    return types.int64(types.int64, types.int64, types.int64), generate
+
+
+def _over_socket(name: str, flags: int) -> Callable[..., Any]:
+    def build(typing_context: Any, fd: Any, address: Any, size: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            fd, address, size = arguments
+            narrow = [builder.trunc(fd, _int32), address, size, ir.Constant(_int32, flags)]
+            return _result(builder, _call(builder, name, _int64, *narrow))
+
+        return types.int64(types.int64, types.int64, types.int64), generate
+
+    return build
+
+
+def _socket_stand_in(name: str, flags: int) -> Callable[[int, int, int], int]:
+    def call(fd: int, address: int, size: int) -> int:
+        return libc_call(name, fd, address, size, flags)
+
+    return call
+
+
+#: `send_some(fd, address, size)` and `receive_some(fd, address, size)`: as much as can be at once, without waiting.
+send_some = primitive(_socket_stand_in("send", _SEND_FLAGS))(_over_socket("send", _SEND_FLAGS))
+receive_some = primitive(_socket_stand_in("recv", socket.MSG_DONTWAIT))(_over_socket("recv", socket.MSG_DONTWAIT))
 
 
 def _yield_core() -> int:

@@ -50,6 +50,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: deque[bytes | memoryview | FilePiece] = deque()
         self._outbox_size = 0
         self._sender: FileSender | None = None
+        #: The descriptor of the socket, once somebody needs it.
+        self._fd = -1
         self._written = 0
         self._is_writable = True
         self._is_full = False
@@ -180,8 +182,27 @@ class Connection(asyncio.BufferedProtocol):
         arrived = self._arriving.received(nbytes)
         if arrived is None:
             return
+        if nbytes == arrived[1] and self._session is not None and self._takes_lone(self._session, *arrived):
+            return
         self._split(*arrived)
         self._adjust_reading()
+
+    def _takes_lone(self, session: Session, buffer: Bytes, size: int) -> bool:
+        """Whether what came is one small frame that the session has taken and answered."""
+        if size >= limits.LARGE_BATCH_SIZE or self._is_blocked or self._outbox:
+            return False
+        is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
+        unsent = session.take_lone(buffer, size, self._descriptor() if is_straight else -1)
+        if unsent is None:
+            return False
+        self._received_at = self._loop.time()
+        self.write(unsent)
+        return True
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            self._fd = self._transport.get_extra_info("socket").fileno()
+        return self._fd
 
     def _split(self, buffer: Bytes, end: int) -> None:
         """Hand over the whole frames, and keep the rest."""
@@ -299,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send_piece(self, piece: FilePiece) -> bool:
         """Send of a file what there is room for; whether it is all sent."""
         if self._sender is None:
-            self._sender = FileSender(self._transport.get_extra_info("socket").fileno())
+            self._sender = FileSender(self._descriptor())
         try:
             sent = self._sender.send(piece.descriptor, piece.at, min(piece.size, _FILE_PIECE_SIZE))
         except OSError:

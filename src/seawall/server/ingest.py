@@ -28,7 +28,8 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.broker.ring import Stop
 from seawall.core.identifiers import synthetic_client_id
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.lone_way import LoneTurn
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError, SeawallError
@@ -38,7 +39,6 @@ from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Bytes
-from seawall.topics.config import Order
 from seawall.wire.ack_rows import ACK_ROW
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
@@ -50,9 +50,6 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
-_DURABLE: Final = int(AckLevel.DURABLE)
-_NO_ORDER: Final = int(Order.NONE)
-_CLIENT_ORDER: Final = int(Order.CLIENT)
 
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
@@ -98,6 +95,8 @@ class Ingest:
                 other.publisher.fence()
         self._owners += 1
         made = Publishing(publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
+        window = (window_batches, window_bytes, limits.PAYLOAD_SIZE_MIN)
+        made.turn = LoneTurn(client_id, session_epoch, made.codecs, *window)
         self._publishing[made.owner] = made
         return made
 
@@ -177,6 +176,8 @@ class Ingest:
 
         Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
         """
+        if publishing is not self._last:
+            self._last, self._alone_since = publishing, self._time()
         given = rows.size
         rows = rows[: max(0, publishing.room)]
         if not rows.size or self._is_kept_out(publishing):
@@ -188,8 +189,6 @@ class Ingest:
             *(buffer, rows, _signed(publishing.client_id), publishing.session_epoch & 0xFFFF_FFFF, publishing.codecs),
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
-        if given == 1 and not others and self._is_lone(publishing) and self._commit_lone(publishing, buffer, rows[0]):
-            return 1
         broken = None
         if others:
             self._look(buffer, rows, verdicts)
@@ -206,32 +205,25 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def _is_lone(self, publishing: Publishing) -> bool:
-        """Whether a connection has published alone for a while, and waits for nothing else."""
-        now = self._time()
-        if publishing is not self._last:
-            self._last, self._alone_since = publishing, now
-        return now - self._alone_since > _ALONE_S and not publishing.undecided and not self._unsent
+    def take_lone(self, publishing: Publishing, buffer: Bytes, size: int, socket: int) -> bytes | None:
+        """Commit the one batch that these bytes are, past the ring, if a connection has published alone for a while.
 
-    def _commit_lone(self, publishing: Publishing, buffer: Bytes, row: np.void) -> bool:
-        """Commit one batch past the ring, and answer for it; false if it has to go the usual way."""
-        at, size, seq, _, count, _, _, topic_id, *_ = row.item()
-        rules = self._log.rules
-        level, order = buffer.item(at + _LEVEL_AT), rules.orders.item(topic_id)
-        if level == AS_TOPIC:
-            level = rules.levels.item(topic_id)
-        if level != _DURABLE or order == _NO_ORDER:
-            return False
+        What is left to be sent of the answer; None if they have to be split into frames, and what they are taken. The
+        answer goes to `socket` at once, if that is not -1.
+        """
+        if publishing is not self._last or self._time() - self._alone_since <= _ALONE_S:
+            return None
+        turn = publishing.turn
+        if turn is None or publishing.undecided or self._unsent or self._waiting or self._is_held:
+            return None
+        turn.begin(publishing.highest, socket)
         try:
-            numbers = self._log.commit_lone(
-                TopicId(topic_id), buffer, at, size, count, is_strong=order == _CLIENT_ORDER
-            )
+            if not self._log.commit_lone(turn, buffer, size):
+                return None
         except (SeawallError, OSError):
-            return True  # it may be stored or not: its connection ends without an answer (`fail`)
-        if numbers is None:
-            return False
-        publishing.answer_lone(seq, topic_id, count, numbers)
-        return True
+            return b""  # it may be stored or not: its connection ends without an answer (`fail`)
+        publishing.highest = max(publishing.highest, turn.client_seq)
+        return turn.unsent()
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""

@@ -96,6 +96,12 @@ class Lwp2Session:
         publishing = self._publishing
         return None if publishing is None else self._server.ingest.place_for(publishing, size, take_back)
 
+    def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:
+        """Take one batch that came alone, and answer it at once."""
+        if self._publishing is None or self._last is not None:
+            return None
+        return self._server.ingest.take_lone(self._publishing, buffer, size, socket)
+
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         try:
             return self._server.ingest.take(publishing, buffer, rows)

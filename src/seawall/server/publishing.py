@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.engine.lone_way import LoneNumbers
+from seawall.engine.lone_way import LoneTurn
 from seawall.kernels.frames import Rows
-from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
-from seawall.wire.codes import AckLevel, AckStatus, Features
+from seawall.wire.ack_rows import encode_ack_rows
+from seawall.wire.codes import AckStatus, Features
 
 _NO_SEQS: Final = np.zeros(0, np.uint64)
 _NO_SIZES: Final = np.zeros(0, np.int64)
 _OK: Final = int(AckStatus.OK)
-_DURABLE: Final = int(AckLevel.DURABLE)
 
 
 class Publisher(Protocol):
@@ -53,8 +52,8 @@ class Publishing:
     """The batches of one connection."""
 
     __slots__ = (
-        *("_lone_row", "_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner"),
-        *("publisher", "session_epoch", "window_batches", "window_bytes"),
+        *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
+        *("session_epoch", "turn", "window_batches", "window_bytes"),
     )
 
     def __init__(
@@ -83,7 +82,8 @@ class Publishing:
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
-        self._lone_row = np.zeros(1, ACK_ROW)
+        #: For batches that come alone, where there is a session.
+        self.turn: LoneTurn | None = None
 
     @property
     def undecided(self) -> int:
@@ -118,13 +118,6 @@ class Publishing:
             left = ~np.isin(self._seqs, seqs)
             self._seqs, self._sizes = self._seqs[left], self._sizes[left]
             self._size = int(self._sizes.sum())
-
-    def answer_lone(self, seq: int, topic_id: int, count: int, numbers: LoneNumbers) -> None:
-        """Send the answer to one batch, while nothing else is to be answered."""
-        self.highest = max(self.highest, seq)
-        position, base_seq, timestamp_ns = numbers
-        self._lone_row[0] = (seq, base_seq, position, timestamp_ns, topic_id, 1, count, _OK, _DURABLE, 0)
-        self._send(self._lone_row)
 
     def _send(self, rows: Rows) -> None:
         self.publisher.send_ack(

@@ -88,6 +88,8 @@ class Arriving:
             left = self._own.size - self._own_end
             return self._own.data[self._own_end : self._own_end + (left if left < _PIECES_SIZE else _PIECE_SIZE)]
         slab = self._room.slab
+        if not self._rest.size:
+            return slab.data
         slab[: self._rest.size] = self._rest
         return slab.data[self._rest.size :]
 

@@ -42,6 +42,13 @@ class Session(Protocol):
         """
         ...
 
+    def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:
+        """Take the first bytes of a buffer if they are one small frame that can be answered at once, on `socket`.
+
+        What is left to be sent of the answer; None if they have to be fed. No socket is -1.
+        """
+        ...
+
     def failed(self, error: ProtocolError) -> None:
         """The peer broke the protocol and is not listened to any more: answer what is under way, then `finish`."""
         ...

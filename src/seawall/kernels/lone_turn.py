@@ -1,0 +1,172 @@
+"""The whole turn of a server for one batch that came alone: from the bytes that were received to its ack.
+
+    check     the bytes are one whole BATCH frame, and it may be taken
+    commit    `lone_arrival`: ordered, numbered, written, durable
+    answer    its ACK frame, sent at once where there is a socket
+
+What is special about the connection lies in the words of a *turn*; what the store needs is on the desk of
+`lone_arrival`, where the next turn finds what it needs if nobody else has changed the store meanwhile. Whatever is not
+that simple takes the ordinary way: PASSES_ON, and nothing has changed.
+
+INV-TURN-SAME: what is taken here would have been taken there, and its answer is the same bytes (`wire.ack_rows`).
+"""
+
+from __future__ import annotations
+
+from seawall.kernels.arriving import TAKEN, judge_batch
+from seawall.kernels.checksum import crc32c
+from seawall.kernels.epochs import EPOCH_HEADER
+from seawall.kernels.frames import (
+    FRAME_ROW,
+    KIND_ACK,
+    KIND_BATCH,
+    MAGIC,
+    SPLIT_MORE,
+    STATE_CONSUMED,
+    STATE_FRAMES,
+    Rows,
+    split_frames,
+)
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
+from seawall.kernels.lone_arrival import (
+    ADDRESS,
+    BASE_SEQ,
+    DESK_SIZE,
+    EPOCH,
+    FOLLOWED,
+    PASSES_ON,
+    POSITION,
+    STAGED_ROW,
+    SYNCED_THROUGH,
+    TIMESTAMP,
+    commit_lone_arrival,
+)
+from seawall.kernels.memory import Bytes, address_of, as_int64, load_i64, load_u32, store_u32, store_u64
+from seawall.kernels.system import send_some
+from seawall.kernels.tables import Values
+
+#: What the connection agreed: its client, session and codecs, its window, and the largest payload.
+CLIENT_ID = 0
+SESSION_EPOCH = 1
+CODECS = 2
+WINDOW_BATCHES = 3
+WINDOW_BYTES = 4
+PAYLOAD_MAX = 5
+#: The highest number that it has brought so far, and the socket, or -1 where somebody else sends.
+HIGHEST = 6
+SOCKET = 7
+#: What became of the ack: bytes that were sent.
+SENT = 8
+TURN_SIZE = 9
+
+#: On the desk, behind its own words, where the epoch is written: kind of operation, file, position, sync by the write.
+KIND = DESK_SIZE
+FILE = DESK_SIZE + 1
+FILE_AT = DESK_SIZE + 2
+DIRECT_SYNC = DESK_SIZE + 3
+LONG_DESK_SIZE = DESK_SIZE + 4
+
+ACK_SIZE = 44 + 16 + 48
+
+_LEVEL_AT = 93
+_AS_TOPIC = 0xFF
+_DURABLE = 2
+_NO_ORDER = 0
+_CLIENT_ORDER = 5
+_ACK_START = MAGIC | 2 << 32 | KIND_ACK << 40
+
+
+@kernel(int64(int64_out, bytes_in, int64, bytes_in, bytes_in, record_array(FRAME_ROW), int64_out))
+def check_lone_turn(
+    turn: Values, source: Bytes, size: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
+) -> int:
+    """The order of the batch that these bytes are, if it may be committed alone; PASSES_ON elsewhere."""
+    if split_frames(source, 0, size, turn[PAYLOAD_MAX], rows, state) != SPLIT_MORE:
+        return PASSES_ON
+    if state[STATE_FRAMES] != 1 or state[STATE_CONSUMED] != size or as_int64(source[5]) != KIND_BATCH:
+        return PASSES_ON
+    # An array without elements: nobody asks where the records lie.
+    nowhere = state[:0]
+    epoch = turn[SESSION_EPOCH] & 0xFFFF_FFFF
+    verdict = judge_batch(source, 0, size, turn[CLIENT_ID], epoch, turn[CODECS], orders, nowhere)
+    if verdict != TAKEN:
+        return PASSES_ON
+    topic_id = load_u32(source, 40)
+    level = as_int64(source[_LEVEL_AT])
+    if level == _AS_TOPIC:
+        level = as_int64(levels[topic_id])
+    order = as_int64(orders[topic_id])
+    return order if level == _DURABLE and order != _NO_ORDER else PASSES_ON
+
+
+@kernel(void(int64_out, int64_out, bytes_in, bytes_out))
+def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None:
+    """The ACK frame of the batch, which is durable."""
+    client_seq = load_i64(source, 12)
+    store_u64(ack, 44, turn[SESSION_EPOCH])
+    store_u32(ack, 52, turn[WINDOW_BATCHES])
+    store_u32(ack, 56, turn[WINDOW_BYTES])
+    store_u64(ack, 60, client_seq)
+    store_u64(ack, 68, desk[BASE_SEQ])
+    store_u64(ack, 76, desk[POSITION])
+    store_u64(ack, 84, desk[TIMESTAMP])
+    store_u32(ack, 92, load_u32(source, 40))
+    store_u32(ack, 96, 1)
+    store_u32(ack, 100, load_u32(source, 28))
+    store_u32(ack, 104, _DURABLE << 8)
+    store_u64(ack, 0, _ACK_START)
+    store_u64(ack, 12, max(turn[HIGHEST], client_seq))
+    store_u64(ack, 20, 0)
+    store_u32(ack, 28, 1)
+    store_u32(ack, 32, ACK_SIZE - 44)
+    store_u32(ack, 36, crc32c(ack, 44, ACK_SIZE, 0))
+    store_u32(ack, 40, 0)
+    store_u32(ack, 8, crc32c(ack, 12, 44, crc32c(ack, 0, 8, 0)))
+
+
+@kernel(void(int64_out, int64))
+def prepare_next(desk: Values, size: int) -> None:
+    """An epoch of so many bytes is written and durable: the next one goes behind it."""
+    desk[EPOCH] += 1
+    desk[ADDRESS] += size
+    desk[SYNCED_THROUGH] = desk[ADDRESS]
+    desk[STAGED_ROW] += 1
+    desk[FOLLOWED] += 1
+    desk[FILE_AT] += size
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64_out, int64_out, bytes_in, int64),
+        *(bytes_in, bytes_in, record_array(FRAME_ROW), int64_out, bytes_out),
+    )
+)
+def take_lone_turn(
+    memory: Bytes,
+    desk: Values,
+    turn: Values,
+    source: Bytes,
+    size: int,
+    orders: Bytes,
+    levels: Bytes,
+    rows: Rows,
+    state: Values,
+    ack: Bytes,
+) -> int:
+    """Commit the batch that these bytes are and answer it: bytes written, PASSES_ON, or minus errno.
+
+    If fewer were written than `EPOCH_HEADER + size`, whoever writes the rest settles the batch and seals its ack.
+    """
+    turn[SENT] = 0
+    order = check_lone_turn(turn, source, size, orders, levels, rows, state)
+    if order < 0:
+        return PASSES_ON
+    is_strong = 1 if order == _CLIENT_ORDER else 0
+    kind, file, at, direct_sync = desk[KIND], desk[FILE], desk[FILE_AT], desk[DIRECT_SYNC]
+    written = commit_lone_arrival(memory, desk, source, 0, size, is_strong, kind, file, at, direct_sync)
+    if written == EPOCH_HEADER + size:
+        seal_lone_ack(turn, desk, source, ack)
+        if turn[SOCKET] >= 0:
+            turn[SENT] = max(0, send_some(turn[SOCKET], address_of(ack, 0), ACK_SIZE))
+        prepare_next(desk, written)
+    return written

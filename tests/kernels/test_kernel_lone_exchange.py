@@ -1,0 +1,171 @@
+"""One batch and its ack in one call: the frame is the usual one, and only its own ack counts for one."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
+from seawall.kernels import lone_exchange
+from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
+from seawall.kernels.twins import lone_exchange as twin
+from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import AS_TOPIC
+from seawall.wire.lwp2 import encode_ping
+
+KERNELS = [lone_exchange, twin]
+BLOCK = b"\x01\x03\x00\x00\x00abc"
+SEQ, TOPIC, CLIENT, EPOCH, CHOICES, WALL_NS = 5, 3, 77, 2, AS_TOPIC | 2 << 8, 1_234
+
+
+class Desk:
+    """A frame with a block in it, the words of a call, and what an answer needs."""
+
+    def __init__(self, block: bytes = BLOCK, count: int = 1) -> None:
+        self.size = lone_exchange.BLOCK_AT + len(block)
+        self.frame = np.zeros(self.size + 10, np.uint8)
+        self.frame[lone_exchange.BLOCK_AT : self.size] = np.frombuffer(block, np.uint8)
+        self.desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self.desk[lone_exchange.CLIENT_ID : lone_exchange.SENT] = (
+            *(CLIENT, EPOCH, CHOICES, len(block), count, SEQ, TOPIC, WALL_NS),
+        )
+        self.rows, self.state = np.zeros(2, FRAME_ROW), np.zeros(STATE_SIZE, np.int64)
+        self.state[STATE_VERSION] = 2
+
+    def read(self, kernels: ModuleType, data: bytes) -> int:
+        answer = np.frombuffer(data + bytes(200), np.uint8)
+        done: int = kernels.read_lone_answer(self.desk, answer, len(data), self.rows, self.state)
+        return done
+
+    @property
+    def found(self) -> list[int]:
+        found: list[int] = self.desk[lone_exchange.BASE_SEQ : lone_exchange.WAITED_NS].tolist()
+        return found
+
+
+def ack(*entries: dict[str, int], window: tuple[int, int] = (256, 4096)) -> bytes:
+    rows = np.zeros(len(entries), ACK_ROW)
+    for row, entry in zip(rows, entries, strict=True):
+        usual = {"client_seq": SEQ, "base_seq": 9, "position": 8, "timestamp_ns": 7, "run": 1, "record_count": 1}
+        for name, value in (usual | {"topic_id": TOPIC, "level": 2} | entry).items():
+            row[name] = value
+    return encode_ack_rows(
+        rows, session_epoch=SessionEpoch(EPOCH), window_batches=window[0], window_bytes=window[1], through=SEQ
+    )
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(block=st.binary(min_size=1, max_size=300), count=st.integers(1, 2**32 - 1))
+def test_the_frame_is_the_usual_one(kernels: ModuleType, block: bytes, count: int) -> None:
+    desk = Desk(block, count)
+    kernels.seal_lone_frame(desk.frame, desk.desk)
+    header = batch_header(
+        block,
+        topic_id=TopicId(TOPIC),
+        client_id=ClientId(CLIENT),
+        client_seq=ClientSeq(SEQ),
+        session_epoch=EPOCH,
+        record_count=count,
+        timestamp_ns=TimestampNs(WALL_NS),
+        ack_level=2,
+    )
+    assert desk.frame[: desk.size].tobytes() == header.header_bytes() + block
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_an_ack_of_the_batch_is_read(kernels: ModuleType) -> None:
+    desk = Desk()
+    assert desk.read(kernels, ack({})) == lone_exchange.STORED
+    assert desk.found == [9, 8, 7, 256, 4096]
+
+
+def _damaged(at: int) -> bytes:
+    data = bytearray(ack({}))
+    data[at] ^= 1
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        ack({})[:-1],
+        ack({}) + b"x",
+        ack({}, {}),
+        ack({"client_seq": SEQ + 1}),
+        ack({"status": 1}),
+        ack({"run": 2}),
+        ack({"position": 2**64 - 1}),
+        encode_ping(1) + bytes(64),
+        _damaged(0),
+        _damaged(20),
+        _damaged(70),
+    ],
+)
+def test_anything_else_is_left_to_the_connection(kernels: ModuleType, data: bytes) -> None:
+    desk = Desk()
+    assert desk.read(kernels, data) == lone_exchange.OTHERWISE
+    assert desk.found == [0] * 5
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket, socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    waker, waking = socket.socketpair()
+    for each in (ours, theirs, waker, waking):
+        each.setblocking(False)
+    with ours, theirs, waker, waking:
+        yield ours, theirs, waker, waking
+
+
+def exchange(desk: Desk, ours: socket.socket, waker: socket.socket, timeout_ms: int = 5_000) -> tuple[int, list[int]]:
+    desk.desk[: lone_exchange.CLIENT_ID] = ours.fileno(), waker.fileno(), timeout_ms
+    answer = np.zeros(512, np.uint8)
+    done = lone_exchange.exchange_lone_batch(desk.frame, desk.desk, answer, desk.rows, desk.state)
+    return done, desk.desk[[lone_exchange.SENT, lone_exchange.RECEIVED]].tolist()
+
+
+@pytest.mark.parametrize("waited_ns", [0, 10**9])
+def test_a_batch_goes_and_its_ack_comes(ends: tuple[socket.socket, ...], waited_ns: int) -> None:
+    ours, theirs, waker, _ = ends
+    desk = Desk()
+    desk.desk[lone_exchange.WAITED_NS] = waited_ns
+    theirs.send(ack({}))
+    assert exchange(desk, ours, waker) == (lone_exchange.STORED, [desk.size, len(ack({}))])
+    assert theirs.recv(4096) == desk.frame[: desk.size].tobytes()
+    assert 0 < desk.desk[lone_exchange.WAITED_NS] < 10**9
+
+
+def test_other_bytes_are_there_for_the_connection(ends: tuple[socket.socket, ...]) -> None:
+    ours, theirs, waker, _ = ends
+    theirs.send(encode_ping(3))
+    assert exchange(Desk(), ours, waker)[1][1] == len(encode_ping(3))
+
+
+def test_who_calls_and_time_that_is_up_end_the_wait(ends: tuple[socket.socket, ...]) -> None:
+    ours, _, waker, waking = ends
+    desk = Desk()
+    assert exchange(desk, ours, waker, timeout_ms=0) == (lone_exchange.OTHERWISE, [desk.size, 0])
+    waking.send(b"x")
+    assert exchange(desk, ours, waker) == (lone_exchange.OTHERWISE, [desk.size, 0])
+
+
+def test_a_peer_that_is_gone_and_a_socket_that_is_full(ends: tuple[socket.socket, ...]) -> None:
+    ours, theirs, waker, _ = ends
+    while True:
+        try:
+            ours.send(bytes(65_536))
+        except BlockingIOError:
+            break
+    assert exchange(Desk(), ours, waker) == (lone_exchange.OTHERWISE, [-errno.EAGAIN, 0])
+    theirs.close()
+    assert exchange(Desk(), ours, waker) == (lone_exchange.OTHERWISE, [-errno.EPIPE, 0])
