@@ -122,8 +122,9 @@ IOVEC_COUNT_MAX = 1_024
 #: One JSON document in a control batch: a topic's configuration before and after, with the longest names and tags.
 CONTROL_DOCUMENT_SIZE_MAX = 64 * KIB
 
-#: Parts of a compound control batch. With the bound on one part it also bounds what one position can change.
-COMPOUND_PARTS_MAX = 4_096
+#: Parts of a compound control batch. With the bound on one part it also bounds what one position can change: a whole
+#: transaction, with what its topics need beside its batches.
+COMPOUND_PARTS_MAX = 20_000
 
 #: Ranges of seqs in one delete of records: 4 KiB where they lie close together, 32 KiB at the most. A delete of more is
 #: several control batches, each small enough to be written on a full disk.
@@ -170,6 +171,29 @@ WAL_READ_SIZE = 512 * KIB
 
 #: Bytes of a mapped file of the log that are brought into memory at once, and announced to the disk ahead of that.
 WAL_MAPPED_SIZE = 8 * MIB
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+#: Batches of one transaction: their references, 120 bytes each, are one batch of the log and fit half a lane.
+TRANSACTION_BATCHES_MAX = 16_000
+
+#: Bytes of all batches of a transaction: they are copied while nobody else publishes, and kept twice for that long.
+TRANSACTION_SIZE_MAX = 4 * GIB
+
+#: Topics that one transaction writes, and cursors that join it: each costs a sync, or a place in one control batch.
+TRANSACTION_TOPICS_MAX = 256
+TRANSACTION_CURSORS_MAX = 1_024
+
+#: Who commits a transaction; and owners whose last transaction is remembered: the one that committed longest ago is
+#: forgotten first. With a few topics each they take some megabytes of memory and of every snapshot.
+TRANSACTION_OWNER_SIZE_MAX = 255
+TRANSACTION_OWNERS_MAX = 10_000
+
+#: Bytes of staged batches that are copied to their places at once.
+TRANSACTION_PIECE_SIZE = 8 * MIB
+
+#: How long what was staged waits for its transaction, unless configured: longer than it takes to repair a job by hand.
+STAGING_TTL_MS = 86_400_000
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 Topics are read as ever (`reading.py`): each from its first batch at or behind a position to a position that all of them
 end at, and what they give is put together. Which batches those are is found in the indexes, by arrays, with as many
-bytes as one read may have; the cut lies between two batches of the order.
+bytes as one read may have; the cut lies between two positions of the order.
 
-- A batch lies at its position, and a SKIP at its own.
+- A batch lies at its position, and a SKIP at its own. The batches of a transaction share theirs and are told together,
+  topic by topic, however many bytes that takes.
 - A gap has no position: it is told right before the first batch of its topic behind it, at the end if that is damaged.
   What nothing has come behind yet is not told yet. Where the batches before it are gone, nobody knows how much of a gap
   a reader has passed before: it is told whole.
@@ -76,7 +77,7 @@ class PositionPlan:
                 found += self._placed(topic, plan)
         finally:
             self.release()
-        # Positions are of one topic each, so what has the same one stays as it was there.
+        # Of a position that several topics share each has its part in one piece, in the order it has there.
         found.sort(key=_position_of)
         return [item for _, item in found]
 

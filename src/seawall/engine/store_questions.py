@@ -37,7 +37,9 @@ class StoreQuestions(ABC):
 
     def plan_positions(self, from_position: Position, *, size_max: int, records_max: int | None = None) -> PositionPlan:
         """What a reader of all topics at `from_position` gets next."""
-        return plan_positions(self.catalog, self._logs.get, from_position, size_max=size_max, records_max=records_max)
+        return plan_positions(
+            self.catalog.shown(), self._logs.get, from_position, size_max=size_max, records_max=records_max
+        )
 
     def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
         """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""
