@@ -74,6 +74,13 @@ def put(log: EmbeddedLog, *records: bytes) -> list[StagedRange]:
         return stager.ranges()
 
 
+def transact(log: EmbeddedLog, **records: bytes | list[bytes]) -> None:
+    """One transaction of the owner "job" into some topics."""
+    with log.transaction("job") as transaction:
+        for topic, each in records.items():
+            transaction.publish(topic, each)
+
+
 # --- all of it ------------------------------------------------------------------------------------------------------
 
 
@@ -198,10 +205,16 @@ def test_an_empty_transaction_is_remembered(log: EmbeddedLog) -> None:
 
 
 def test_an_exception_aborts(log: EmbeddedLog) -> None:
-    with pytest.raises(KeyError), log.transaction("job") as transaction:
-        transaction.publish("a", [b"1"])
-        transaction.commit_offset("reader", "a", 2)
-        raise KeyError
+    transaction = log.transaction("job")
+
+    def fail() -> None:
+        with transaction:
+            transaction.publish("a", [b"1"])
+            transaction.commit_offset("reader", "a", 2)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
     assert values(log, "a") == []
     assert log.committed("reader", "a") is None
     assert log.transaction_state("job") is None
@@ -215,9 +228,8 @@ def test_an_exception_aborts(log: EmbeddedLog) -> None:
 
 
 def test_what_is_refused_changes_nothing(log: EmbeddedLog) -> None:
-    with pytest.raises(NotFoundError), log.transaction("job") as transaction:
-        transaction.publish("a", b"1")
-        transaction.publish("missing", b"2")
+    with pytest.raises(NotFoundError):
+        transact(log, a=b"1", missing=b"2")
     assert values(log, "a") == []
     assert staged_left(log) == 0
     log.publish("a", b"on")
@@ -336,11 +348,10 @@ def test_caps_are_kept(log: EmbeddedLog) -> None:
     assert isinstance(log.read("few")[0], Gap)
     with log.transaction() as transaction:
         transaction.publish("strict", [b"1", b"2"])
-    with pytest.raises(FullError, match="cap_records"), log.transaction("job") as transaction:
-        transaction.publish("strict", [b"3", b"4"])
-        transaction.publish("a", b"not alone")
-    with pytest.raises(LimitError, match="can never fit"), log.transaction("job") as transaction:
-        transaction.publish("strict", [b"3"] * 4)
+    with pytest.raises(FullError, match="cap_records"):
+        transact(log, strict=[b"3", b"4"], a=b"not alone")
+    with pytest.raises(LimitError, match="can never fit"):
+        transact(log, strict=[b"3"] * 4)
     assert values(log, "strict") == [b"1", b"2"]
     assert values(log, "a") == []
 
@@ -449,7 +460,7 @@ def test_what_is_staged_goes_by_its_age(tmp_path: Path) -> None:
         with log.looking() as store:
             assert store.catalog.named(STAGING_TOPIC).config.ttl_ms == 1
             assert store.catalog.named(STAGING_TOPIC).floor >= 3
-        with pytest.raises(NotFoundError, match="too\nold|too old"):
+        with pytest.raises(NotFoundError, match="are too old"):
             log.commit_staged("job", 1, [("a", StagedRange(1, 1))])
 
 
