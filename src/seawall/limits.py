@@ -174,8 +174,8 @@ WAL_MAPPED_SIZE = 8 * MIB
 
 # --- transactions ------------------------------------------------------------------------------------------------
 
-#: Batches of one transaction (their references, 120 bytes each, fit half a lane), and their bytes: they are copied while
-#: nobody else publishes, and kept twice for that long.
+#: Batches of one transaction (their references, 120 bytes each, fit half a lane), and their bytes: they are copied
+#: while nobody else publishes.
 TRANSACTION_BATCHES_MAX = 16_000
 TRANSACTION_SIZE_MAX = 4 * GIB
 
@@ -187,9 +187,8 @@ TRANSACTION_CURSORS_MAX = 1_024
 TRANSACTION_OWNERS_MAX = 10_000
 TRANSACTION_OWNER_SIZE_MAX = 255
 
-#: Bytes of staged batches that are copied to their places at once.
+#: Bytes of staged batches that are copied at once.
 TRANSACTION_PIECE_SIZE = 8 * MIB
-
 #: How long what was staged waits for its transaction, unless configured: longer than it takes to repair a job by hand.
 STAGING_TTL_MS = 86_400_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from seawall import limits
 from seawall.config import Config, FabricConfig
 from seawall.core.transactions import StagedPart, StagedRange
+from seawall.engine.aio import AsyncLog
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch
@@ -471,3 +473,77 @@ def test_numbers_that_nobody_knows_any_more() -> None:
 
     with pytest.raises(OutcomeUnknownError, match="stage them again"):
         StagedCall([Lost()]).decided()
+
+
+# --- on a loop ------------------------------------------------------------------------------------------------------
+
+
+def test_loops_have_the_same_words(tmp_path: Path, brokers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seawall.wire.aio_transactions.IN_FLIGHT_SIZE", 100)
+    asyncio.run(on_a_loop(tmp_path, brokers))
+    with opened(tmp_path) as log:
+        found = values(log, "a")
+        assert found[:3] == [b"1", b"2", b"3"]
+        assert sorted(found[3:]) == [b"%d" % number * 60 for number in range(5)]
+        assert staged_left(log) == 1
+
+
+async def on_a_loop(path: Path, brokers: int) -> None:
+    async with AsyncLog(path / "data", SMALL, TINY, brokers=brokers) as log:
+        await log.create_topic("a")
+        async with log.transaction() as transaction:
+            first = await transaction.publish("a", [b"1", b"2"])
+            transaction.commit_offset("reader", "a", 2)
+        assert first.seqs == range(1, 3)
+        async with log.transaction("job") as named:
+            await named.publish("a", b"3")
+        async with log.transaction("job", named.result.epoch) as again:
+            await again.publish("a", b"3")
+        assert again.result.is_repeated
+        assert await log.transaction_state("job") == named.result
+
+        async def fail(topic: str, error: type[Exception] | None) -> None:
+            async with log.transaction("job") as failing:
+                await failing.publish(topic, b"4")
+                if error is not None:
+                    raise error
+
+        with pytest.raises(KeyError):
+            await fail("a", KeyError)
+        with pytest.raises(NotFoundError):
+            await fail("missing", None)
+
+        async def transact(number: int) -> None:
+            async with log.transaction() as transaction:
+                await transaction.publish("a", b"%d" % number * 60)
+
+        await asyncio.gather(*(transact(number) for number in range(5)))
+        async with await log.stage() as stager:
+            for _ in range(3):
+                await stager.publish(b"x" * 60)
+            assert sum(each.record_count for each in await stager.ranges()) == 3
+            assert await stager.abort() == 3
+            assert await stager.abort() == 0
+            await stager.publish(b"left")
+        with pytest.raises(InvalidInputError, match="name the owner"):
+            log.transaction(epoch=3)
+
+
+def test_an_outcome_that_is_not_known_aborts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise OutcomeUnknownError("who knows")
+
+    async def fail() -> None:
+        async with AsyncLog(tmp_path / "other", SMALL) as log:
+            await log.create_topic("a")
+            async with log.transaction("job", 1) as transaction:
+                await transaction.publish("a", b"1")
+
+    monkeypatch.setattr(EmbeddedLog, "commit_staged", unknown)
+    with opened(tmp_path) as log:
+        log.create_topic("a")
+        with pytest.raises(OutcomeUnknownError):
+            transact(log, a=b"1")
+        assert staged_left(log) == 1
+    with pytest.raises(OutcomeUnknownError):
+        asyncio.run(fail())
