@@ -15,6 +15,7 @@ from real_server import RealServer, ServerProcess
 
 import seawall
 from seawall.client.aio_remote_log import AsyncRemoteLog
+from seawall.client.aio_requests import AsyncRequests
 from seawall.client.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.client.requests import Requests
@@ -195,6 +196,26 @@ def test_an_outcome_that_stays_unknown_is_told(
     left = [RetryableError]
     with pytest.raises(RetryableError):
         log.commit_staged("job", 1, [])
+
+
+@pytest.mark.parametrize("errors", [[OutcomeUnknownError, OutcomeUnknownError], [OutcomeUnknownError, RetryableError]])
+def test_an_outcome_that_stays_unknown_on_a_loop(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch, errors: list[type[Exception]]
+) -> None:
+    left = [*errors, RetryableError]
+
+    async def ask(self: AsyncRequests, payload: object, **_: object) -> Frame:
+        raise left.pop(0)("no answer")
+
+    async def commit() -> None:
+        async with seawall.connect_async(server.url) as remote:
+            with pytest.raises(OutcomeUnknownError, match="commit it again under the same key"):
+                await remote.commit_staged("job", 1, [])
+            with pytest.raises(RetryableError):
+                await remote.commit_staged("job", 1, [])
+
+    monkeypatch.setattr(AsyncRequests, "ask", ask)
+    asyncio.run(commit())
 
 
 def test_a_commit_that_is_answered_by_nothing(log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:

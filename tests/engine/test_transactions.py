@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -21,6 +22,7 @@ from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.staging import STAGING_TOPIC
+from seawall.engine.topic_log import TopicLog
 from seawall.engine.view import open_view
 from seawall.errors import (
     ConflictError,
@@ -35,6 +37,7 @@ from seawall.errors import (
 )
 from seawall.io.files import OsFiles
 from seawall.limits import KIB
+from seawall.storage.batch_index import INDEX_ENTRY
 from seawall.topics.gaps import Gap
 from seawall.wire.transactions import StagedCall
 
@@ -286,6 +289,30 @@ def test_what_was_aborted_or_is_too_old_is_not_published(log: EmbeddedLog) -> No
         log.abort_staged([StagedRange(4, 3)])
 
 
+def test_a_transaction_may_be_ended_within_its_block(log: EmbeddedLog) -> None:
+    with log.transaction("job") as transaction:
+        transaction.publish("a", b"1")
+        assert transaction.commit().epoch == 1
+    with log.transaction("job") as transaction:
+        transaction.publish("a", b"2")
+        transaction.abort()
+    with log.transaction("job") as transaction:
+        transaction.abort()
+    with log.transaction("job") as transaction:
+        pass
+    assert transaction.result.spans == ()
+    with log.transaction("job", transaction.result.epoch) as transaction:
+        pass
+    assert transaction.result.is_repeated
+    assert values(log, "a") == [b"1"]
+
+
+def test_a_staged_batch_that_no_segment_holds(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = put(log, b"1")
+    monkeypatch.setattr(TopicLog, "entries_between", lambda *_: np.zeros(0, INDEX_ENTRY))
+    refused(log, [("a", *ranges)], NotFoundError, "were lost")
+
+
 def test_aborting_where_nothing_was_ever_staged(log: EmbeddedLog) -> None:
     assert log.abort_staged([StagedRange(1, 2)]) == 0
 
@@ -512,6 +539,14 @@ async def on_a_loop(path: Path, brokers: int) -> None:
             await fail("a", KeyError)
         with pytest.raises(NotFoundError):
             await fail("missing", None)
+
+        async with log.transaction("job") as ended:
+            await ended.abort()
+        async with log.transaction("job") as empty:
+            assert (await empty.commit()).spans == ()
+        async with log.transaction("job", empty.result.epoch) as same:
+            pass
+        assert same.result.is_repeated
 
         async def transact(number: int) -> None:
             async with log.transaction() as transaction:

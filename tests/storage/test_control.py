@@ -520,3 +520,10 @@ def test_a_transaction_that_is_not_whole_is_neither_written_nor_read(parts: tupl
     header = parse_batch_header(good, source=BatchSource.STORED)
     with pytest.raises(CorruptionError, match="not as its"):
         read_control(header, Compound(parts).encode())
+
+
+def test_a_mark_is_as_long_as_it_says() -> None:
+    block = MARK.encode()
+    for bad in (block[:-1], block + b"x", block[:23]):
+        with pytest.raises(CorruptionError):
+            parse_control(ControlCommand.TRANSACTION, bad)
