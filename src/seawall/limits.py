@@ -1,7 +1,7 @@
 """Every bound in Seawall, each with its reason.
 
 A queue, buffer, table, frame, name or wait that is not bounded here is a defect. Sizes are in bytes unless the
-name says otherwise; units come last.
+name says otherwise; units come last. Those of simulators are with them (`testing/limits.py`).
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ IOVEC_COUNT_MAX = 1_024
 #: One JSON document in a control batch: a topic's configuration before and after, with the longest names and tags.
 CONTROL_DOCUMENT_SIZE_MAX = 64 * KIB
 
-#: Parts of a compound control batch. With the bound on one part it also bounds what one position can change.
-COMPOUND_PARTS_MAX = 4_096
+#: Parts of a compound control batch. With the bound on one part it also bounds what one position can change: a whole
+#: transaction, with what its topics need beside its batches.
+COMPOUND_PARTS_MAX = 20_000
 
 #: Ranges of seqs in one delete of records: 4 KiB where they lie close together, 32 KiB at the most. A delete of more is
 #: several control batches, each small enough to be written on a full disk.
@@ -170,6 +171,26 @@ WAL_READ_SIZE = 512 * KIB
 
 #: Bytes of a mapped file of the log that are brought into memory at once, and announced to the disk ahead of that.
 WAL_MAPPED_SIZE = 8 * MIB
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+#: Batches of one transaction (their references, 120 bytes each, fit half a lane), and their bytes: they are copied
+#: while nobody else publishes.
+TRANSACTION_BATCHES_MAX = 16_000
+TRANSACTION_SIZE_MAX = 4 * GIB
+
+#: Topics that one transaction writes, and cursors that join it: each costs a sync, or a place in one control batch.
+TRANSACTION_TOPICS_MAX = 256
+TRANSACTION_CURSORS_MAX = 1_024
+
+#: Owners whose last transaction is remembered, some megabytes with a few topics each; and the size of their names.
+TRANSACTION_OWNERS_MAX = 10_000
+TRANSACTION_OWNER_SIZE_MAX = 255
+
+#: Bytes of staged batches that are copied at once.
+TRANSACTION_PIECE_SIZE = 8 * MIB
+#: How long what was staged waits for its transaction, unless configured: longer than it takes to repair a job by hand.
+STAGING_TTL_MS = 86_400_000
 
 # --- lanes and sequencing --------------------------------------------------------------------------------------
 
@@ -427,20 +448,3 @@ COPY_BUFFER_SIZE = 1 * MIB
 
 #: Connections the kernel holds that nobody has accepted yet; Linux cuts it to `net.core.somaxconn` (4,096).
 LISTEN_BACKLOG = 1_024
-
-# --- simulators ------------------------------------------------------------------------------------------------
-
-#: Events a simulator remembers for `history()`: enough for a failing test, not enough to fill the memory of a sweep.
-SIM_HISTORY_EVENTS_MAX = 20_000
-
-#: Events of one ordering history, none of which may be forgotten before it is checked: about a gigabyte of memory.
-ORDER_HISTORY_EVENTS_MAX = 5_000_000
-
-#: Versions of one unsynced sector that a simulated crash may choose from, beside the synced one.
-SIM_SECTOR_VERSIONS_MAX = 8
-
-#: Bytes a simulated stream holds in one direction, in flight and unread together, before `send` takes no more.
-SIM_STREAM_BUFFER_SIZE = 64 * KIB
-
-#: Messages in flight on one simulated link; what comes on top is dropped, as a full queue in a switch would.
-SIM_LINK_MESSAGES_MAX = 1_024

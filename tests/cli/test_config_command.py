@@ -16,6 +16,7 @@ disk.direct_sync         auto            default
 storage.wal_file_size    67108864        default
 storage.checkpoint_size  1073741824      default
 storage.ballast_size     1048576         default
+storage.staging_ttl_ms   86400000        default
 fabric.directory         ""              default
 fabric.brokers           1               default
 fabric.goi_entries       65536           default

@@ -7,27 +7,31 @@ from collections.abc import Callable
 import pytest
 
 from seawall.core.types import Position
-from seawall.engine import opening, replay
+from seawall.engine import opening, replay, store
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.store import Store
 from seawall.engine.topic_log import TopicLog
+from seawall.engine.transactions import Transactions
 from seawall.io.files import write_all
 from seawall.kernels import epochs
 from seawall.kernels.epochs import WalRows
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage import segments, wal, wal_reader
+from seawall.storage.control import Reference
 from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_documents import FloorRaise
+from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.epoch_write import EpochWrite
 from seawall.storage.segments import ActiveSegment
-from seawall.storage.snapshots import Snapshot, SnapshotStore
+from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
+from seawall.topics.catalog import TopicCatalog
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -256,6 +260,69 @@ PLANTED: dict[str, Plant] = {
     "floor not logged": floor_not_logged,
     "segment dropped before the eviction is durable": dropped_before_durable,
     "index entry before data": entry_before_data,
+}
+
+
+def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
+    """The log tells of a transaction whose batches were written to their places and not synced."""
+
+    def unsynced(name: str) -> None:
+        real = getattr(Transactions, name)
+
+        def without_sync(self: Transactions, *arguments: object) -> None:
+            with pytest.MonkeyPatch.context() as inside:
+                inside.setattr(ActiveSegment, "sync", _nothing)
+                real(self, *arguments)
+
+        patch.setattr(Transactions, name, without_sync)
+
+    unsynced("_fill")
+    unsynced("_place")
+
+
+def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:
+    """Replay stops in the middle of a transaction, as if each of its batches were a commit of its own."""
+    real = TopicCatalog.apply
+
+    def apply(self: TopicCatalog, control: Control, position: Position) -> bool:
+        if isinstance(control, Compound) and isinstance(control.parts[0], TransactionMark):
+            found = [number for number, part in enumerate(control.parts) if isinstance(part, Reference)]
+            if found:
+                control = Compound(tuple(part for number, part in enumerate(control.parts) if number != found[-1]))
+        return real(self, control, position)
+
+    patch.setattr(TopicCatalog, "apply", apply)
+
+
+def keys_not_in_snapshots(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot forgets which transactions were committed."""
+    real = store.catalog_sections
+
+    def sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
+        return {kind: data for kind, data in real(catalog).items() if kind is not SectionKind.TRANSACTIONS}
+
+    patch.setattr(store, "catalog_sections", sections)
+
+
+def transaction_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """A transaction is acked when it is written."""
+    real = Transactions._log
+
+    def log(self: Transactions, *arguments: object) -> None:
+        flush = LogWriter.flush
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(LogWriter, "flush", lambda writer, **_: flush(writer, durable=False))
+            real(self, *arguments)
+
+    patch.setattr(Transactions, "_log", log)
+
+
+#: Bugs of transactions, which the scripts with transactions must find.
+PLANTED_IN_TRANSACTIONS: dict[str, Plant] = {
+    "transaction before its places are durable": transaction_before_data,
+    "transaction without its last batch": transaction_half_applied,
+    "keys not in snapshots": keys_not_in_snapshots,
+    "transaction acked before it is synced": transaction_acked_before_sync,
 }
 
 

@@ -1,13 +1,15 @@
 """A process that writes until it is killed, and the check of what it leaves behind on a real disk.
 
 The child says a line for each thing that it is told. It has a thread that publishes and waits for a topic of each
-class, one that hands records to publishers and does not wait, and one that deletes below seqs and by tags; checkpoints
-come often. The parent keeps the facts of all lives of the directory together:
+class, one that hands records to publishers and does not wait, one that writes to two topics in transactions, and one
+that deletes below seqs and by tags; checkpoints come often. The parent keeps the facts of all lives of the directory
+together:
 
 - acked in class `fsync` or `disk`: there for ever, but for what a delete or a cap meant;
 - acked in class `memory`: there, or part of an explicit gap, and once an opening has shown it, there for ever;
 - what a delete was acked for is gone, and nothing that no delete meant is passed over in silence;
-- seqs are dense, no seq is ever given to another value, and what one thread has written is in its order.
+- seqs are dense, no seq is ever given to another value, and what one thread has written is in its order;
+- of each transaction there is all or nothing, in both topics, at one position.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ TOPICS = {
     "ephemeral": {"durability": "ephemeral"},
     "capped": {"durability": "fsync", "cap_records": CAP},
 }
+#: Topics that are written in transactions alone.
+PAIR = {"left": {"durability": "fsync"}, "right": {"durability": "disk"}}
 SETTINGS = StoreSettings(wal_file_size=256 * KIB, ceiling_step=64, ballast_size=64 * KIB, checkpoint_size=300 * KIB)
 
 FABRIC = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB)
@@ -98,6 +102,19 @@ def publish_and_go_on(log: EmbeddedLog, seed: int) -> None:
         publishers[topic].publish(values).add_callback(lambda done, t=topic, v=values: tell_acks(t, v, done))
 
 
+def transact(log: EmbeddedLog, seed: int) -> None:
+    """Each transaction has as many records in one topic as in the other."""
+    writer = Writer("transactions", seed)
+    while True:
+        values = {topic: writer.values(topic)[:1] for topic in PAIR}
+        with log.transaction("writer") as transaction:
+            for topic, messages in values.items():
+                transaction.publish(topic, messages)
+        for each in transaction.published:
+            digests = " ".join(digest(message.value) for message in values[each.topic])
+            say(f"ack {each.topic} {each.seqs.start} {digests}")
+
+
 def delete_now_and_then(log: EmbeddedLog, seed: int) -> None:
     chance = random.Random(f"deletes {seed}")
     while True:
@@ -122,11 +139,11 @@ def write_for_ever(directory: str, seed: int, outlet: Connection, brokers: int) 
     os.dup2(outlet.fileno(), 1)
     threading.excepthook = complain
     log = opened(directory, brokers)
-    for topic, settings in TOPICS.items():
+    for topic, settings in {**TOPICS, **PAIR}.items():
         if topic not in log.topics():
             log.create_topic(topic, segment_max_records=50, **settings)
     work = [threading.Thread(target=publish_and_wait, args=(log, topic, seed), daemon=True) for topic in TOPICS]
-    work.append(threading.Thread(target=publish_and_go_on, args=(log, seed), daemon=True))
+    work += [threading.Thread(target=target, args=(log, seed), daemon=True) for target in (publish_and_go_on, transact)]
     for thread in work:
         thread.start()
     delete_now_and_then(log, seed)
@@ -192,7 +209,13 @@ def kill_cycle(directory: Path, seed: int, known: Known, brokers: int = 0) -> in
     with opened(str(directory), 0 if brokers else seed % 2) as log:
         for topic in log.topics():
             check_topic(log, topic, known.setdefault(topic, Facts()))
+        positions = {topic: [item.position for item in batches_of(log, topic)] for topic in PAIR}
+        assert positions["left"] == positions["right"], "a transaction is in one topic and not in the other"
     return acks
+
+
+def batches_of(log: EmbeddedLog, topic: str) -> list[ReceivedBatch]:
+    return [item for item in log.follow(topic) if isinstance(item, ReceivedBatch)] if topic in log.topics() else []
 
 
 def note(known: Known, line: bytes) -> int:

@@ -149,7 +149,17 @@ class World:
     def run(self, *, goes_on: bool = False) -> None:
         """Every step; after an error the next one is tried if it `goes_on`."""
         steps: list[Callable[[], None]] = [self.reopen, *(self.create for _ in CLASSES)]
-        weighted = [
+        steps += self.chance.choices(self.weighted(), k=STEPS)
+        for step in [*steps, self.close]:
+            try:
+                step()
+            except (SeawallError, OSError) as error:
+                if isinstance(error, InvariantError) or not goes_on:
+                    raise
+
+    def weighted(self) -> list[Callable[[], None]]:
+        """What a script is drawn from."""
+        return [
             *[self.append] * 12,
             *[self.check] * 2,
             *[self.checkpoint] * 2,
@@ -159,13 +169,6 @@ class World:
             *[self.pass_time] * 2,
             *(self.churn, self.retain, self.sync, self.create, self.delete, self.configure, self.commit, self.reopen),
         ]
-        steps += self.chance.choices(weighted, k=STEPS)
-        for step in [*steps, self.close]:
-            try:
-                step()
-            except (SeawallError, OSError) as error:
-                if isinstance(error, InvariantError) or not goes_on:
-                    raise
 
     @contextmanager
     def changing(self) -> Iterator[Store]:

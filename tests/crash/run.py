@@ -2,7 +2,8 @@
 
     python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
 
-A failing case is printed with the command that runs it, and nothing else, again. Ends with 1 if there was one.
+Every third script has transactions. A failing case is printed with the command that runs it, and nothing else, again.
+Ends with 1 if there was one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from crash_damage import CHECKS, every_byte
 from crash_kill import Known, kill_cycle
 from crash_stress import ERRORS, run_stress
 from crash_sweep import CASES_PER_SCRIPT, case_of, run_case
+from crash_transactions import TransactionWorld
+from crash_world import World
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -28,13 +31,18 @@ DAMAGE_PIECES = 40
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
 
+def world_of(number: int) -> type[World]:
+    """What a case is run in."""
+    return TransactionWorld if number // CASES_PER_SCRIPT % 3 == 2 else World
+
+
 def run_script(seed: int, script: int) -> tuple[int, dict[int, str]]:
     """All cases of one script; the images checked, and the traceback of each case that failed."""
     images = 0
     failures: dict[int, str] = {}
     for number in range(script * CASES_PER_SCRIPT, (script + 1) * CASES_PER_SCRIPT):
         try:
-            images += run_case(seed, number)
+            images += run_case(seed, number, world_of(number))
         except ERRORS:
             failures[number] = traceback.format_exc()
     return images, failures
@@ -56,7 +64,7 @@ def sweep(seed: int, wanted: int, progress: Progress) -> int:
                 images += found
                 failed += len(failures)
                 for number, trace in failures.items():
-                    progress.print(f"{trace}\n{case_of(seed, number)}\nagain: {again(seed, number)}")
+                    progress.print(f"{trace}\n{case_of(seed, number, world_of(number))}\nagain: {again(seed, number)}")
             progress.update(task, completed=min(images, wanted))
         pool.shutdown(cancel_futures=True)
     progress.print(f"{images:,} images of {script} scripts, seed {seed}: {failed} cases failed")
@@ -136,8 +144,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.case is not None:
         console = Console()
-        console.print(case_of(options.seed, options.case))
-        console.print(f"{run_case(options.seed, options.case)} images, no promise broken")
+        world = world_of(options.case)
+        console.print(case_of(options.seed, options.case, world))
+        console.print(f"{run_case(options.seed, options.case, world)} images, no promise broken")
         return 0
     with Progress(*COLUMNS) as progress:
         failed = sweep(options.seed, options.images, progress) if options.images else 0

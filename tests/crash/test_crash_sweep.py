@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from crash_bugs import PLANTED
+from crash_bugs import PLANTED, PLANTED_IN_TRANSACTIONS
 from crash_following import FollowingWorld
 from crash_history import BrokenPromiseError
 from crash_sweep import case_of, run_case
+from crash_transactions import FollowingTransactionWorld, TransactionWorld
+from crash_world import World
 
 from seawall.errors import SeawallError
 
@@ -19,6 +21,8 @@ SAMPLE_PARTS = 8
 PLANTED_CASES_MAX = 120
 FOLLOWING_CASES = 40
 FOLLOWING_PARTS = 4
+TRANSACTION_CASES = 40
+TRANSACTION_PARTS = 4
 
 #: Where the search for a planted bug begins, if the scripts before hardly ever do what it spoils.
 FIRST_CASES = {"segment dropped before the eviction is durable": 80}
@@ -37,11 +41,11 @@ def test_a_case_is_always_the_same() -> None:
     assert run_case(3, 4) == run_case(3, 4)
 
 
-def cases_until_caught(first: int, limit: int) -> int | None:
+def cases_until_caught(first: int, limit: int, make: type[World] = World) -> int | None:
     """How many cases it takes until the sweep complains."""
     for number in range(first, first + limit):
         try:
-            run_case(SAMPLE_SEED, number)
+            run_case(SAMPLE_SEED, number, make)
         except (BrokenPromiseError, SeawallError, OSError, AssertionError, ValueError, IndexError):
             return number + 1 - first
     return None
@@ -57,3 +61,16 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
     numbers = range(part, FOLLOWING_CASES, FOLLOWING_PARTS)
     assert sum(run_case(SAMPLE_SEED, number, FollowingWorld) for number in numbers) >= 40
+
+
+@pytest.mark.parametrize("make", [TransactionWorld, FollowingTransactionWorld])
+@pytest.mark.parametrize("part", range(TRANSACTION_PARTS))
+def test_no_crash_leaves_a_part_of_a_transaction(part: int, make: type[World]) -> None:
+    numbers = range(part, TRANSACTION_CASES, TRANSACTION_PARTS)
+    assert sum(run_case(SAMPLE_SEED, number, make) for number in numbers) >= 40
+
+
+@pytest.mark.parametrize("name", PLANTED_IN_TRANSACTIONS)
+def test_a_bug_planted_in_transactions_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED_IN_TRANSACTIONS[name](monkeypatch)
+    assert cases_until_caught(0, PLANTED_CASES_MAX, TransactionWorld) is not None

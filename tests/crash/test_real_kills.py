@@ -13,7 +13,7 @@ def test_a_killed_process_loses_nothing_it_acked(tmp_path: Path, brokers: tuple[
     known: Known = {}
     acks = [kill_cycle(tmp_path / "data", seed, known, number) for seed, number in enumerate(brokers)]
     assert all(acks)
-    assert len(known) == 5
+    assert len(known) == 7
 
 
 def told(*lines: bytes) -> Facts:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.errors import SeawallError
 from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
 from seawall.storage.control_batches import Compound, SimpleControl, parse_control
@@ -21,6 +22,7 @@ from seawall.storage.control_documents import (
     TopicCreate,
     TopicDelete,
 )
+from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
@@ -88,6 +90,8 @@ def _catalog() -> TopicCatalog:
     topic.live_records -= 1
     catalog.set_cursor("reader", 1, Cursor(1, 5))
     topic.keys.remember(bytes(16), KeyedAppend(1, 2, 3))
+    spans = (TopicSpan("events", 10, 4),)
+    catalog.transactions.remember(CommittedTransaction("job", 7, 1, 9, spans))
     return catalog
 
 
@@ -112,6 +116,7 @@ _CONTROLS: tuple[SimpleControl, ...] = (
     ClientRow(9, bytes(64), bytes(64)),
     TermStart(4, 2, 1000),
     Checkpoint(9000, 70, 8000),
+    TransactionMark("job", 7, 0, 0),
 )
 _SECTIONS = catalog_sections(_catalog())
 

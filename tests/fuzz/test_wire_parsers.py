@@ -12,8 +12,25 @@ from contextlib import suppress
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.transactions import (
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    TopicSpan,
+    WantedTransaction,
+)
 from seawall.errors import SeawallError
-from seawall.wire import lwp1, lwp1_replies, lwp1_requests, lwp2, lwp2_reading, lwp2_session, lwp2_topics
+from seawall.wire import (
+    lwp1,
+    lwp1_replies,
+    lwp1_requests,
+    lwp2,
+    lwp2_reading,
+    lwp2_session,
+    lwp2_topics,
+    lwp2_transactions,
+)
 from seawall.wire.batches import (
     BatchSource,
     batch_header,
@@ -24,7 +41,7 @@ from seawall.wire.batches import (
     parse_batch_header,
     verify_block,
 )
-from seawall.wire.codes import Codec, DataFlags, ErrorClass, GapReason, GapUnit, ReadBy, SessionStatus
+from seawall.wire.codes import ALL_TOPICS, Codec, DataFlags, ErrorClass, GapReason, GapUnit, ReadBy, SessionStatus
 from seawall.wire.compression import compress, decompress, decompress_v1
 from seawall.wire.decoder import FrameDecoder
 from seawall.wire.envelope import Envelope, parse_envelope
@@ -202,6 +219,9 @@ _FRAME = bytes.fromhex(
 )
 _PLAIN = (b"seawall " * 8)[:RAW_LENGTH]
 _TOPIC = lwp1_replies.TopicReply(3, "events", 1_700_000_000, 1, lwp1_replies.Retention(3600, 0))
+_WANTED = WantedTransaction(
+    "job", 7, (StagedPart("a", StagedRange(1, 3)), StagedPart("b", StagedRange(9, 9))), (OffsetCommit("me", "a", 5),)
+)
 _DATA = lwp2_reading.DataPrefix(1, DataFlags.MORE, 1, 1, 3, 1, 3, 1).encode()
 _STATUS = lwp1_replies.ClusterStatusReply(1, True, 1, 4, 3, 3, True, ((2, "healthy"), (3, "healthy")))
 
@@ -248,6 +268,11 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_topics.TopicDescribe(1),
         lwp2_topics.TopicFind("events"),
         lwp2_topics.RecordsDelete(1, 5, "tag"),
+        lwp2.Fetch(ALL_TOPICS, ReadBy.POSITION, 1, 1, 1, within=lwp2_reading.Within(3, 9)),
+        lwp2_transactions.StagingFind(),
+        lwp2_transactions.TransactionCommit(_WANTED),
+        lwp2_transactions.TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
+        lwp2_transactions.TransactionState("job"),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -257,6 +282,8 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2.Gap(1, GapReason.CRASH, GapUnit.TOPIC_SEQ, 5, 9, 0, 3, 4),
         lwp2.Error(0x10, ErrorClass.CALLER, False, "no such topic"),
         lwp2.BoundsReply(1, 2, 3, 4, 5, 6, 7, 8),
+        lwp2_transactions.TransactionTold("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
+        lwp2_transactions.TransactionTold("job", None),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

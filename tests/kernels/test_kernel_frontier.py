@@ -1,4 +1,7 @@
-"""Admission kernels and their twins on the same bytes, and a stamped batch against the codec's own stamp."""
+"""Admission kernels and their twins on the same bytes, and a stamped batch against the codec's own stamp.
+
+Also of batches that take effect together, at one position (INV-TOGETHER-ONE).
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from hypothesis import strategies as st
 
 from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
-from seawall.kernels import client_frontier, client_index, client_window, frontier, jit, tables
+from seawall.kernels import client_frontier, client_index, client_window, frontier, jit, tables, transactions
 from seawall.kernels.twins import client_frontier as client_twin
 from seawall.kernels.twins import frontier as twin
+from seawall.kernels.twins import transactions as together_twin
 from seawall.wire.batches import BatchSource, batch_header, encode_batch, iter_batches, parse_batch_header, stamp
 from seawall.wire.codes import AckStatus, ErrorCode
 
@@ -288,3 +292,46 @@ def test_the_end_of_a_batch_is_found_within_bounds(data: bytes, at: int, shorter
     assert found == -1 or at + 96 <= found <= end
     whole = np.frombuffer(bytearray(data + batch()), np.uint8)
     assert frontier.batch_end(whole, len(data), whole.size) == whole.size
+
+
+# --- together -------------------------------------------------------------------------------------------------------
+
+
+def headers_of(batches: list[bytes]) -> bytes:
+    return b"".join(each[:96] for each in batches)
+
+
+def together(batches: list[bytes], *, ceiling: int = 1000) -> tuple[int, Arrays]:
+    """Admit with kernel and twin; the same code and the same bytes everywhere."""
+    found = []
+    for admit in (transactions.admit_together, together_twin.admit_together):
+        arrays = Arrays(headers_of(batches), ceiling=ceiling, rows=len(batches))
+        found.append((admit(arrays.buffer, 3, WALL_NS, *arrays.state(), arrays.rows), arrays))
+    (code, ours), (other, theirs) = found
+    assert code == other
+    assert ours.content() == theirs.content()
+    return code, ours
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.builds(batch, st.integers(0, 6), st.integers(1, 4)), max_size=8), st.sampled_from([41, 1000]))
+def test_they_equal_their_twin_and_take_one_position(batches: list[bytes], ceiling: int) -> None:
+    code, arrays = together(batches, ceiling=ceiling)
+    assert arrays.numbers[frontier.NEXT_POSITION] == 41
+    if code == frontier.RUN_DONE:
+        assert set(arrays.rows["position"].tolist()) <= {40}
+
+
+def test_batches_of_one_topic_follow_each_other_at_one_time() -> None:
+    code, arrays = together([batch(1, 2), batch(5, 1), batch(1, 3)])
+    assert code == frontier.RUN_DONE
+    assert arrays.rows["base_seq"].tolist() == [1, 41, 3]
+    assert arrays.rows["timestamp_ns"][0] == arrays.rows["timestamp_ns"][2] == arrays.numbers[frontier.LAST_TIMESTAMP]
+    assert arrays.rows["timestamp_ns"][1] > arrays.rows["timestamp_ns"][0], "no time goes back within a topic"
+
+
+def test_what_is_refused_ends_the_run() -> None:
+    assert together([batch(1), batch(2), batch(1)])[0] == transactions.TOGETHER_REFUSED
+    code, arrays = together([batch(1, 4), batch(1, 4)], ceiling=7)
+    assert code == frontier.RUN_NEEDS_CEILING
+    assert np.count_nonzero(arrays.rows["position"] == 40) == 1

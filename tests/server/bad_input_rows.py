@@ -26,6 +26,7 @@ from seawall.wire.lwp2_session import Hello
 
 MIB = 1 << 20
 TOPIC, FULL, ORDERED = 1, 2, 3
+COMMIT = struct.Struct("<QHHIII")
 OK, DUPLICATE, REJECTED = 0, 1, 2
 
 
@@ -233,6 +234,31 @@ VERSION_2 = {
     "control: settings that are not there": Row(lambda _: said(0x60, b'\2\0ab{"a":1}'), (refused(0x15),)),
     "control: settings that are fixed": Row(lambda _: said(0x61, b'\1\0\0\0{"order":5}'), (refused(0x16),)),
     "control: delete of nothing": Row(lambda _: said(0x64, b"\1" + bytes(15)), (refused(0x04),)),
+    "control: fetch within a topic": Row(lambda _: said(0x50, struct.pack("<I44x", 1)), (refused(0x04),)),
+    "control: fetch with a part of a place": Row(lambda _: said(0x50, bytes(40)), (refused(0x04),)),
+    "transaction: cut": Row(lambda _: said(0x67, bytes(23)), (refused(0x04),)),
+    "transaction: more topics than bytes": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 9, 0, 0, 0)), (refused(0x04),)),
+    "transaction: too many ranges": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 0, 1 << 31, 0, 0)), (refused(0x04),)),
+    "transaction: without an owner": Row(lambda _: said(0x67, COMMIT.pack(1, 0, 0, 0, 0, 0)), (refused(0x04),)),
+    "transaction: of nothing staged": Row(
+        lambda _: said(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 0, 0, 5, 9)),
+        (refused(0x10),),
+    ),
+    "transaction: of a topic that is not named": Row(
+        lambda _: said(0x67, COMMIT.pack(1, 1, 1, 1, 0, 0) + b"j\1\0a" + struct.pack("<IIQQ", 1, 0, 5, 9)),
+        (refused(0x04),),
+    ),
+    "transaction: bytes behind its end": Row(
+        lambda _: said(0x67, COMMIT.pack(1, 1, 0, 0, 0, 0) + b"jx"), (refused(0x04),)
+    ),
+    "transaction: abort of more than is there": Row(lambda _: said(0x69, b"\2" + bytes(23)), (refused(0x04),)),
+    "transaction: abort of no range": Row(
+        lambda _: (said(0x66), said(0x69, b"\1" + bytes(7) + struct.pack("<QQ", 5, 4))),
+        (("control", 0x80), refused(0x04)),
+    ),
+    "transaction: staging with a payload": Row(lambda _: said(0x66, b"x"), (refused(0x04),)),
+    "transaction: owner that is no text": Row(lambda _: said(0x6A, b"\xff"), (refused(0x04),)),
+    "transaction: the server's": Row(lambda _: said(0x68, bytes(32)), (refused(0x07),)),
     "control: credit of nothing": Row(lambda _: said(0x55, bytes(16)), (refused(0x08),)),
     "topic: unknown, batch": Row(bad(topic=99), (rejected(0x10),)),
     "topic: unknown, batch healed": Row(bad((40, b"\xff" * 4)), (rejected(0x10),)),

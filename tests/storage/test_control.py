@@ -42,6 +42,7 @@ from seawall.storage.control_documents import (
     TopicDelete,
 )
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.wire.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
 from seawall.wire.codes import AckStatus, Codec, GapReason
@@ -116,6 +117,7 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (ClientRow(9, b"r" * 64, b"p" * 64), b"\x09" + bytes(7) + b"r" * 64 + b"p" * 64),
     (TermStart(4, 2, 1000), b'{"term":4,"previous":2,"start_position":1000}'),
     (Checkpoint(9000, 70, 8000), struct.pack("<QQQ", 9000, 70, 8000)),
+    (TransactionMark("jöb", 7, 2, 9), struct.pack("<QQIHH", 7, 9, 2, 4, 0) + "jöb".encode()),
     (
         OrderNop(3, AckStatus.DUPLICATE, 0, 9, 4, 0xABCD, 77),
         struct.pack("<BBHIQQQII", 1, 0, 0, 3, 9, 4, 77, 0xABCD, 0),
@@ -157,6 +159,7 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "ORDER_NOP": 15,
         "ORDER_SKIP": 16,
         "ASIDE": 17,
+        "TRANSACTION": 18,
     }
     assert ControlCommand.ASIDE == epoch_kernels.COMMAND_ASIDE
 
@@ -219,15 +222,24 @@ simple_controls = st.one_of(
     ),
     st.builds(OrderSkip, st.integers(0, U32), st.integers(1, 2**63 - 1), st.integers(1, 2**61), st.integers(1, U32)),
 )
+marks = st.builds(TransactionMark, texts.filter(bool), st.integers(0, 2**63 - 1), st.just(0), st.just(0))
 entries = (Reference, OrderNop, OrderSkip)
 controls = (
     simple_controls
+    | marks
     | st.builds(lambda parts: Compound(tuple(parts)), st.lists(simple_controls, min_size=1))
+    | st.builds(lambda mark, parts: Compound(whole(mark, parts)), marks, st.lists(simple_controls))
     | st.builds(
         lambda parts: Aside(tuple(parts)),
         st.lists(simple_controls.filter(lambda part: not isinstance(part, entries)), min_size=1),
     )
 )
+
+
+def whole(mark: TransactionMark, parts: list[SimpleControl]) -> tuple[SimpleControl, ...]:
+    """A mark that counts the references behind it."""
+    counts = [part.header.record_count for part in parts if isinstance(part, Reference)]
+    return (replace(mark, batch_count=len(counts), record_count=sum(counts)), *parts)
 
 
 @given(controls)
@@ -323,6 +335,13 @@ def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.
         lambda: OrderSkip(1, 1, 2**62, 2),
         lambda: Aside(()),
         lambda: Aside((Checkpoint(1, 1, 1), OrderSkip(1, 1, 1, 1))),
+        lambda: TransactionMark("", 1, 0, 0),
+        lambda: TransactionMark("a" * 256, 1, 0, 0),
+        lambda: TransactionMark("a", -1, 0, 0),
+        lambda: TransactionMark("a", 1 << 63, 0, 0),
+        lambda: TransactionMark("a", 1, 2, 1),
+        lambda: TransactionMark("a", 1, limits.TRANSACTION_BATCHES_MAX + 1, 1 << 20),
+        lambda: Aside((TransactionMark("a", 1, 0, 0),)),
         lambda: Compound(()),
         lambda: Compound((Checkpoint(1, 1, 1),) * (limits.COMPOUND_PARTS_MAX + 1)),
     ],
@@ -478,3 +497,33 @@ def test_a_control_batch_is_bounded() -> None:
     wide = TopicCreate(1, "a", 1, {"x": "y" * 60_000})
     with pytest.raises(LimitError, match="split it"):
         control_batch(Compound((wide,) * 300), position=1, timestamp_ns=1, term=1)
+
+
+MARK = TransactionMark("job", 7, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (REFERENCE, MARK),
+        (MARK, MARK, REFERENCE),
+        (MARK,),
+        (MARK, REFERENCE, REFERENCE),
+        (replace(MARK, record_count=3), REFERENCE),
+    ],
+)
+def test_a_transaction_that_is_not_whole_is_neither_written_nor_read(parts: tuple[SimpleControl, ...]) -> None:
+    numbers = {"position": 7, "timestamp_ns": 1, "term": 1}
+    with pytest.raises(InvalidInputError, match="not as its"):
+        control_batch(Compound(parts), **numbers)
+    good = control_batch(Compound((MARK, REFERENCE)), **numbers)
+    header = parse_batch_header(good, source=BatchSource.STORED)
+    with pytest.raises(CorruptionError, match="not as its"):
+        read_control(header, Compound(parts).encode())
+
+
+def test_a_mark_is_as_long_as_it_says() -> None:
+    block = MARK.encode()
+    for bad in (block[:-1], block + b"x", block[:23]):
+        with pytest.raises(CorruptionError):
+            parse_control(ControlCommand.TRANSACTION, bad)

@@ -125,7 +125,7 @@ def section(kind: int, content: bytes, *, reserved: int = 0, length: int | None 
         body(length=1),
         body(count=1),
         body(count=1, sections=section(0, b"")),
-        body(count=1, sections=section(9, b"")),
+        body(count=1, sections=section(99, b"")),
         body(count=1, sections=section(1, b"", reserved=1)),
         body(count=1, sections=section(1, b"x", length=2)),
         body(count=2, sections=section(2, b"x") + section(1, b"x")),

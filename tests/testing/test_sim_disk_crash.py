@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError, SyncError
 from seawall.io.files import OsFiles, replace_file, write_all
-from seawall.limits import SIM_SECTOR_VERSIONS_MAX
 from seawall.testing import DeadHandleError, SimCrash, SimDisk
+from seawall.testing.limits import SIM_SECTOR_VERSIONS_MAX
 
 SECTOR = 512
 

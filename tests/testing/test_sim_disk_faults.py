@@ -6,9 +6,9 @@ import pytest
 
 from seawall.errors import InvalidInputError, SyncError
 from seawall.io.files import OsFiles, replace_file, write_all
-from seawall.limits import SIM_HISTORY_EVENTS_MAX
 from seawall.testing import Fault, SimCrash, SimDisk
 from seawall.testing.history import EventLog
+from seawall.testing.limits import SIM_HISTORY_EVENTS_MAX
 
 
 def refused(code: int):

@@ -509,7 +509,7 @@ def test_data_cut_or_damaged_gives_only_typed_errors() -> None:
         list(iter_chunks(damaged, 3))
 
 
-@pytest.mark.parametrize(("at", "value"), [(4, 4), (5, 1), (8, 5)], ids=["flag 4", "reserved", "first above next"])
+@pytest.mark.parametrize(("at", "value"), [(4, 8), (5, 1), (8, 5)], ids=["flag 8", "reserved", "first above next"])
 def test_malformed_data_prefix(at: int, value: int) -> None:
     payload = bytearray(data_payload())
     payload[at] = value

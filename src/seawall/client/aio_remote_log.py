@@ -21,6 +21,7 @@ from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.aio_sender import AsyncSender
 from seawall.client.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -60,10 +61,11 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class AsyncRemoteLog:
+class AsyncRemoteLog(AsyncRemoteTransactions):
     """A connected log on an event loop. Made by `seawall.connect_async`."""
 
     def __init__(self, target: Target) -> None:
+        super().__init__()
         self.target = target
         self._opened: AsyncRequests | None = None
         self._topics: dict[str, TopicReply] = {}
@@ -255,14 +257,16 @@ class AsyncRemoteLog:
     async def _take_positions(
         self, reader: PositionReader, size: int, records: int, wait_ms: int
     ) -> list[PositionItem]:
+        found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
             frame = await self._requests.ask(fetch, wait_s=wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 await self._load_topics()
-            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
-            if items or reader.is_at_end:
-                return items
+            found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
+            # A position is told as a whole.
+            if (found or reader.is_at_end) and not reader.is_within:
+                return found
 
     async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """The seq that a start means now."""

@@ -95,6 +95,11 @@ def consumer_of(owner: str) -> int:
     return int.from_bytes(blake2b(owner.encode(), digest_size=8).digest(), "little") or 1
 
 
+def cursor_owner(owner: str) -> str:
+    """What the log calls the owner of a cursor that this client commits."""
+    return f"{_NUMBERED}{consumer_of(owner)}"
+
+
 def place_of(start: Start, owner: str | None) -> tuple[ReadBy, int]:
     """Where a reader begins, as the server is asked for it."""
     if isinstance(start, datetime):

@@ -14,7 +14,7 @@ from seawall.errors import ProtocolError
 from seawall.wire.chunks import checked_chunks
 from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_reading import Fetch, parse_data_prefix, parse_gap
+from seawall.wire.lwp2_reading import Fetch, Within, parse_data_prefix, parse_gap
 from seawall.wire.received import PositionItem, ReceivedSkip
 
 
@@ -24,8 +24,15 @@ class PositionReader:
     def __init__(self, by: ReadBy, start: int) -> None:
         self._by = by
         self._start = start
+        #: How far the position that is read next was told, where some of it was.
+        self._within: Within | None = None
         #: Whether the last answer said that there is no more now.
         self.is_at_end = False
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the last answer ended in the middle of a position: the rest of it belongs to what it told."""
+        return self._within is not None
 
     @property
     def next_position(self) -> Position:
@@ -43,6 +50,7 @@ class PositionReader:
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,
             flags=ReadFlags.NONE,
+            within=self._within,
         )
 
     def take(self, frame: Frame, names: Mapping[TopicId, str]) -> list[PositionItem]:
@@ -68,10 +76,13 @@ class PositionReader:
         found: list[PositionItem] = [batch for batch in batches if batch is not None]
         self.is_at_end = bool(prefix.flags & DataFlags.CAUGHT_UP) or not prefix.chunk_count
         self._go_on_at(prefix.next_position)
+        if prefix.flags & DataFlags.PART:
+            last = chunks[-1]
+            self._within = Within(TopicId(last.topic_id), Seq(last.base_seq + last.record_count))
         return found
 
     def _go_on_at(self, position: int) -> None:
-        self._by, self._start = ReadBy.POSITION, position
+        self._by, self._start, self._within = ReadBy.POSITION, position, None
 
 
 def topics_in(frame: Frame) -> set[TopicId]:

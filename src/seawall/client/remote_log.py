@@ -51,6 +51,7 @@ from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
+from seawall.client.transactions import RemoteTransactions
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
@@ -69,10 +70,11 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-class RemoteLog:
+class RemoteLog(RemoteTransactions):
     """A connected log. Made by `seawall.connect`."""
 
     def __init__(self, target: Target) -> None:
+        super().__init__()
         self.target = target
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
@@ -306,14 +308,16 @@ class RemoteLog:
         return RemotePositionSubscriber(self._take_positions, reader)
 
     def _take_positions(self, reader: PositionReader, size: int, records: int, wait_ms: int) -> list[PositionItem]:
+        found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
             frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 self._load_topics()
-            items = reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
-            if items or reader.is_at_end:
-                return items
+            found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
+            # A position is told as a whole.
+            if (found or reader.is_at_end) and not reader.is_within:
+                return found
 
     def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
         """Wait until the record `seq` is there; false if it does not come in time."""

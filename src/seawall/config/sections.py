@@ -83,6 +83,13 @@ class StorageConfig(Section):
         default=limits.BALLAST_SIZE,
         metadata=about(integer(0, 1 << 40), "bytes kept in reserve, so that deletes work on a full disk"),
     )
+    staging_ttl_ms: int = field(
+        default=limits.STAGING_TTL_MS,
+        metadata=about(
+            integer(1_000, 1 << 40),
+            "milliseconds after which records that were staged for a transaction and not committed go",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

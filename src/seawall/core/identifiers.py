@@ -3,6 +3,7 @@
 Rules
 - A topic name is 1 to 255 characters of A–Z a–z 0–9 . _ : - and starts with a letter or a digit. It is therefore its
   own file name, URL part and log word on every system, and is never "." or "..".
+- Names that begin with _ are Seawall's own: topics that nobody else can create and that no list shows.
 - A client id is a u64 and not 0 (on the wire 0 asks the server to assign one). Its text form is 16 hex digits.
 - INV-CLIENT-SYNTHETIC: the top bit of a client id is set exactly for synthetic clients, that is for connections that
   cannot open a session. A publisher can never pick such an id, so the two kinds never meet in one window.
@@ -25,6 +26,7 @@ UNIQUE_ID_SIZE = 16
 
 _SYNTHETIC_BIT = 1 << 63
 _TOPIC_CHARACTERS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+_RESERVED_PREFIX = "_"
 _CLIENT_ID_TEXT = re.compile(r"[0-9A-Fa-f]{16}")
 _UNIQUE_ID_TEXT = re.compile(r"[0-9A-Fa-f]{32}")
 
@@ -39,6 +41,17 @@ def check_topic_name(name: str) -> str:
         raise InvalidInputError(
             f"topic name {name!r} is not allowed: use letters, digits and . _ : - and start with a letter or a digit"
         )
+    return name
+
+
+def is_reserved_name(name: str) -> bool:
+    """Whether a topic of this name is Seawall's own."""
+    return name.startswith(_RESERVED_PREFIX)
+
+
+def check_stored_name(name: str) -> str:
+    """`check_topic_name` of a name that the log holds, which may be one of Seawall's own."""
+    check_topic_name(name.removeprefix(_RESERVED_PREFIX))
     return name
 
 

@@ -19,7 +19,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from seawall.config import Config
-from seawall.engine.delivery import Delivery
+from seawall.engine.aio_transactions import AsyncTransactions
+from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start, TopicInfo
 from seawall.engine.open_log import open_log
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
@@ -39,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncLog:
+class AsyncLog(AsyncTransactions):
     """An open log on an event loop. Made by `seawall.open_async`."""
 
     def __init__(
@@ -51,6 +52,7 @@ class AsyncLog:
         brokers: int = 0,
         networks: int = 0,
     ) -> None:
+        super().__init__()
         self._path = path
         self._settings = settings
         self._config = config or Config()
@@ -143,7 +145,11 @@ class AsyncLog:
             delivery = self._join(topic, records)
             if delivery is not None:
                 return delivery
-        bundle = self._opened().bundle_of(topic, records, idempotency_key)
+        return self.offer(self._opened().bundle_of(topic, records, idempotency_key))
+
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Have records committed, in the order of calls; await what is returned."""
+        self._opened()
         assert self._driver is not None
         return self._driver.offer(bundle)
 

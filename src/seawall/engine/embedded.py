@@ -5,6 +5,7 @@
         log.publish("events", ["first", {"n": 2}]).seqs            # durable when it returns
         for batch in log.read("events"): ...                        # ReceivedBatch, or Gap where something is lost
         log.read_arrow("events")                                    # a pyarrow Table
+        with log.transaction() as transaction: ...                  # several topics at once (`wire/transactions.py`)
 
 Threads may share one log. Whoever publishes commits, and takes along what other threads have handed in meanwhile: one
 write and one sync for all of them. A lone publisher waits for nobody.
@@ -26,6 +27,7 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, 
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery, Identity
+from seawall.engine.log_transactions import EmbeddedTransactions
 from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
@@ -72,10 +74,11 @@ class TopicInfo:
     config: TopicConfig
 
 
-class EmbeddedLog:
+class EmbeddedLog(EmbeddedTransactions):
     """An open log. Made by `seawall.open`."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self._store = store
         #: Why nothing may be asked of it any more, if something may not.
         self._refusal: str | None = None

@@ -25,6 +25,8 @@ from seawall import limits
 from seawall.core.types import LaneEpoch, Position, Seq, Term, TimestampNs
 from seawall.errors import FatalError, LimitError
 from seawall.io.interfaces import Clock, Readable, ReadableBuffer, WritableBuffer
+from seawall.kernels.frontier import Rows
+from seawall.kernels.memory import Bytes
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, Draft, Numbered
 from seawall.storage.control import Reference
@@ -173,6 +175,15 @@ class LogWriter:
             self.is_granted = False
         self._stage_numbered(control, position, timestamp_ns)
         return position
+
+    def number_together(self, headers: Bytes, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
+        """Number batches that go to their places at once, all at one position. `stage_together` has to follow."""
+        return self.frontier.number_together(headers, self._term, wall_ns)
+
+    def stage_together(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
+        """Stage the control that refers to batches which were numbered together."""
+        self.is_granted = False
+        self._stage_numbered(control, position, timestamp_ns)
 
     def _stage_numbered(self, control: Control, position: Position, timestamp_ns: TimestampNs) -> None:
         batch = control_batch(control, position=position, timestamp_ns=timestamp_ns, term=self._term)

@@ -11,18 +11,22 @@ ordered in there and had not come to the log is lost with the process, as any ap
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from threading import Lock
 from typing import TypeVar
 
 from seawall.config import FabricConfig
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
 from seawall.engine.reading import ReadPlan
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.staging import find_staging
 from seawall.engine.store import Store
+from seawall.engine.transactions import Unlocked
 from seawall.errors import ConflictError
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
@@ -116,6 +120,26 @@ class OrderedStore(Store):
         """Delete records below a seq, or with a tag, or both: of those that were ordered before."""
         delete = partial(super().delete_records, name, before_seq=before_seq, match=match)
         return self._ordered(delete, self.catalog.named(name).topic_id)
+
+    def staging(self) -> TopicState:
+        """The topic that transactions are staged in, made if it is not there."""
+        found = find_staging(self.catalog)
+        if found is not None and found.config.ttl_ms == self._settings.staging_ttl_ms:
+            return found
+        return self._ordered(super().staging)
+
+    def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
+        """Publish what was staged, at its position in the order; durable when this returns."""
+        known = self._transactions.repeated(wanted.owner, wanted.epoch)
+        if known is not None:
+            return known
+        # What evicts takes no position, and must not take that of the transaction.
+        self._transactions.check(wanted)
+        return self._ordered(partial(self._transactions.commit, wanted, unlocked))
+
+    def abort_staged(self, ranges: Sequence[StagedRange]) -> int:
+        """Delete what was staged and will not be published."""
+        return self._ordered(partial(super().abort_staged, ranges))
 
     def open_session(
         self, client_id: ClientId, start_seq: ClientSeq, *, gap_ns: int = 0, abandons: bool = False

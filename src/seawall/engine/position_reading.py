@@ -2,9 +2,10 @@
 
 Topics are read as ever (`reading.py`): each from its first batch at or behind a position to a position that all of them
 end at, and what they give is put together. Which batches those are is found in the indexes, by arrays, with as many
-bytes as one read may have; the cut lies between two batches of the order.
+bytes as one read may have; the cut lies between two positions of the order.
 
-- A batch lies at its position, and a SKIP at its own.
+- A batch lies at its position, and a SKIP at its own. The batches of a transaction share theirs and are told together,
+  topic by topic, however many bytes that takes.
 - A gap has no position: it is told right before the first batch of its topic behind it, at the end if that is damaged.
   What nothing has come behind yet is not told yet. Where the batches before it are gone, nobody knows how much of a gap
   a reader has passed before: it is told whole.
@@ -33,6 +34,14 @@ from seawall.topics.state import TopicState
 _UNBOUNDED: Final = 1 << 62
 
 
+class Told(NamedTuple):
+    """How far a position that batches of several topics share was told: all of topics with lower ids, and of this one
+    what is below the seq."""
+
+    topic_id: TopicId
+    seq: Seq
+
+
 class _Share(NamedTuple):
     """What one topic has at or behind a position: the seq behind all before that, and entries, too many sooner than
     too few."""
@@ -46,15 +55,22 @@ class _Share(NamedTuple):
 class PositionPlan:
     """One read of all topics. Carried out once, or released."""
 
-    __slots__ = ("_parts", "_skips", "end_position", "is_last")
+    __slots__ = ("_parts", "_skips", "end_position", "is_last", "told")
 
     def __init__(
-        self, parts: list[tuple[str, ReadPlan]], skips: list[ReceivedSkip], end_position: Position, *, is_last: bool
+        self,
+        parts: list[tuple[str, ReadPlan]],
+        skips: list[ReceivedSkip],
+        end_position: Position,
+        told: Told | None = None,
+        *,
+        is_last: bool,
     ) -> None:
         self._parts = parts
         self._skips = skips
-        #: Where the next read goes on, and whether there is nothing behind it yet.
+        #: Where the next read goes on, within that position if some of it is told; whether nothing is behind it yet.
         self.end_position = end_position
+        self.told = told
         self.is_last = is_last
 
     def stored(self) -> list[StoredBatch | ReceivedSkip]:
@@ -76,7 +92,7 @@ class PositionPlan:
                 found += self._placed(topic, plan)
         finally:
             self.release()
-        # Positions are of one topic each, so what has the same one stays as it was there.
+        # Of a position that several topics share each has its part in one piece, in the order it has there.
         found.sort(key=_position_of)
         return [item for _, item in found]
 
@@ -107,25 +123,30 @@ def plan_positions(
     *,
     size_max: int,
     records_max: int | None = None,
+    told: Told | None = None,
+    cuts_positions: bool = False,
 ) -> PositionPlan:
     """Plan what a reader at a position gets next; nothing may change meanwhile.
 
     It ends before the batch that `size_max` bytes have no room for, and behind the one that makes `records_max` records
-    full, but never before the first.
+    full, but never before the first; and with a whole position, unless it `cuts_positions`. `told` says what of the
+    first one is not wanted any more.
     """
-    topics = list(topics)
-    shares = [share for topic in topics if (share := _share(topic, log_of, from_position, size_max)) is not None]
-    end = _end(shares, size_max, records_max)
+    topics = sorted(topics, key=attrgetter("topic_id"))
+    found = [share for topic in topics if (share := _share(topic, log_of, from_position, size_max)) is not None]
+    shares = found if told is None else [left for share in found if (left := _untold(share, from_position, told))]
+    end, behind = _end(shares, size_max, records_max, cuts_positions=cuts_positions)
     skips = [
         _told(topic, log_of(topic.topic_id), skip)
         for topic in topics
         if len(topic.skips)
         for skip in topic.skips.between(from_position, Position(_UNBOUNDED) if end is None else end)
+        if told is None or skip.position > from_position
     ]
     parts: list[tuple[str, ReadPlan]] = []
     try:
         for share in shares:
-            plan = _plan_share(share, end)
+            plan = _plan_share(share, end, behind)
             if plan is not None:
                 parts.append((share.topic.name, plan))
     except BaseException:
@@ -133,7 +154,7 @@ def plan_positions(
             plan.release()
         raise
     if end is not None:
-        return PositionPlan(parts, skips, end, is_last=False)
+        return PositionPlan(parts, skips, end, behind, is_last=False)
     last = [int(share.entries["position"][-1]) for share in shares]
     last += [skip.position for skip in skips]
     return PositionPlan(parts, skips, Position(max(last, default=from_position - 1) + 1), is_last=True)
@@ -155,28 +176,56 @@ def _told(topic: TopicState, log: TopicLog | None, skip: Skip) -> ReceivedSkip:
     return ReceivedSkip(topic.name, *numbers, topic.next_seq if behind is None else min(behind, topic.next_seq))
 
 
-def _end(shares: list[_Share], size_max: int, records_max: int | None) -> Position | None:
-    """The position behind the last batch that is read; None if that is the last of all.
+def _untold(share: _Share, position: Position, told: Told) -> _Share | None:
+    """What is left of a share where some of a position is told; None if nothing is."""
+    topic_id, entries = share.topic.topic_id, share.entries
+    below = told.seq if topic_id == told.topic_id else 0 if topic_id > told.topic_id else _UNBOUNDED
+    is_told = (entries["position"] == position) & (entries["base_seq"] < below)
+    left = entries[~is_told]
+    if not len(left):
+        return None
+    last = entries[is_told][-1:]
+    behind = Seq(int(last["base_seq"][0]) + int(last["count"][0])) if len(last) else share.behind
+    return share._replace(entries=left, behind=behind)
+
+
+def _end(
+    shares: list[_Share], size_max: int, records_max: int | None, *, cuts_positions: bool
+) -> tuple[Position | None, Told | None]:
+    """The position behind the last batch that is read, None if that is the last of all; or the position that is read
+    in part, and how far.
 
     Each topic has shown its batches up to the first that `size_max` bytes do not hold, and none behind that is taken.
     """
     if not shares:
-        return None
+        return None, None
     positions = np.concatenate([share.entries["position"] for share in shares])
-    order = np.argsort(positions)
+    # Stable: what shares a position stays in the order of the topics.
+    order = np.argsort(positions, kind="stable")
     sizes = np.concatenate([share.entries["length"] for share in shares])[order].cumsum(dtype=np.int64)
     taken = max(1, int(sizes.searchsorted(size_max, "right")))
     if records_max is not None:
         counts = np.concatenate([share.entries["count"] for share in shares])[order]
         taken = min(taken, int(counts.cumsum(dtype=np.int64).searchsorted(records_max)) + 1)
-    is_all = taken == len(positions) and sizes[-1] <= size_max
-    return None if is_all else Position(int(positions[order[taken - 1]]) + 1)
+    if taken == len(positions) and sizes[-1] <= size_max:
+        return None, None
+    last = Position(int(positions[order[taken - 1]]))
+    is_cut = taken < len(positions) and int(positions[order[taken]]) == last
+    if not is_cut or not cuts_positions:
+        return Position(last + 1), None
+    topic_ids = np.repeat([share.topic.topic_id for share in shares], [len(share.entries) for share in shares])
+    seqs = np.concatenate([share.entries["base_seq"] + share.entries["count"] for share in shares])
+    return last, Told(TopicId(int(topic_ids[order[taken - 1]])), Seq(int(seqs[order[taken - 1]])))
 
 
-def _plan_share(share: _Share, end: Position | None) -> ReadPlan | None:
-    """The read of a topic up to a position; None where it has nothing before that."""
+def _plan_share(share: _Share, end: Position | None, told: Told | None) -> ReadPlan | None:
+    """The read of a topic up to a position, and of that what is told then; None where it has nothing before that."""
     entries = share.entries
     count = len(entries) if end is None else int(entries["position"].searchsorted(np.uint64(end)))
+    if told is not None and end is not None and share.topic.topic_id <= told.topic_id:
+        behind = int(entries["position"].searchsorted(np.uint64(end + 1)))
+        below = told.seq if share.topic.topic_id == told.topic_id else _UNBOUNDED
+        count = min(behind, max(count, int(entries["base_seq"].searchsorted(np.uint64(below)))))
     if not count:
         return None
     base_seq, *_, records, _ = entries[count - 1].item()

@@ -209,7 +209,11 @@ def stored_batches(log: TopicLog, from_seq: Seq, end_seq: Seq, size_max: int) ->
 
     Ends after `size_max` bytes, but never before the first batch. Damaged ones are left out.
     """
-    planned = log.plan(from_seq, end_seq, size_max)
+    return sound_batches(log.plan(from_seq, end_seq, size_max))
+
+
+def sound_batches(planned: Planned) -> list[StoredBatch]:
+    """The whole batches of a plan, without those that are damaged; gives back what was pinned."""
     try:
         return [_whole(row, data) for run in planned.runs for row, data in _sound(run)]
     finally:

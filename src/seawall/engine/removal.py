@@ -139,15 +139,19 @@ class Removal:
 
     # --- retention -----------------------------------------------------------------------------------------------
 
-    def check_room(self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs) -> None:
-        """Refuse what would overfill a topic that rejects: `FullError`, or `LimitError` where it could never fit."""
+    def check_room(
+        self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs, *, evicts: bool = True
+    ) -> None:
+        """Refuse what would overfill a topic that rejects: `FullError`, or `LimitError` where it could never fit.
+
+        What is too old goes first, if it `evicts`.
+        """
         if topic.config.discard is not Discard.REJECT:
             return
         for setting, cap, _, added in _caps(topic, record_count, byte_count):
             if added > cap:
                 raise LimitError(f"{added} for topic {topic.name!r}, whose {setting} is {cap}: this can never fit it")
-        if any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count)):
-            # What is too old makes room first.
+        if evicts and any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count)):
             self.retain(now_ns, [topic])
         for setting, cap, present, added in _caps(topic, record_count, byte_count):
             if present + added > cap:
@@ -177,6 +181,14 @@ class Removal:
                 record_count += config.cap_records // _EVICTED_MORE
             return self._shrunk(topic, record_count, byte_count + spare, spare)
         return None
+
+    def size_between(self, topic: TopicState, first: Seq, last: Seq) -> int:
+        """Plain bytes of the live records from a seq to another, as a delete states them."""
+        return self._sizes_of(topic).bytes_of(topic.live(first, last))
+
+    def deleted(self, delete: DeleteRecords) -> None:
+        """A delete that was planned elsewhere has taken effect, durably; its segments may go."""
+        self._loosen(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)
 
     def evicted(self, raised: FloorRaise) -> None:
         """An eviction has taken effect; its segments may go once it is durable."""

@@ -27,7 +27,6 @@ from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
-from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import TopicInfo
 from seawall.engine.lone_way import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
@@ -186,12 +185,6 @@ class ServedLog(AsyncLog):
         """The term in which this process orders."""
         return self._pod.sequencer.term
 
-    def offer(self, bundle: Bundle) -> Delivery:
-        """Have records of this process committed, in the order of calls; await what is returned."""
-        self._opened()
-        assert self._driver is not None
-        return self._driver.offer(bundle)
-
     async def open_session(
         self, client_id: ClientId, start_seq: ClientSeq, *, gap_ms: int = 0, abandons: bool = False
     ) -> tuple[SessionEpoch, ClientSeq]:
@@ -243,6 +236,12 @@ class ServedLog(AsyncLog):
         topic_id = self.topic_named(name).topic_id
         await super().delete_topic(name)
         self.rules.forget(topic_id)
+
+    async def staging(self) -> TopicState:
+        """The topic that records are staged in."""
+        topic = await super().staging()
+        self._learn(topic.topic_id)
+        return topic
 
     def _learn(self, topic_id: TopicId) -> None:
         topic = self.topic(topic_id)

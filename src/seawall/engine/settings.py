@@ -31,6 +31,8 @@ class StoreSettings:
     ballast_size: int = limits.BALLAST_SIZE
     #: A checkpoint is due after this many bytes of log.
     checkpoint_size: int = limits.CHECKPOINT_SIZE
+    #: How long what is staged waits for its transaction.
+    staging_ttl_ms: int = limits.STAGING_TTL_MS
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
@@ -42,4 +44,5 @@ class StoreSettings:
             wal_file_size=storage.wal_file_size,
             ballast_size=storage.ballast_size,
             checkpoint_size=storage.checkpoint_size,
+            staging_ttl_ms=storage.staging_ttl_ms,
         )

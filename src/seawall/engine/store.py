@@ -39,8 +39,9 @@ from seawall.engine.room_making import RoomMaker
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
-from seawall.engine.store_questions import StoreQuestions
+from seawall.engine.store_transactions import StoreTransactions
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
+from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
 from seawall.errors import DiskFullError, SeawallError
@@ -67,7 +68,7 @@ from seawall.wire.fields import JsonObject
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
-class Store(Changeable, StoreQuestions):
+class Store(Changeable, StoreTransactions):
     """An open data directory. Made by `open_store`."""
 
     def __init__(
@@ -123,6 +124,7 @@ class Store(Changeable, StoreQuestions):
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
         self.sessions = sessions
+        self._transactions = Transactions(self._parts(), self._log_of, settings.ceiling_step, self.commit_size_max)
 
     @property
     def catalog(self) -> TopicCatalog:
@@ -135,7 +137,11 @@ class Store(Changeable, StoreQuestions):
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
         self._require_usable()
-        created = self.catalog.create(name, config, self._machine.clock.wall_ns() // 1_000_000)
+        return self._create(name, config, is_reserved=False)
+
+    def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
+        created_ms = self._machine.clock.wall_ns() // 1_000_000
+        created = self.catalog.create(name, config, created_ms, is_reserved=is_reserved)
         with self._preparing():
             self._directory.make_topic(created.topic_id)
         ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
@@ -179,10 +185,7 @@ class Store(Changeable, StoreQuestions):
 
     def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
         """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
-        hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
-        shared = (self._catalog, self._committer, self._writer, self._maker, self._removal, self.sessions)
-        parts = FollowerParts(*shared, hooks, self._machine.clock, self._term)
-        return Follower(parts, self.commit_size_max, goi_entries, blog_size)
+        return Follower(self._parts(), self.commit_size_max, goi_entries, blog_size)
 
     def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
         """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
@@ -346,6 +349,11 @@ class Store(Changeable, StoreQuestions):
         return verify_directory(self._machine.files, self._directory)
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> FollowerParts:
+        hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
+        shared = (self._catalog, self._committer, self._writer, self._maker, self._removal, self.sessions)
+        return FollowerParts(*shared, hooks, self._machine.clock, self._term)
 
     def begin_term(self) -> None:
         """Log that this process writes now, and what the end of the one before has cost; what opening did not do yet.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.position_reading import PositionPlan, plan_positions
+from seawall.engine.position_reading import PositionPlan, Told, plan_positions
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.served_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.topic_log import TopicLog
@@ -35,9 +35,25 @@ class StoreQuestions(ABC):
         """The same, and what is ordered and not stored yet, where others order."""
         return self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
 
-    def plan_positions(self, from_position: Position, *, size_max: int, records_max: int | None = None) -> PositionPlan:
+    def plan_positions(
+        self,
+        from_position: Position,
+        *,
+        size_max: int,
+        records_max: int | None = None,
+        told: Told | None = None,
+        cuts_positions: bool = False,
+    ) -> PositionPlan:
         """What a reader of all topics at `from_position` gets next."""
-        return plan_positions(self.catalog, self._logs.get, from_position, size_max=size_max, records_max=records_max)
+        return plan_positions(
+            self.catalog.shown(),
+            self._logs.get,
+            from_position,
+            size_max=size_max,
+            records_max=records_max,
+            told=told,
+            cuts_positions=cuts_positions,
+        )
 
     def read(self, name: str, from_seq: Seq, *, size_max: int) -> list[ReadItem]:
         """What a reader at `from_seq` gets next: batches and, in order with them, the gaps it has to know of."""

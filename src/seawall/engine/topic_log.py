@@ -213,6 +213,15 @@ class TopicLog:
             raise
         return planned
 
+    def entries_between(self, first_seq: Seq, last_seq: Seq) -> Entries:
+        """The entries of all batches that hold something from a seq to another."""
+        found = [np.zeros(0, INDEX_ENTRY)]
+        for index in self._indexes(bisect_left(self.sealed, first_seq, key=_LAST_SEQ)):
+            if len(index) and index.first_seq > last_seq:
+                break
+            found.append(index.slice(index.find_seq(first_seq), index.seqs_below(Seq(last_seq + 1))))
+        return np.concatenate(found)
+
     def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
         """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
         near = bisect_left(self.sealed, timestamp_ns // _NS_PER_MS, key=_LAST_MS)
@@ -231,8 +240,8 @@ class TopicLog:
         return None
 
     def from_position(self, position: Position, end_seq: Seq, size_max: int) -> tuple[Seq, Entries]:
-        """Batches at a position or behind it, below `end_seq`, up to the first that `size_max` bytes do not hold; and
-        the seq behind the batch before them, 1 if there is none any more."""
+        """Batches at a position or behind it, below `end_seq`, up to the first that `size_max` bytes do not hold, and
+        all at its position; and the seq behind the batch before them, 1 if there is none any more."""
         near = self._near_position(position)
         behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
         found: list[Entries] = []
@@ -242,7 +251,10 @@ class TopicLog:
                 base_seq, *_, count, _ = index.slice(first - 1, first).item()
                 behind = Seq(base_seq + count)
             if first < last:
-                entries = index.slice(first, min(last, index.fitting(first, last, size_max) + 1))
+                reached = min(last, index.fitting(first, last, size_max) + 1)
+                # What a transaction has written is told together: its batches lie in one segment.
+                shared = Position(int(index.slice(reached - 1, reached)["position"][0]))
+                entries = index.slice(first, min(last, index.find_position(Position(shared + 1))))
                 found.append(entries)
                 size_max -= int(entries["length"].sum(dtype=np.int64))
             if size_max < 0:

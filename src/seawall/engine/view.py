@@ -253,7 +253,7 @@ class _Picture:
 
     def read_positions(self, position: Position, size_max: int, records_max: int | None) -> list[PositionItem]:
         """What lies at a position and behind it, of all topics that have files."""
-        kept = [topic for topic in self.catalog if topic.config.durability is not Durability.EPHEMERAL]
+        kept = [topic for topic in self.catalog.shown() if topic.config.durability is not Durability.EPHEMERAL]
         while True:
             plan = plan_positions(kept, self.log, position, size_max=size_max, records_max=records_max)
             items = plan.carry_out()

@@ -3,7 +3,7 @@
 A batch is 96 bytes of header and a block (`wire/batches.py` has the byte table). Here a batch counts as valid when its
 magic, version and kind are right, it is no control batch, it belongs to the topic, it holds at least one record, its
 length is within bounds, and both checksums match. In a segment it moreover continues what stands before it: its seqs
-and its position lie above those already seen, its offset and its time not below.
+lie above those already seen; its position, which the batches of a transaction share, its offset and its time not below.
 
 One index entry for each batch, 48 bytes, little-endian:
 
@@ -151,7 +151,7 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
         entry["count"] = records
         entry["length"] = size
         state[STATE_SEQ] = load_i64(buffer, at + 64) + records
-        state[STATE_POSITION] = load_i64(buffer, at + 56) + 1
+        state[STATE_POSITION] = load_i64(buffer, at + 56)
         state[STATE_OFFSET] = load_i64(buffer, at + 72)
         state[STATE_TIMESTAMP] = load_i64(buffer, at + 20)
         count += 1

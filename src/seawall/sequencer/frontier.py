@@ -38,6 +38,7 @@ from seawall.kernels.frontier import Rows, admit_run
 from seawall.kernels.memory import Bytes
 from seawall.kernels.staging import number_batch, number_client_batch
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
+from seawall.kernels.transactions import admit_together
 from seawall.sequencer.client_window import ClientWindow, table_slots
 from seawall.wire.codes import AckStatus
 
@@ -271,6 +272,18 @@ class CommitFrontier:
         self._numbers[kernels.NEXT_POSITION] = position + 1
         self._numbers[kernels.LAST_TIMESTAMP] = timestamp_ns
         return position, timestamp_ns
+
+    def number_together(self, headers: Bytes, term: Term, wall_ns: int) -> tuple[Position, TimestampNs, Rows]:
+        """Stamp headers that lie back to back, all at one position: that, the time there, and a row for each.
+
+        Topics and ceilings must allow all of them. Without any header the position is taken all the same.
+        """
+        _check_number("wall clock", wall_ns)
+        rows = np.zeros(headers.size // limits.BATCH_HEADER_SIZE, kernels.ADMISSION_ROW)
+        position = self.next_position
+        code = admit_together(headers, term, wall_ns, *self._state, rows)
+        check(code == kernels.RUN_DONE, "INV-FRONTIER-CEILING", f"a batch at position {position} stopped with {code}")
+        return position, self.last_timestamp_ns, rows
 
     def add_topic(self, topic: TopicNumbers) -> None:
         """Let batches of a topic in; `ConflictError` if it is there, deleted or not."""

@@ -2,7 +2,8 @@
 
 Without tokens everybody may do everything. With them a connection shows one first, by Authenticate or in its HELLO, and
 until then only that and keepalives are answered. A token that may only write is for machines whose reading nobody
-wants: ingest, making, changing and deleting topics and their records, and finding the id of a topic by its name.
+wants: ingest, making, changing and deleting topics and their records, finding the id of a topic by its name, and
+transactions, unless how far somebody has read is to be kept with one.
 
 How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
 
@@ -36,6 +37,10 @@ _WRITING: Final[frozenset[int]] = frozenset(
         Command.TOPIC_CONFIGURE,
         Command.TOPIC_FIND,
         Command.RECORDS_DELETE,
+        Command.STAGING_FIND,
+        Command.TRANSACTION_COMMIT,
+        Command.TRANSACTION_ABORT,
+        Command.TRANSACTION_STATE,
     }
 )
 

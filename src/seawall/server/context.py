@@ -13,6 +13,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.server.access import Access
 from seawall.server.ingest import Ingest
 from seawall.server.topic_commands import TopicCommands
+from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
 
 FEATURES: Final = int(
@@ -48,3 +49,7 @@ class ServerContext:
     commands: TopicCommands
     settings: ServerSettings = field(default_factory=ServerSettings)
     access: Access = field(default_factory=Access)
+    transactions: TransactionCommands = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.transactions = TransactionCommands(self.log)

@@ -15,6 +15,7 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
 from seawall.errors import ProtocolError
@@ -120,8 +121,9 @@ class Fetching:
     async def _next(self, request: Fetch, start: int, size_max: int) -> Portion | Gap:
         bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
+            told = None if request.within is None else Told(*request.within)
             return await next_position_portion(
-                self._log, Position(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags
+                self._log, Position(start), told, size_max=bounds[0], records_max=bounds[1], flags=request.flags
             )
         return await next_portion(
             self._log, request.topic_id, Seq(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError
 from seawall.server.access import Admission
@@ -47,6 +48,8 @@ class Subscription:
         self.records_sent = 0
         self.next_seq = Seq(0)
         self.next_position = Position(0)
+        #: How far that position was told, where some of it was.
+        self.told: Told | None = None
         self.is_over = False
         #: Set when something has changed that it may wait for: credit, room, its end.
         self.changed = asyncio.Event()
@@ -188,9 +191,8 @@ class Subscriptions:
     async def _next(self, subscription: Subscription, size_max: int) -> Portion | Gap:
         request = subscription.request
         if request.topic_id == ALL_TOPICS:
-            return await next_position_portion(
-                self._log, subscription.next_position, size_max=size_max, records_max=0, flags=request.flags
-            )
+            place = (subscription.next_position, subscription.told)
+            return await next_position_portion(self._log, *place, size_max=size_max, records_max=0, flags=request.flags)
         return await next_portion(
             self._log, request.topic_id, subscription.next_seq, size_max=size_max, records_max=0, flags=request.flags
         )
@@ -210,6 +212,7 @@ class Subscriptions:
     def _advance(self, subscription: Subscription, found: Portion) -> None:
         subscription.next_seq = max(subscription.next_seq, found.next_seq)
         subscription.next_position = max(subscription.next_position, found.next_position)
+        subscription.told = found.told
 
 
 def _size_max(request: Subscribe) -> int:

@@ -41,6 +41,13 @@ from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind, TopicRequest
+from seawall.wire.lwp2_transactions import (
+    StagingFind,
+    TransactionAbort,
+    TransactionCommit,
+    TransactionRequest,
+    TransactionState,
+)
 
 _BATCH: Final = int(Kind.BATCH)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
@@ -131,9 +138,7 @@ class Lwp2Session:
     def _carry_out(self, request: Request | SharedRequest, request_id: int) -> None:
         """A request of a client; whatever may take time is a task of its own."""
         if not isinstance(request, Hello | Goodbye):
-            refused = self._admission.check(request.COMMAND)
-            if refused is not None:
-                raise refused
+            self._require_allowed(request)
         match request:
             case Hello():
                 self._greet(request, request_id)
@@ -155,8 +160,18 @@ class Lwp2Session:
                 self._authenticate(request, request_id)
             case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
                 self._start(self._answer_own(request, request_id), request_id)
+            case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
+                self._start(self._answer_transaction(request, request_id), request_id)
             case _:
                 self._start(self._answer_shared(request, request_id), request_id)
+
+    def _require_allowed(self, request: Request | SharedRequest) -> None:
+        """Refuse what the token of this connection does not allow."""
+        keeps_offsets = isinstance(request, TransactionCommit) and request.wanted.offsets
+        for command in (request.COMMAND, *([Commit.COMMAND] if keeps_offsets else [])):
+            refused = self._admission.check(command)
+            if refused is not None:
+                raise refused
 
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
         reply = await self._server.commands.carry_out(request)
@@ -164,6 +179,10 @@ class Lwp2Session:
 
     async def _answer_own(self, request: TopicRequest, request_id: int) -> None:
         reply = await self._server.commands.carry_out_own(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    async def _answer_transaction(self, request: TransactionRequest, request_id: int) -> None:
+        reply = await self._server.transactions.carry_out(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     def _authenticate(self, request: Authenticate, request_id: int) -> None:

@@ -20,6 +20,7 @@ from seawall import limits
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.planning import Run
+from seawall.engine.position_reading import Told
 from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_log import StoredBatch
@@ -68,6 +69,8 @@ class Portion:
     size: int = 0
     #: Whether there is nothing more behind it now.
     is_last: bool = False
+    #: How far the position that its last batch has was told, where that is not all of it.
+    told: Told | None = None
     #: What is to be told before it, in order: gaps, and places where client seqs were given up.
     skips: list[Gap] = field(default_factory=list)
 
@@ -86,6 +89,8 @@ class Portion:
     def send(self, connection: Connection, command: Command, request_id: int) -> None:
         """Write the frame; what is pinned is given back when it is sent."""
         flags = DataFlags.CAUGHT_UP if self.is_last else DataFlags.MORE
+        if self.told is not None:
+            flags |= DataFlags.PART
         prefix = DataPrefix(
             self.topic_id,
             flags,

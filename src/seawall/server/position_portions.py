@@ -1,6 +1,7 @@
 """Portions of everything that is ordered, over all topics, for readers of version 2 by position.
 
-A position is one batch, or one place where client seqs were given up. What was evicted or lost before a batch has no
+A position is one batch, several of a transaction, or one place where client seqs were given up. What shares a position
+may take several portions: each says how far it was told. What was evicted or lost before a batch has no
 position of its own: readers by position are told of it by the gap in the seqs of its topic.
 
 This module must not know who reads.
@@ -13,7 +14,7 @@ from functools import partial
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.ordered_store import OrderedStore
-from seawall.engine.position_reading import PositionPlan
+from seawall.engine.position_reading import PositionPlan, Told
 from seawall.engine.records import ReceivedSkip
 from seawall.engine.served_log import ServedLog
 from seawall.server.portions import Portion, chunk_of, skip_frame
@@ -37,12 +38,21 @@ async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
 
 
 async def next_position_portion(
-    log: ServedLog, from_position: Position, *, size_max: int, records_max: int, flags: ReadFlags
+    log: ServedLog,
+    from_position: Position,
+    told: Told | None = None,
+    *,
+    size_max: int,
+    records_max: int,
+    flags: ReadFlags,
 ) -> Portion | Gap:
-    """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP."""
+    """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP.
+
+    `told` says what of the position it has already.
+    """
     size_max = max(1, min(size_max, limits.FETCH_SMALL_SIZE_MAX))
     while True:
-        plan, end = await log.ask(partial(_plan, from_position, size_max, records_max or None))
+        plan, end = await log.ask(partial(_plan, from_position, told, size_max, records_max or None))
         items = await log.aside(plan.stored)
         portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
         portion.is_last = plan.is_last
@@ -55,18 +65,21 @@ async def next_position_portion(
             portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
             portion.next_position = Position(item.position + 1)
         if portion.chunk_count:
+            if plan.told is not None:
+                portion.next_position, portion.told = plan.end_position, plan.told
             return portion
         if plan.is_last:
             portion.next_position = max(from_position, end)
             return portion
         # All that lay there was deleted.
-        from_position = plan.end_position
+        from_position, told = plan.end_position, plan.told
 
 
 def _plan(
-    position: Position, size_max: int, records_max: int | None, store: OrderedStore
+    position: Position, told: Told | None, size_max: int, records_max: int | None, store: OrderedStore
 ) -> tuple[PositionPlan, Position]:
-    return store.plan_positions(position, size_max=size_max, records_max=records_max), _end(store)
+    plan = store.plan_positions(position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True)
+    return plan, _end(store)
 
 
 def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
@@ -79,7 +92,7 @@ def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
 def _position_at(timestamp_ns: TimestampNs, store: OrderedStore) -> Position:
     """Where the first batch of any topic lies that is not older; the end if all are."""
     found = _end(store)
-    for topic in store.catalog:
+    for topic in store.catalog.shown():
         segments, seq = store.topic_log(topic.topic_id), store.seq_at(topic.name, timestamp_ns)
         if segments is not None and seq < topic.next_seq:
             planned = segments.plan(seq, topic.next_seq, 1)

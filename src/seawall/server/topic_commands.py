@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from seawall.core.identifiers import check_topic_name
+from seawall.core.identifiers import check_topic_name, is_reserved_name
 from seawall.core.types import Term, TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import DEFAULT_TOPIC_NAME
@@ -92,7 +92,7 @@ class TopicCommands:
             except NotFoundError:
                 return None
         topic = self._log.topic(topic_id)
-        return None if topic is None or topic.name == DEFAULT_TOPIC_NAME else topic
+        return None if topic is None or _is_hidden(topic) else topic
 
     async def default_topic(self) -> TopicState:
         """Topic 0, made if this is its first use."""
@@ -111,7 +111,7 @@ class TopicCommands:
             case GetTopic():
                 topic = self._existing(request.topic_id)
                 records, size = await self._log.ask(partial(_content, topic_id=topic.topic_id))
-                return replace(_reply(topic), record_count=records, byte_count=size)
+                return replace(topic_reply(topic), record_count=records, byte_count=size)
             case ListTopics():
                 return TopicListReply(await self._log.ask(_listed))
             case GetClusterStatus():
@@ -121,10 +121,10 @@ class TopicCommands:
         async with self._turn:
             match request:
                 case CreateTopic():
-                    return _reply(await self._create(request.name, {}))
+                    return topic_reply(await self._create(request.name, {}))
                 case CreateTopicWithRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
-                    return _reply(await self._create(request.name, _settings(wanted)), wanted)
+                    return topic_reply(await self._create(request.name, _settings(wanted)), wanted)
                 case SetRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
                     topic = self._existing(request.topic_id)
@@ -141,7 +141,7 @@ class TopicCommands:
             case TopicDescribe():
                 return await self._described(self._existing(request.topic_id))
             case TopicFind():
-                return _reply(self._named(request.name))
+                return topic_reply(self._named(request.name))
         async with self._turn:
             match request:
                 case TopicCreate():
@@ -191,8 +191,13 @@ def unknown_topic(topic_id: TopicId) -> ProtocolError:
     return refuse(ErrorCode.TOPIC_NOT_FOUND, f"there is no topic {topic_id} here: list the topics, or create it")
 
 
+def _is_hidden(topic: TopicState) -> bool:
+    """Whether no list shows it, and nobody can name it."""
+    return topic.name == DEFAULT_TOPIC_NAME or is_reserved_name(topic.name)
+
+
 def _listed(store: Store) -> tuple[TopicReply, ...]:
-    return tuple(_reply(topic) for topic in store.catalog if topic.name != DEFAULT_TOPIC_NAME)
+    return tuple(topic_reply(topic) for topic in store.catalog if not _is_hidden(topic))
 
 
 def _details(store: Store, topic_id: TopicId) -> TopicReply:
@@ -201,7 +206,7 @@ def _details(store: Store, topic_id: TopicId) -> TopicReply:
     assert topic is not None, "it has content"
     span = topic.floor, topic.next_seq
     settings = topic.config.to_json()
-    return replace(_reply(topic), record_count=records, byte_count=size, span=span, settings=settings)
+    return replace(topic_reply(topic), record_count=records, byte_count=size, span=span, settings=settings)
 
 
 def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:
@@ -212,7 +217,8 @@ def _content(store: Store, topic_id: TopicId) -> tuple[int, int]:
     return topic.live_records, topic.live_bytes
 
 
-def _reply(topic: TopicState, created_with: Retention | None = None) -> TopicReply:
+def topic_reply(topic: TopicState, created_with: Retention | None = None) -> TopicReply:
+    """A topic as peers are told of it."""
     created_at = topic.created_ms // _MS_PER_S
     return TopicReply(topic.topic_id, topic.name, created_at, topic.epoch, _retention(topic.config), created_with)
 

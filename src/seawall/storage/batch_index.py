@@ -14,8 +14,8 @@ Entry (`INDEX_ENTRY`), little-endian:
 
 Stored it is a sidecar (`sidecars.py`) of kind INDEX whose rows are the entries; valid if they keep the order below.
 
-INV-INDEX-ORDER: each entry begins, in seqs and in file positions, at or after the end of the one before it; positions
-rise; times and offsets do not fall. A stretch of the file between two entries that belongs to neither is damage that
+INV-INDEX-ORDER: each entry begins, in seqs and in file positions, at or after the end of the one before it; positions,
+times and offsets do not fall. A stretch of the file between two entries that belongs to neither is damage that
 was there when the index was made.
 
 It can be lost: a scan of the segment makes it again. This module must not know how a segment is written or read.
@@ -228,9 +228,7 @@ def order_fault(entries: Entries) -> str | None:
         # An end below its beginning has wrapped; entries are compared with the end of the one before.
         if np.any(end < entries[field]) or np.any(entries[field][1:] < end[:-1]):
             return f"{field} goes back or overlaps"
-    if np.any(entries["position"][1:] <= entries["position"][:-1]):
-        return "position does not rise"
-    for field in ("timestamp_ns", "base_offset"):
+    for field in ("position", "timestamp_ns", "base_offset"):
         if np.any(entries[field][1:] < entries[field][:-1]):
             return f"{field} goes back"
     return None

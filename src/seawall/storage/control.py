@@ -25,6 +25,7 @@ that is `topics`.
 | 15 ORDER_NOP       | a batch that was ordered and not stored: `control_order`                                       |
 | 16 ORDER_SKIP      | client seqs that were given up: `control_order`                                                |
 | 17 ASIDE           | as COMPOUND; takes no position (`control_batches`)                                             |
+| 18 TRANSACTION     | owner, epoch and counts: `control_transactions`                                                |
 
 Commands that change an object carry it as it was and as it will be. What counts is the later one: the earlier is for
 whoever follows changes, and is not compared, since a damaged log may have lost the change before.
@@ -77,6 +78,7 @@ class ControlCommand(IntEnum):
     ORDER_NOP = 15
     ORDER_SKIP = 16
     ASIDE = 17
+    TRANSACTION = 18
 
 
 @dataclass(frozen=True, slots=True)

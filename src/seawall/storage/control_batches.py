@@ -2,16 +2,17 @@
 
     COMPOUND   count u32, 0 u32, then for each part: command u16, 0 u16, length u32, block
 
-A compound has 1 to 4,096 parts and no compound among them; they take effect in their order, at one position, all or
+A compound has 1 to 20,000 parts and no compound among them; they take effect in their order, at one position, all or
 none, since a batch is whole or is not there.
 
 An ASIDE has the bytes of a compound under a number of its own. It takes no position: its header carries that of the
 batch that comes next, which has not taken effect yet. So a store that follows an order which others made can log what
 it does by itself (rolls, ceilings, evictions, terms) between two entries of that order. It holds no entry: no
-reference, NOP or SKIP.
+reference, NOP, SKIP or transaction.
 
 A control batch is valid when its block is (`control`), when its header has no codec, no records, no numbers of a topic
-and the topic and client that the block says, and when every reference in it carries the position of the batch itself.
+and the topic and client that the block says, when every reference in it carries the position of the batch itself, and
+when a transaction is whole (`control_transactions`).
 
 INV-CONTROL-TYPED: whatever the bytes, `parse_control` and `read_control` give a control or `CorruptionError`.
 """
@@ -45,6 +46,7 @@ from seawall.storage.control_documents import (
     TopicDelete,
 )
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_transactions import TransactionMark, check_whole
 from seawall.wire.batches import BatchHeader, batch_header, encode_batch, stamp
 from seawall.wire.codes import AS_TOPIC, Codec
 from seawall.wire.fields import Buffer, pack, require_at_least, require_zero
@@ -69,6 +71,7 @@ SimpleControl: TypeAlias = (
     | Checkpoint
     | OrderNop
     | OrderSkip
+    | TransactionMark
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -89,11 +92,12 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         Checkpoint,
         OrderNop,
         OrderSkip,
+        TransactionMark,
     )
 }
 
 #: What has a position of its own in the order, and so is no part of an aside.
-_ENTRIES: Final = (Reference, OrderNop, OrderSkip)
+_ENTRIES: Final = (Reference, OrderNop, OrderSkip, TransactionMark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,7 @@ class Aside(Compound):
     def __post_init__(self) -> None:
         Compound.__post_init__(self)
         if any(isinstance(part, _ENTRIES) for part in self.parts):
-            raise InvalidInputError("an aside holds no entry of the order: a reference, NOP or SKIP has a position")
+            raise InvalidInputError("an aside holds no entry of the order: no reference, NOP, SKIP or transaction")
 
 
 #: What one control batch changes.
@@ -186,6 +190,7 @@ def control_batch(control: Control, *, position: Position, timestamp_ns: Timesta
     """A control as the stored batch that goes to the log."""
     if any(reference.header.position != position for reference in references_of(control)):
         raise InvalidInputError(f"a reference to a batch of another position in the control batch of {position}")
+    check_whole(parts_of(control))
     block = control.encode()
     if len(block) > limits.BLOCK_SIZE_MAX:
         raise LimitError(f"a control batch of {len(block)} bytes, at most {limits.BLOCK_SIZE_MAX}; split it")
@@ -216,6 +221,10 @@ def read_control(header: BatchHeader, block: Buffer) -> Control:
         raise CorruptionError(f"control batch at position {header.position}: its header does not fit its block")
     if any(reference.header.position != header.position for reference in references_of(control)):
         raise CorruptionError(f"control batch at position {header.position}: a reference to another position")
+    try:
+        check_whole(parts_of(control))
+    except InvalidInputError as error:
+        raise CorruptionError(f"control batch at position {header.position}: {error}") from error
     return control
 
 

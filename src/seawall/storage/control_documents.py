@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
 from seawall import limits
-from seawall.core.identifiers import check_topic_name
+from seawall.core.identifiers import check_stored_name
 from seawall.core.types import Position, Seq, Term, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.storage.control import ControlCommand, require_topic, require_unsigned
@@ -270,7 +270,7 @@ class TermStart(_Document):
 
 def _require_named(topic_id: TopicId, name: str, epoch: TopicEpoch) -> None:
     require_topic(topic_id)
-    check_topic_name(name)
+    check_stored_name(name)
     require_unsigned(epoch)
 
 

@@ -59,6 +59,7 @@ class SectionKind(IntEnum):
     DELETED = 6
     CLIENT_ROWS = 7
     SKIPS = 8
+    TRANSACTIONS = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ import random
 from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
-from seawall.limits import PAGE_SIZE, SIM_SECTOR_VERSIONS_MAX
+from seawall.limits import PAGE_SIZE
+from seawall.testing.limits import SIM_SECTOR_VERSIONS_MAX
 
 __all__ = ["Keep", "SimContent"]
 

@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Any, Final, get_type_hints
 
 from seawall.errors import FullError, InvalidInputError
-from seawall.limits import ORDER_HISTORY_EVENTS_MAX, SIM_HISTORY_EVENTS_MAX
+from seawall.testing.limits import ORDER_HISTORY_EVENTS_MAX, SIM_HISTORY_EVENTS_MAX
 from seawall.testing.order_events import EVENT_TYPES, OrderEvent
 
 __all__ = ["EventLog", "History", "PodShape", "Step"]

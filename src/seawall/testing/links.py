@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from seawall.errors import InvalidInputError
-from seawall.limits import SIM_LINK_MESSAGES_MAX, SIM_STREAM_BUFFER_SIZE
 from seawall.testing.clock import SimClock
 from seawall.testing.history import EventLog
+from seawall.testing.limits import SIM_LINK_MESSAGES_MAX, SIM_STREAM_BUFFER_SIZE
 
 __all__ = ["Link", "SimLinks"]
 

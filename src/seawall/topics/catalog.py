@@ -1,4 +1,4 @@
-"""All topics of a data directory, and the cursors of those who read them.
+"""All topics of a data directory, the cursors of those who read them, and the last transactions of those who write.
 
 Two kinds of methods. Planning ones (`create`, `delete`, `configure`, `commit`) look at what is there and answer with
 the control that would change it, or refuse; they change nothing. `apply_append`, `apply_run` and `apply` carry out what
@@ -18,7 +18,7 @@ happen, in a damaged one the delete between them is what was lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -26,17 +26,20 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.identifiers import check_topic_name
-from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TopicEpoch, TopicId
+from seawall.core.identifiers import check_stored_name, check_topic_name, is_reserved_name
+from seawall.core.transactions import CommittedTransaction, TopicSpan
+from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
 from seawall.kernels.epochs import WalRows
 from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
 from seawall.storage.control_batches import Aside, Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_transactions import TransactionMark
 from seawall.topics.config import TopicConfig
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
+from seawall.topics.transactions import TransactionMemory
 from seawall.wire.codes import ALL_TOPICS
 from seawall.wire.fields import JsonObject
 
@@ -61,6 +64,7 @@ class TopicCatalog:
         "next_position",
         "next_topic_id",
         "term",
+        "transactions",
     )
 
     def __init__(self) -> None:
@@ -71,6 +75,7 @@ class TopicCatalog:
         self.next_topic_id = TopicId(1)
         self.next_position = Position(0)
         self.term = Term(0)
+        self.transactions = TransactionMemory()
 
     def __len__(self) -> int:
         """The number of topics."""
@@ -94,8 +99,12 @@ class TopicCatalog:
         return topic
 
     def names(self) -> list[str]:
-        """Every name, sorted by its bytes."""
-        return sorted(self._by_name)
+        """Every name but Seawall's own, sorted by its bytes."""
+        return sorted(name for name in self._by_name if not is_reserved_name(name))
+
+    def shown(self) -> Iterator[TopicState]:
+        """Every topic but Seawall's own, in the order of creation."""
+        return (topic for topic in self if not is_reserved_name(topic.name))
 
     def cursor(self, owner: str, topic_id: TopicId) -> Cursor | None:
         """How far an owner has read a topic."""
@@ -107,9 +116,9 @@ class TopicCatalog:
 
     # --- planning ----------------------------------------------------------------------------------------------
 
-    def create(self, name: str, config: TopicConfig, created_ms: int = 0) -> TopicCreate:
-        """The control that creates a topic at a time."""
-        check_topic_name(name)
+    def create(self, name: str, config: TopicConfig, created_ms: int = 0, *, is_reserved: bool = False) -> TopicCreate:
+        """The control that creates a topic at a time; one of Seawall's own if it `is_reserved`."""
+        (check_stored_name if is_reserved else check_topic_name)(name)
         if name in self._by_name:
             raise ConflictError(f"there is a topic {name!r} already")
         if len(self._by_id) >= limits.TOPICS_MAX or self.next_topic_id >= ALL_TOPICS:
@@ -186,6 +195,7 @@ class TopicCatalog:
         idle = 0
         for part in parts_of(control):
             idle += not self._apply_part(part, position)
+        self._remember(parts_of(control), position)
         return not idle
 
     def apply_skip(self, skipped: OrderSkip, position: Position) -> bool:
@@ -209,7 +219,7 @@ class TopicCatalog:
             case TermStart():
                 self.term = max(self.term, part.term)
                 return True
-            case ClientRow() | Checkpoint() | OrderNop():
+            case ClientRow() | Checkpoint() | OrderNop() | TransactionMark():
                 # Sessions belong to the sequencer, absorbed addresses to the log.
                 return True
             case OrderSkip():
@@ -227,6 +237,22 @@ class TopicCatalog:
             case _:
                 topic.apply(part)
         return True
+
+    def _remember(self, parts: Sequence[SimpleControl], position: Position) -> None:
+        """Keep what a transaction has written, if the parts of a control are one."""
+        mark = parts[0]
+        if not isinstance(mark, TransactionMark):
+            return
+        spans: dict[TopicId, TopicSpan] = {}
+        timestamp_ns = TimestampNs(0)
+        for part in parts:
+            if isinstance(part, Reference):
+                header, topic = part.header, self._by_id.get(part.topic_id)
+                timestamp_ns = max(timestamp_ns, header.timestamp_ns)
+                before = spans.get(part.topic_id, TopicSpan("" if topic is None else topic.name, header.base_seq, 0))
+                spans[part.topic_id] = before._replace(record_count=before.record_count + header.record_count)
+        key = (mark.owner, mark.epoch)
+        self.transactions.remember(CommittedTransaction(*key, position, timestamp_ns, tuple(spans.values())))
 
     def _create(self, created: TopicCreate) -> bool:
         check(

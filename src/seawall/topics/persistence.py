@@ -9,6 +9,8 @@
 | DELETED  | for each topic with deleted records: topic_id u32, count u32, then count × (first u64, last u64)     |
 | SKIPS    | for each: topic_id u32, count u32, position u64, client_id u64, first client_seq u64; by topic, then  |
 |          | position; with count 0, client 0 and seq 0 the first of a topic says below which it has forgotten    |
+| TRANSACTIONS | JSON: transactions, an array of [owner, epoch, position, timestamp_ns, spans], oldest first; a   |
+|          | span is [topic name, first_seq, record_count]                                                        |
 
 Tags are not here: they are in the records. What does not fit (an unknown topic, a floor above the head,
 a count that is not the number of live records) is `CorruptionError`.
@@ -19,10 +21,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from seawall.core.identifiers import check_topic_name
-from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TopicEpoch, TopicId
+from seawall.core.identifiers import check_stored_name
+from seawall.core.transactions import CommittedTransaction, TopicSpan
+from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
 from seawall.storage.control import require_unsigned
+from seawall.storage.control_transactions import check_key
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import TopicConfig
@@ -60,6 +64,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         for key, append in topic.keys:
             keys.append([topic.topic_id, key.hex(), append.first_seq, append.last_seq, append.at_ms])
     topics: list[JsonValue] = [_topic_document(topic) for topic in catalog]
+    transactions: list[JsonValue] = [_transaction_row(each) for each in catalog.transactions]
     return {
         SectionKind.CATALOG: write_json({"next_topic_id": catalog.next_topic_id, "term": catalog.term}),
         SectionKind.TOPICS: write_json({"topics": topics}),
@@ -67,6 +72,7 @@ def catalog_sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         SectionKind.KEYS: write_json({"keys": keys}),
         SectionKind.DELETED: b"".join(_deleted_bytes(topic) for topic in catalog if len(topic.deleted)),
         SectionKind.SKIPS: b"".join(_skip_bytes(topic) for topic in catalog),
+        SectionKind.TRANSACTIONS: write_json({"transactions": transactions}),
     }
 
 
@@ -110,6 +116,9 @@ def _load(snapshot: Snapshot, catalog: TopicCatalog) -> None:
             case _:
                 raise CorruptionError(f"KEYS: {row} is no key")
     _load_skips(snapshot.section(SectionKind.SKIPS), catalog)
+    if snapshot.section(SectionKind.TRANSACTIONS):
+        for row in _rows(snapshot, SectionKind.TRANSACTIONS, "transactions"):
+            catalog.transactions.remember(_parse_transaction(row))
     numbers = snapshot.document(SectionKind.CATALOG)
     next_topic_id = TopicId(json_unsigned(numbers, "next_topic_id", "CATALOG", 32))
     if next_topic_id < catalog.next_topic_id:
@@ -128,7 +137,7 @@ def _topic_document(topic: TopicState) -> JsonValue:
 
 def _parse_topic(document: JsonObject) -> TopicState:
     what = "TOPICS"
-    name = check_topic_name(json_text(document, "name", what))
+    name = check_stored_name(json_text(document, "name", what))
     topic_id = TopicId(json_unsigned(document, "topic_id", what, 32))
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
     config = TopicConfig.from_stored(json_object(document, "config", what))
@@ -166,6 +175,31 @@ def _parse_key(text: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError as error:
         raise CorruptionError(f"KEYS: {text!r} is not hexadecimal") from error
+
+
+def _transaction_row(committed: CommittedTransaction) -> JsonValue:
+    spans: list[JsonValue] = [list(span) for span in committed.spans]
+    return [committed.owner, committed.epoch, committed.position, committed.timestamp_ns, spans]
+
+
+def _parse_transaction(row: JsonValue) -> CommittedTransaction:
+    match row:
+        case [str(owner), int(epoch), int(position), int(timestamp_ns), list(spans)]:
+            check_key(owner, epoch)
+            require_unsigned(position, timestamp_ns)
+            found = tuple(_parse_span(span) for span in spans)
+            return CommittedTransaction(owner, epoch, Position(position), TimestampNs(timestamp_ns), found)
+        case _:
+            raise CorruptionError(f"TRANSACTIONS: {row} is no transaction")
+
+
+def _parse_span(row: JsonValue) -> TopicSpan:
+    match row:
+        case [str(topic), int(first_seq), int(record_count)]:
+            require_unsigned(first_seq, record_count)
+            return TopicSpan(topic, Seq(first_seq), record_count)
+        case _:
+            raise CorruptionError(f"TRANSACTIONS: {row} is no span of a topic")
 
 
 def _deleted_bytes(topic: TopicState) -> bytes:

@@ -212,6 +212,11 @@ class Command(IntEnum):
     TOPIC_FIND = 0x63
     RECORDS_DELETE = 0x64
     RECORDS_DELETED = 0x65
+    STAGING_FIND = 0x66
+    TRANSACTION_COMMIT = 0x67
+    TRANSACTION_TOLD = 0x68
+    TRANSACTION_ABORT = 0x69
+    TRANSACTION_STATE = 0x6A
     ERROR = 0xFF
 
 
@@ -321,6 +326,7 @@ class DataFlags(IntFlag):
 
     CAUGHT_UP = 0x01
     MORE = 0x02
+    PART = 0x04  #: what comes next has the position of the last batch here
 
 
 class GapReason(IntEnum):

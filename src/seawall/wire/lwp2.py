@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from seawall.errors import InvalidInputError
-from seawall.wire import lwp2_reading, lwp2_session, lwp2_subscriptions, lwp2_topics
+from seawall.wire import lwp2_reading, lwp2_session, lwp2_subscriptions, lwp2_topics, lwp2_transactions
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind
 from seawall.wire.fields import Buffer, malformed
 from seawall.wire.frames import checksum, encode_header_v2
@@ -37,13 +37,26 @@ from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Da
 from seawall.wire.lwp2_session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2_topics import RecordsDeleted, TopicRequest
+from seawall.wire.lwp2_transactions import TransactionRequest, TransactionTold
 
 SharedReply: TypeAlias = (
     AuthenticateReply | TopicReply | TopicListReply | TopicDeletedReply | RetentionReply | ClusterStatusReply
 )
-Request: TypeAlias = Hello | Goodbye | Fetch | Subscribe | Credit | Unsubscribe | Commit | Bounds | TopicRequest
+Request: TypeAlias = (
+    Hello | Goodbye | Fetch | Subscribe | Credit | Unsubscribe | Commit | Bounds | TopicRequest | TransactionRequest
+)
 Answer: TypeAlias = (
-    Welcome | Goodbye | Subscribed | Unsubscribed | Gap | CaughtUp | Committed | BoundsReply | RecordsDeleted | Error
+    Welcome
+    | Goodbye
+    | Subscribed
+    | Unsubscribed
+    | Gap
+    | CaughtUp
+    | Committed
+    | BoundsReply
+    | RecordsDeleted
+    | TransactionTold
+    | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
 
@@ -140,6 +153,10 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.TOPIC_DESCRIBE: lwp2_topics.parse_topic_describe,
     Command.TOPIC_FIND: lwp2_topics.parse_topic_find,
     Command.RECORDS_DELETE: lwp2_topics.parse_records_delete,
+    Command.STAGING_FIND: lwp2_transactions.parse_staging_find,
+    Command.TRANSACTION_COMMIT: lwp2_transactions.parse_transaction_commit,
+    Command.TRANSACTION_ABORT: lwp2_transactions.parse_transaction_abort,
+    Command.TRANSACTION_STATE: lwp2_transactions.parse_transaction_state,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -152,5 +169,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.COMMITTED: lwp2_reading.parse_committed,
     Command.BOUNDS_REPLY: lwp2_reading.parse_bounds_reply,
     Command.RECORDS_DELETED: lwp2_topics.parse_records_deleted,
+    Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_told,
     Command.ERROR: lwp2_session.parse_error,
 }

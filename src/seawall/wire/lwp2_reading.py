@@ -2,8 +2,8 @@
 
 | frame            | bytes     | payload                                                                               |
 |------------------|-----------|---------------------------------------------------------------------------------------|
-| FETCH            | 32        | topic u32, by u8, flags u8, wait_ms u16, start u64, max_bytes u32, max_records u32,   |
-|                  |           | min_bytes u32, 0 u32                                                                  |
+| FETCH            | 32 or 48  | topic u32, by u8, flags u8, wait_ms u16, start u64, max_bytes u32, max_records u32,   |
+|                  |           | min_bytes u32, 0 u32; and where a position goes on: topic u32, 0 u32, seq u64         |
 | FETCH_DATA, DATA | 48 + …    | topic u32, flags u8, 0 u8, chunk count u16, first_seq u64, next_seq u64,              |
 |                  |           | next_position u64, end_seq u64 (exclusive), floor_seq u64; then whole stored batches  |
 | GAP              | 48        | topic u32, reason u8, unit u8, 0 u16, from u64, to u64 (inclusive), client_id u64,    |
@@ -15,7 +15,8 @@
 
 Valid is what has exactly this length, 0 where it says 0, known flags and codes, and moreover: wait_ms is at most
 30,000; all topics at once are read by position, time, earliest or latest, never by what only one topic has; a
-committed start names a consumer (in FETCH, `start` is it); first_seq is not above next_seq, nor `from` above `to`.
+committed start names a consumer (in FETCH, `start` is it); first_seq is not above next_seq, nor `from` above `to`. Only
+a read of all topics by position goes on within one: there topics with lower ids and lower seqs of that topic are told.
 What is not valid is refused with error 04 and the connection goes on.
 
 Chunks are batches as they rest on disk. Each carries its own checksums, so the frame has none over them, and a damaged
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from seawall.core.types import ClientId, Offset, Position, Seq, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError
@@ -48,6 +49,7 @@ from seawall.wire.fields import (
 )
 
 _FETCH: Final = Struct("<IBBHQIIII")
+_WITHIN: Final = Struct("<IIQ")
 _DATA: Final = Struct("<IBBHQQQQQ")
 _GAP: Final = Struct("<IBBHQQQQQ")
 _COMMIT: Final = Struct("<IIQQQ")
@@ -55,11 +57,19 @@ _BOUNDS: Final = Struct("<II")
 _BOUNDS_REPLY: Final = Struct("<8Q")
 
 assert _DATA.size == FETCH_DATA_HEADER_SIZE
-assert (_FETCH.size, _GAP.size) == (32, 48)
+assert (_FETCH.size, _WITHIN.size, _GAP.size) == (32, 16, 48)
 assert (_COMMIT.size, _BOUNDS.size, _BOUNDS_REPLY.size) == (32, 8, 64)
 
 #: Starts that mean something in one topic only.
 _ONE_TOPIC_ONLY: Final = frozenset({ReadBy.SEQ, ReadBy.OFFSET, ReadBy.COMMITTED})
+
+
+class Within(NamedTuple):
+    """Where the reading of a position that many batches share goes on: of topics with lower ids all is told, and of
+    this one what is below the seq."""
+
+    topic_id: TopicId
+    seq: Seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +85,19 @@ class Fetch:
     min_bytes: int = 0
     wait_ms: int = 0
     flags: ReadFlags = ReadFlags.NONE
+    within: Within | None = None
 
     def begins_like(self, other: Fetch) -> bool:
         """Whether its answer begins where the other's does, and is of the same kind."""
-        return (self.topic_id, self.by, self.start, self.flags) == (other.topic_id, other.by, other.start, other.flags)
+        ours, theirs = ((each.topic_id, each.by, each.start, each.flags, each.within) for each in (self, other))
+        return ours == theirs
 
     def encode(self) -> bytes:
         """The payload."""
         if problem := _fetch_problem(self):
             raise InvalidInputError(f"FETCH: {problem}")
-        return pack(
+        behind = b"" if self.within is None else pack(_WITHIN, "FETCH", self.within.topic_id, 0, self.within.seq)
+        fixed = pack(
             _FETCH,
             "FETCH",
             self.topic_id,
@@ -97,6 +110,7 @@ class Fetch:
             self.min_bytes,
             0,
         )
+        return fixed + behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +252,16 @@ class BoundsReply:
 
 def parse_fetch(payload: Buffer) -> Fetch:
     """One read."""
-    require_exact(_FETCH, "FETCH", payload)
-    topic_id, by, flags, wait_ms, start, max_bytes, max_records, min_bytes, reserved = _FETCH.unpack(payload)
+    fixed, behind = payload[: _FETCH.size], payload[_FETCH.size :]
+    require_exact(_FETCH, "FETCH", fixed)
+    topic_id, by, flags, wait_ms, start, max_bytes, max_records, min_bytes, reserved = _FETCH.unpack(fixed)
     require_zero("FETCH", reserved)
+    within = None
+    if len(behind):
+        require_exact(_WITHIN, "FETCH", behind)
+        told, reserved, seq = _WITHIN.unpack(behind)
+        require_zero("FETCH", reserved)
+        within = Within(told, seq)
     fetch = Fetch(
         topic_id,
         read_enum(ReadBy, by, "FETCH by"),
@@ -250,6 +271,7 @@ def parse_fetch(payload: Buffer) -> Fetch:
         min_bytes,
         wait_ms,
         read_flags(ReadFlags, flags, "FETCH"),
+        within,
     )
     if problem := _fetch_problem(fetch):
         raise malformed(f"FETCH: {problem}")
@@ -330,6 +352,8 @@ def _fetch_problem(fetch: Fetch) -> str | None:
     """What is wrong with a read, for writer and reader alike."""
     if fetch.wait_ms > FETCH_WAIT_MS_MAX:
         return f"wait_ms {fetch.wait_ms}, at most {FETCH_WAIT_MS_MAX}"
+    if fetch.within is not None and (fetch.topic_id, fetch.by) != (ALL_TOPICS, ReadBy.POSITION):
+        return "only a read of all topics by position goes on within one"
     return start_problem(fetch.topic_id, fetch.by, fetch.start)
 
 

@@ -96,7 +96,7 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
             break
         for name in entries.dtype.names or ():
             entries[name][count] = start + at + shift if name == "at" else getattr(batch, name)
-        state[STATE_SEQ], state[STATE_POSITION] = batch.base_seq + batch.count, batch.position + 1
+        state[STATE_SEQ], state[STATE_POSITION] = batch.base_seq + batch.count, batch.position
         state[STATE_OFFSET], state[STATE_TIMESTAMP] = batch.base_offset, batch.timestamp_ns
         count, at, needed = count + 1, at + batch.length, 0
     state[STATE_COUNT], state[STATE_CONSUMED], state[STATE_NEEDED] = count, start + at, needed

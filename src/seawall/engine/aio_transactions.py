@@ -1,0 +1,75 @@
+"""Transactions of the embedded log on an event loop: staged like any records, committed on a thread.
+
+This module must not know how a transaction is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import ParamSpec, TypeVar
+
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange
+from seawall.engine.delivery import Bundle, Delivery
+from seawall.engine.log_transactions import EmbeddedTransactions, StagedBundles
+from seawall.io.process import random_bytes
+from seawall.topics.state import TopicState
+from seawall.wire.aio_transactions import AsyncStager, AsyncTransactionalLog
+from seawall.wire.transactions import OwnKeys
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncTransactions(AsyncTransactionalLog):
+    """The part of an embedded log on an event loop that is about transactions."""
+
+    def __init__(self) -> None:
+        self.own_keys = OwnKeys(f"log-{random_bytes(8).hex()}")
+        self.own_turn = asyncio.Lock()
+
+    @abstractmethod
+    def _opened(self) -> EmbeddedTransactions: ...
+
+    @abstractmethod
+    def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> Awaitable[R]: ...
+
+    @abstractmethod
+    def offer(self, bundle: Bundle) -> Delivery:
+        """Have records committed, in the order of calls; await what is returned."""
+
+    async def stage(self) -> AsyncStager:
+        """Begin to stage the records of one attempt, out of sight of every reader."""
+        batches = StagedBundles(await self.staging())
+        return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing)
+
+    async def staging(self) -> TopicState:
+        """The topic that records are staged in."""
+        return await self._on_thread(self._opened().staging)
+
+    async def commit_staged(
+        self,
+        owner: str,
+        epoch: int,
+        parts: Iterable[StagedPart | tuple[str, StagedRange]],
+        *,
+        offsets: Iterable[OffsetCommit | tuple[str, str, int]] = (),
+    ) -> CommittedTransaction:
+        """Publish what was staged into topics, in the order given, all of it or nothing, at one position; durable."""
+        return await self._on_thread(self._opened().commit_staged, owner, epoch, parts, offsets=offsets)
+
+    async def abort_staged(self, ranges: Iterable[StagedRange]) -> int:
+        """Delete what was staged and will not be committed; how many records went."""
+        return await self._on_thread(self._opened().abort_staged, ranges)
+
+    async def transaction_state(self, owner: str) -> CommittedTransaction | None:
+        """The last transaction that an owner has committed; None if none is remembered."""
+        return await self._on_thread(self._opened().transaction_state, owner)
+
+    async def _abort(self, ranges: Sequence[StagedRange]) -> int:
+        return await self.abort_staged(ranges)
+
+
+async def _nothing() -> None:
+    """There is nothing to give back."""

@@ -1,0 +1,347 @@
+"""Transactions: what was staged is published into its topics, all of it or nothing, at one position.
+
+    plan    1. look     every range is whole batches that are staged and live; every topic takes what it gets
+            2. room     for each topic in one segment, and in the log: a full disk is found here
+    fill    3. copy     staged batches, verified, to the places they will have; readers are not kept from reading
+    log     4. number   all batches at one position, each header stamped anew and written over the one that was copied
+            5. sync     the places
+            6. write    one compound: the mark with its key, references, cursors, and the delete of what was staged
+            7. publish  catalog and index learn of it: readers of all topics see all of it
+
+Nothing is promised before step 4: whatever is refused or finds no room until then leaves bytes behind the end of a
+segment that nobody looks at. From there on only a failing disk keeps the transaction out, and ends the store.
+
+INV-TRANSACTION-PLACED: the log tells of a transaction only after all its batches are durable at their places.
+INV-TRANSACTION-ONCE: what was staged is deleted by the control that publishes it, so no range is published twice, also
+for an owner that nobody remembers.
+
+Ceilings that a transaction needs are in its own compound: nobody sees a seq above the durable ones before it is durable
+as well. A crash before that leaves everything staged, one behind it leaves everything published.
+
+One owner at a time, the same as the store's. This module must not know who waits, nor how the order is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine.appends import NO_SESSION
+from seawall.engine.follow_parts import FollowerParts
+from seawall.engine.headroom import HEADROOM
+from seawall.engine.reading import sound_batches
+from seawall.engine.room_making import CONTROL_ROOM, Need
+from seawall.engine.rooms import Room
+from seawall.engine.staging import STAGING_TOPIC, StagedBatches, delete_staged, find_staging
+from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.errors import ConflictError, InvalidInputError, LimitError, NotFoundError
+from seawall.io.files import write_all
+from seawall.kernels.frontier import Rows
+from seawall.kernels.memory import Bytes
+from seawall.storage.batch_index import INDEX_ENTRY, Entries
+from seawall.storage.control import Ceiling, CursorCommit, Reference
+from seawall.storage.control_batches import SimpleControl
+from seawall.storage.control_deletes import DeleteRecords
+from seawall.storage.control_documents import FloorRaise
+from seawall.storage.control_transactions import TransactionMark, check_key
+from seawall.topics.config import Durability
+from seawall.topics.state import TopicState
+from seawall.wire.batches import BatchSource, parse_batch_header
+from seawall.wire.codes import AS_TOPIC, BatchFlags
+
+#: Lets others look at the store for the length of a stretch in which nothing that they see is changed.
+Unlocked: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+_HEADER: Final = limits.BATCH_HEADER_SIZE
+
+#: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
+_REFERENCE_SIZE: Final = 120
+_CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
+_RANGE_SIZE: Final = 64
+
+_NOTHING: Final = Need(0, 0, 0)
+
+#: From so many bytes on places are synced while readers go on: then there is little left to sync while they cannot.
+_SYNCED_AHEAD_SIZE: Final = limits.MIB
+
+
+@dataclass(slots=True)
+class _Share:
+    """What one topic gets: which of the batches, how much that is, and the room for it."""
+
+    topic: TopicState
+    numbers: list[int] = field(default_factory=list)
+    need: Need = _NOTHING
+    room: Room | None = None
+
+    def add(self, numbers: range, records: int, plain_size: int, size: int) -> None:
+        """Count some batches in."""
+        self.numbers += numbers
+        before = self.need
+        self.need = Need(before.records + records, before.plain_size + plain_size, before.size + size)
+
+    @property
+    def made_room(self) -> Room:
+        """Its room, once it is made."""
+        assert self.room is not None, "room is made before anything is filled"
+        return self.room
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """A transaction that nothing stands against."""
+
+    wanted: WantedTransaction
+    batches: StagedBatches
+    shares: dict[TopicId, _Share]
+    cursors: list[CursorCommit]
+    #: The topic of each batch, its place there, and its header, one behind the other.
+    topic_ids: npt.NDArray[np.uint32]
+    places: npt.NDArray[np.uint64]
+    headers: Bytes
+
+    @property
+    def logged_size(self) -> int:
+        """Bytes that its compound takes in the log, at the most."""
+        fixed = CONTROL_ROOM * (1 + len(self.shares)) + len(self.batches.ranges) * _RANGE_SIZE
+        return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE
+
+
+class Transactions:
+    """The transactions of one store."""
+
+    def __init__(
+        self, parts: FollowerParts, log_of: Callable[[TopicState], TopicLog], ceiling_step: int, logged_max: int
+    ) -> None:
+        self._parts = parts
+        self._hooks = parts.hooks
+        self._log_of = log_of
+        self._ceiling_step = ceiling_step
+        #: Bytes that one control batch may take in the log.
+        self._logged_max = logged_max
+
+    def repeated(self, owner: str, epoch: int) -> CommittedTransaction | None:
+        """The answer to a commit that was made before; `FencedError` if a later one of the owner was."""
+        check_key(owner, epoch)
+        return self._parts.catalog.transactions.repeated(owner, epoch)
+
+    def check(self, wanted: WantedTransaction) -> None:
+        """Refuse what cannot be committed as things are; what is too old makes room for it."""
+        self._hooks.begin()
+        with self._hooks.preparing():
+            now = TimestampNs(self._parts.clock.wall_ns())
+            for share in self._plan(wanted).shares.values():
+                self._parts.removal.check_room(share.topic, share.need.records, share.need.plain_size, now)
+
+    def commit(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
+        """Publish what was staged, once for each key; durable when this returns. What is refused changes nothing."""
+        parts = self._parts
+        self._hooks.begin()
+        parts.committer.forget_rooms()
+        now = parts.clock.wall_ns()
+        with self._hooks.preparing():
+            plan = self._plan(wanted)
+            try:
+                self._make_rooms(plan, now)
+                self._fill(plan, unlocked)
+            except BaseException:
+                for share in plan.shares.values():
+                    if share.room is not None:
+                        parts.maker.take_back(share.room)
+                raise
+        with self._hooks.changing():
+            self._log(plan, now)
+        self._hooks.tidy_up([share.topic for share in plan.shares.values() if share.made_room.is_limited])
+        committed = parts.catalog.transactions.last(wanted.owner)
+        assert committed is not None, "it was remembered just now"
+        return committed
+
+    def abort(self, ranges: Sequence[StagedRange]) -> int:
+        """Delete what was staged and will not be published; how many records went. Durable when this returns."""
+        self._hooks.begin()
+        staging = find_staging(self._parts.catalog)
+        if staging is None:
+            return 0
+        before = staging.live_records
+        deletes = delete_staged(staging, ranges, self._parts.removal)
+        if deletes:
+            self._hooks.commit(deletes)
+        for delete in deletes:
+            self._parts.removal.deleted(delete)
+        self._hooks.tidy_up([])
+        return before - staging.live_records
+
+    # --- plan ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, wanted: WantedTransaction) -> _Plan:
+        """What a transaction does, or why it cannot."""
+        catalog, removal = self._parts.catalog, self._parts.removal
+        if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
+            raise LimitError(f"{len(wanted.offsets)} cursors join, at most {limits.TRANSACTION_CURSORS_MAX} may")
+        staging = find_staging(catalog)
+        log = None if staging is None else self._log_of(staging)
+        batches = StagedBatches.of(staging, log, [part.staged for part in wanted.parts])
+        shares: dict[TopicId, _Share] = {}
+        topic_ids: npt.NDArray[np.uint32] = np.zeros(len(batches), np.uint32)
+        for part, numbers in zip(wanted.parts, batches.numbers, strict=True):
+            assert staging is not None, "it holds what was found"
+            topic = self._destination(part.topic)
+            plain_size = removal.size_between(staging, *part.staged)
+            share = shares.setdefault(topic.topic_id, _Share(topic))
+            share.add(numbers, part.staged.record_count, plain_size, batches.size_of(numbers))
+            topic_ids[numbers.start : numbers.stop] = topic.topic_id
+        if len(shares) > limits.TRANSACTION_TOPICS_MAX:
+            raise LimitError(f"a transaction into {len(shares)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
+        cursors = [catalog.commit(*offset) for offset in wanted.offsets]
+        places: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
+        headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
+        plan = _Plan(wanted, batches, shares, cursors, topic_ids, places, headers)
+        if plan.logged_size > self._logged_max:
+            raise LimitError(
+                f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
+                f"{self._logged_max}; publish larger batches, or commit more often"
+            )
+        return plan
+
+    def _destination(self, name: str) -> TopicState:
+        topic = self._parts.catalog.named(name)
+        if name == STAGING_TOPIC:
+            raise InvalidInputError(f"{name!r} is where transactions are staged; publish into another topic")
+        if topic.config.durability is Durability.EPHEMERAL:
+            raise ConflictError(
+                f"topic {name!r} is kept in memory alone, and would lose its part of a transaction by any end; give "
+                "the topic another class"
+            )
+        return topic
+
+    def _make_rooms(self, plan: _Plan, now: int) -> None:
+        """Room for the batches of every topic in one segment of it, and for the compound in the log."""
+        parts = self._parts
+        logged = plan.logged_size + HEADROOM
+        parts.writer.reserve(logged, TimestampNs(now))
+        for share in plan.shares.values():
+            need = share.need
+            # Evictions that are logged by themselves were made by `check`.
+            parts.removal.check_room(share.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
+            share.room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
+            lengths = plan.batches.entries["length"][share.numbers].astype(np.uint64)
+            plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(share.room.filling.segment.end)
+
+    # --- fill ----------------------------------------------------------------------------------------------------
+
+    def _fill(self, plan: _Plan, unlocked: Unlocked) -> None:
+        """Copy every staged batch to its place, not durably yet, and keep its header."""
+        staging = find_staging(self._parts.catalog)
+        for part, numbers in zip(plan.wanted.parts, plan.batches.numbers, strict=True):
+            assert staging is not None, "it holds what was found"
+            at = numbers.start
+            while at < numbers.stop:
+                first_seq = Seq(int(plan.batches.entries[at]["base_seq"]))
+                end_seq = Seq(part.staged.last_seq + 1)
+                planned = self._log_of(staging).plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
+                with unlocked():
+                    at += _copy(plan, at, sound_batches(planned))
+        with unlocked():
+            for share in plan.shares.values():
+                if share.need.size >= _SYNCED_AHEAD_SIZE:
+                    share.made_room.filling.segment.sync()
+
+    # --- log -----------------------------------------------------------------------------------------------------
+
+    def _log(self, plan: _Plan, now: int) -> None:
+        """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
+        writer, removal = self._parts.writer, self._parts.removal
+        parts: list[SimpleControl] = [*self._ahead(plan)]
+        _restamp(plan.headers, plan.topic_ids)
+        position, timestamp_ns, rows = writer.number_together(plan.headers, now)
+        for share in plan.shares.values():
+            self._place(plan, share, rows)
+        parts += _references(plan)
+        staging = find_staging(self._parts.catalog)
+        if staging is not None:
+            parts += delete_staged(staging, plan.batches.ranges, removal)
+        records = int(rows["record_count"].sum(dtype=np.int64))
+        mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
+        control = writer.control_of([mark, *parts, *plan.cursors])
+        writer.stage_together(control, position, timestamp_ns)
+        writer.flush(durable=True)
+        self._parts.catalog.apply(control, position)
+        for part in parts:
+            if isinstance(part, FloorRaise):
+                removal.evicted(part)
+            elif isinstance(part, DeleteRecords):
+                removal.deleted(part)
+
+    def _ahead(self, plan: _Plan) -> list[SimpleControl]:
+        """What has to be in the log before the batches; ceilings count at once, since nobody sees what they allow."""
+        frontier = self._parts.writer.frontier
+        ahead: list[SimpleControl] = []
+        for topic_id, share in plan.shares.items():
+            ahead += share.made_room.ahead
+            numbers = frontier.topic(topic_id)
+            behind = numbers.next_seq + share.need.records
+            if numbers.ceiling - behind < self._ceiling_step // 4:
+                ceiling = Seq(behind + self._ceiling_step)
+                ahead.append(Ceiling(topic_id, ceiling, numbers.ceiling))
+                frontier.set_ceiling(topic_id, ceiling)
+        return ahead
+
+    def _place(self, plan: _Plan, share: _Share, rows: Rows) -> None:
+        """Put the headers of a topic's batches over those that were copied, make all of them durable, index them."""
+        segment = share.made_room.filling.segment
+        segment.place(share.need.size)
+        for number in share.numbers:
+            segment.write_at(int(plan.places[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data])
+        segment.sync()
+        chosen = rows[share.numbers]
+        entries: Entries = np.zeros(len(chosen), INDEX_ENTRY)
+        for name in ("base_seq", "timestamp_ns", "base_offset", "position"):
+            entries[name] = chosen[name]
+        entries["count"], entries["length"] = chosen["record_count"], chosen["size"]
+        entries["at"] = plan.places[share.numbers]
+        segment.index.extend(entries)
+
+
+def _copy(plan: _Plan, first: int, found: list[StoredBatch]) -> int:
+    """Write batches that follow one another to their places, which do so too; how many."""
+    expected = plan.batches.entries[first : first + max(1, len(found))]
+    if [batch.base_seq for batch in found] != expected["base_seq"].tolist():
+        raise NotFoundError(
+            f"staged batches from seq {int(expected['base_seq'][0])} on are damaged; stage the records again"
+        )
+    segment = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room.filling.segment
+    write_all(segment.file, [batch.data for batch in found], int(plan.places[first]))
+    for number, batch in enumerate(found, first):
+        plan.headers[number * _HEADER : (number + 1) * _HEADER] = np.frombuffer(batch.data[:_HEADER], np.uint8)
+    return len(found)
+
+
+def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
+    """Make headers of staged batches those of other topics: without a session or a key, and asking for nothing."""
+    rows = headers.reshape(-1, _HEADER)
+    rows[:, 12:20] = 0
+    rows[:, 40:44] = topic_ids.astype("<u4").view(np.uint8).reshape(-1, 4)
+    rows[:, 48:56] = np.frombuffer(NO_SESSION.to_bytes(8, "little"), np.uint8)
+    rows[:, 88:92] = 0
+    rows[:, 92:94] = AS_TOPIC
+    rows[:, 95] &= int(BatchFlags.OPAQUE)
+
+
+def _references(plan: _Plan) -> list[Reference]:
+    """Where each batch lies, with the header it has there."""
+    found = []
+    for number in range(len(plan.batches)):
+        header = parse_batch_header(
+            plan.headers[number * _HEADER : (number + 1) * _HEADER].tobytes(), source=BatchSource.STORED
+        )
+        segment = plan.shares[header.topic_id].made_room.filling.segment
+        found.append(Reference(header, segment.first_seq, int(plan.places[number])))
+    return found

@@ -1,0 +1,267 @@
+"""The script of `crash_world` with transactions in it, and what they promise: all of each or nothing, in every topic.
+
+Records are staged first, then committed into some topics with a cursor beside them; some are aborted, some repeated.
+Whether a transaction has happened is told by the memory of keys, and everything else must agree with that:
+
+- one that was acked has happened, whatever came then;
+- of one that has happened every record is in the topics it was for, under the seqs that its result names, unless a
+  delete meant it or a limit took it; its cursor is there;
+- of one that has not happened nothing is anywhere, and its cursor is not;
+- nothing that is staged is shown by any topic, nor by readers of positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from crash_following import GOI_ENTRIES, FollowingWorld
+from crash_history import History, Level, Written, require
+from crash_world import World, append_of
+
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, WantedTransaction
+from seawall.core.types import Position, Seq, TopicId
+from seawall.engine.appends import Append
+from seawall.engine.store import Store
+from seawall.errors import FullError, LimitError
+from seawall.sequencer.frontier import Numbered
+from seawall.topics.config import Durability
+from seawall.topics.state import TopicState
+from seawall.wire.codes import AckStatus
+
+OWNER = "job"
+#: Transactions whose records are looked for again and again; older ones have been evicted, deleted or seen often.
+WATCHED = 6
+
+
+@dataclass
+class Tried:
+    """A transaction that somebody tried to commit."""
+
+    epoch: int
+    #: Values by topic, in their order.
+    values: dict[int, list[Written]]
+    cursor: tuple[int, int] | None
+    result: CommittedTransaction | None = None
+
+    def copy(self) -> Tried:
+        return replace(self)
+
+
+@dataclass
+class TransactionHistory(History):
+    """What is known, with what was tried in transactions."""
+
+    tried: list[Tried] = field(default_factory=list)
+    epoch: int = 0
+
+    def copy(self) -> TransactionHistory:
+        known = super().copy()
+        fields = (known.topics, known.names, known.cursors, known.writes, known.now_ns, known.kept)
+        return TransactionHistory(*fields, [each.copy() for each in self.tried], self.epoch)
+
+
+class TransactionWorld(World):
+    """A store with transactions, and what everybody was told."""
+
+    def __init__(self, disk: object, script: int, history: TransactionHistory | None = None) -> None:
+        super().__init__(disk, script, TransactionHistory() if history is None else history)
+
+    @property
+    def told(self) -> TransactionHistory:
+        assert isinstance(self.history, TransactionHistory)
+        return self.history
+
+    def weighted(self) -> list[Callable[[], None]]:
+        return [*super().weighted(), *[self.transact] * 14, *[self.give_up] * 2, self.repeat]
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    def transact(self) -> None:
+        """Stage some batches for one topic or more, and commit them."""
+        wanted = self._tried()
+        if wanted is None:
+            return
+        tried, parts = wanted
+        self._commit(tried, parts)
+
+    def give_up(self) -> None:
+        """Stage something, and abort it."""
+        topics = self._kept_topics()
+        if topics:
+            ranges = [part.staged for part in self._stage([(topics[0], [Written(0, 20)])])]
+            with self.changing() as store:
+                require(store.abort_staged(ranges) == 1, "what was staged is not there to be aborted")
+
+    def repeat(self) -> None:
+        """Commit the last transaction that was acked again: its answer is the same, and nothing happens."""
+        acked = [each for each in self.told.tried if each.result is not None]
+        if acked and acked[-1].epoch == self.told.epoch:
+            with self.changing() as store:
+                again = store.commit_transaction(WantedTransaction(OWNER, acked[-1].epoch, ()))
+                self.level = Level.STAGED
+            require(again == acked[-1].result and again.is_repeated, f"{acked[-1].result} is told as {again}")
+
+    def check_opened(self) -> None:
+        super().check_opened()
+        self._check_transactions()
+
+    def check(self) -> None:
+        super().check()
+        self._check_transactions()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _kept_topics(self) -> list[TopicState]:
+        catalog = self._usable().catalog
+        return [topic for topic in catalog.shown() if topic.config.durability is not Durability.EPHEMERAL]
+
+    def _tried(self) -> tuple[Tried, list[StagedPart]] | None:
+        self._pick()
+        topics = self._kept_topics()
+        if not topics:
+            return None
+        chosen = self.chance.sample(topics, self.chance.randint(1, len(topics)))
+        topics = [topic for topic in chosen for _ in range(self.chance.choice((1, 1, 2, 3)))]
+        self.chance.shuffle(topics)
+        groups: list[tuple[TopicState, list[Written]]] = []
+        values: dict[int, list[Written]] = {}
+        for topic in topics:
+            zeros = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000))
+            count = self.chance.choice((1, 1, 3, 20)) if zeros < 4_000 else 1
+            groups.append((topic, [self.history.write(topic.topic_id, zeros, None) for _ in range(count)]))
+            values.setdefault(topic.topic_id, []).extend(groups[-1][1])
+        parts = self._stage(groups)
+        self.told.epoch += 1
+        cursor = (chosen[0].topic_id, self.told.epoch + 1_000) if self.chance.random() < 0.5 else None
+        return Tried(self.told.epoch, values, cursor), parts
+
+    def _stage(self, groups: list[tuple[TopicState, list[Written]]]) -> list[StagedPart]:
+        with self.changing() as store:
+            staging = store.staging()
+            self.level = Level.STAGED
+        appends = [append_of(staging.topic_id, values) for _, values in groups]
+        self._append_staged(appends)
+        parts: list[StagedPart] = []
+        for (topic, values), append in zip(groups, appends, strict=True):
+            first = append.result().base_seq
+            parts.append(StagedPart(topic.name, StagedRange(first, Seq(first + len(values) - 1))))
+        return parts
+
+    def _append_staged(self, appends: list[Append]) -> None:
+        with self.changing() as store:
+            store.append(appends)
+            self.level = Level.WRITTEN
+
+    def _commit(self, tried: Tried, parts: list[StagedPart]) -> None:
+        offsets: tuple[OffsetCommit, ...] = ()
+        if tried.cursor is not None:
+            topic_id, next_seq = tried.cursor
+            self.history.try_cursor(OWNER, topic_id, next_seq)
+            name = next(topic.name for topic in self._kept_topics() if topic.topic_id == topic_id)
+            offsets = (OffsetCommit(OWNER, name, Seq(next_seq)),)
+        self.told.tried = [*self.told.tried[-WATCHED:], tried]
+        wanted = WantedTransaction(OWNER, tried.epoch, tuple(parts), offsets)
+        with self.changing() as store:
+            try:
+                tried.result = store.commit_transaction(wanted)
+            except (FullError, LimitError):
+                # A topic that rejects: nothing happened.
+                self.level = Level.STAGED
+                self.told.tried.remove(tried)
+                for topic_id, values in tried.values.items():
+                    for value in values:
+                        self.history.refused(topic_id, value)
+                return
+            for topic_id, values in tried.values.items():
+                topic = store.catalog.find(TopicId(topic_id))
+                assert topic is not None
+                span = tried.result.span(topic.name)
+                require(span is not None and span.record_count == len(values), f"{span} for {len(values)} records")
+                assert span is not None
+                for seq, value in zip(span.seqs, values, strict=True):
+                    time_ns = tried.result.timestamp_ns
+                    self.history.acked(topic_id, seq, value, time_ns, Level.DURABLE)
+        if tried.cursor is not None:
+            self.history.set_cursor(OWNER, *tried.cursor)
+
+    # --- the oracle ------------------------------------------------------------------------------------------------
+
+    def _check_transactions(self) -> None:
+        store = self._usable()
+        last = store.catalog.transactions.last(OWNER)
+        reached = -1 if last is None else last.epoch
+        acked = max((each.epoch for each in self.told.tried if each.result is not None), default=-1)
+        require(reached >= acked, f"transaction {acked} was acked, the last one is {last}")
+        for tried in self.told.tried:
+            if tried.epoch <= reached and (tried.epoch == reached or tried.result is not None):
+                self._check_happened(store, tried, last if tried.epoch == reached else tried.result)
+            else:
+                self._check_nothing(store, tried)
+        self._check_positions(store)
+
+    def _check_happened(self, store: Store, tried: Tried, result: CommittedTransaction | None) -> None:
+        assert result is not None
+        if tried.result is not None:
+            require(result == tried.result, f"{tried.result} is told as {result}")
+        for topic_id, values in tried.values.items():
+            topic = store.catalog.find(TopicId(topic_id))
+            facts = self.history.topic(topic_id)
+            if topic is None:
+                continue
+            span = result.span(topic.name)
+            require(
+                span is not None and span.record_count == len(values), f"{result}: not all of {len(values)} records"
+            )
+            assert span is not None
+            for seq, value in zip(span.seqs, values, strict=True):
+                shown = facts.seen.get(seq)
+                require(shown in (None, value.number), f"seq {seq} of {topic.name} is {shown}, not {value.number}")
+                # What nobody has seen must be gone by a limit or a delete, which the history has judged.
+                is_gone = seq < topic.floor or seq in facts.dead or seq in facts.deletable
+                require(
+                    seq in facts.live or is_gone, f"transaction {tried.epoch}: seq {seq} of {topic.name} is missing"
+                )
+
+    def _check_nothing(self, store: Store, tried: Tried) -> None:
+        for topic_id, values in tried.values.items():
+            if store.catalog.find(TopicId(topic_id)) is None:
+                continue
+            numbers = {value.number for value in values}
+            shown = numbers & {live.value.number for live in self.history.topic(topic_id).live.values()}
+            require(not shown, f"transaction {tried.epoch} did not happen, and {sorted(shown)} of it are there")
+
+    def _check_positions(self, store: Store) -> None:
+        """Readers of positions never see what is staged, and each position whole."""
+        position, before = Position(0), -1
+        while True:
+            plan = store.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
+            batches = plan.stored()
+            for batch in batches:
+                require(batch.position >= position, f"position {batch.position} is read at {position}")
+            first = min((batch.position for batch in batches), default=before + 1)
+            require(first > before, f"position {first} is told twice")
+            before = max((batch.position for batch in batches), default=before)
+            if plan.is_last:
+                return
+            position = plan.end_position
+
+
+class FollowingTransactionWorld(TransactionWorld, FollowingWorld):
+    """The same where others make the order: what is staged is followed, and a commit has a position of the order."""
+
+    def _append_staged(self, appends: list[Append]) -> None:
+        for append in appends:
+            position = self.order.committed
+            wall_ns = self.clock.wall_ns()
+            ceilings = self.follower.ensure_ceilings
+            self.order.batch(
+                append.topic_id, append.block, append.record_count, wall_ns=wall_ns, raise_ceiling=ceilings
+            )
+            base_seq = int(self.order.sides[position & (GOI_ENTRIES - 1)]["base_seq"])
+            numbers = (position, append.topic_id, base_seq, 0, wall_ns, append.record_count, len(append.block), 0)
+            append.numbered = Numbered(AckStatus.OK, 0, *numbers)
+        self._follow_all()
+
+
+__all__ = ["FollowingTransactionWorld", "TransactionWorld"]

@@ -1,0 +1,135 @@
+"""Transaction commands of version 2: what is said comes back, and whatever else is refused without ending anything."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from seawall import limits
+from seawall.core.transactions import (
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    TopicSpan,
+    WantedTransaction,
+)
+from seawall.errors import InvalidInputError, LimitError, ProtocolError
+from seawall.wire import lwp2
+from seawall.wire.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
+from seawall.wire.lwp2_reading import Fetch, Within
+from seawall.wire.lwp2_transactions import (
+    StagingFind,
+    TransactionAbort,
+    TransactionCommit,
+    TransactionRequest,
+    TransactionState,
+    TransactionTold,
+)
+
+PARTS = (StagedPart("a", StagedRange(1, 3)), StagedPart("b", StagedRange(9, 9)), StagedPart("a", StagedRange(4, 4)))
+OFFSETS = (OffsetCommit("mé", "c", 5), OffsetCommit("me", "a", 6))
+WANTED = WantedTransaction("jöb", 7, PARTS, OFFSETS)
+
+REQUESTS: list[TransactionRequest] = [
+    StagingFind(),
+    TransactionCommit(WANTED),
+    TransactionCommit(WantedTransaction("job", 0, ())),
+    TransactionAbort(()),
+    TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
+    TransactionState("jöb"),
+]
+COMMITTED = CommittedTransaction("jöb", 7, 40, 99, (TopicSpan("a", 3, 4), TopicSpan("é", 1, 1)))
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=str)
+def test_what_is_asked_comes_back(request_: TransactionRequest) -> None:
+    assert lwp2.parse_request(request_.COMMAND, request_.encode()) == request_
+
+
+def test_what_is_told_comes_back() -> None:
+    for told in (TransactionTold("jöb", None), TransactionTold("jöb", COMMITTED)):
+        assert lwp2.parse_answer(Command.TRANSACTION_TOLD, told.encode()) == told
+    repeated = CommittedTransaction("job", 7, 40, 99, (), is_repeated=True)
+    found = lwp2.parse_answer(0x68, TransactionTold("job", repeated).encode())
+    assert isinstance(found, TransactionTold)
+    assert found.committed is not None
+    assert found.committed.is_repeated
+
+
+def test_bytes_are_as_written_down() -> None:
+    wanted = WantedTransaction("j", 7, (StagedPart("a", StagedRange(1, 3)),), (OffsetCommit("m", "b", 5),))
+    fixed = struct.pack("<QHHIII", 7, 1, 2, 1, 1, 0) + b"j" + b"\1\0a" + b"\1\0b"
+    assert TransactionCommit(wanted).encode() == fixed + struct.pack("<IIQQIHHQ", 0, 0, 1, 3, 1, 1, 0, 5) + b"m"
+    assert TransactionAbort((StagedRange(1, 3),)).encode() == struct.pack("<IIQQ", 1, 0, 1, 3)
+    told = TransactionTold("j", CommittedTransaction("j", 7, 40, 99, (TopicSpan("a", 3, 4),)))
+    span = struct.pack("<HHIQQ", 1, 0, 0, 3, 4) + b"a"
+    assert told.encode() == struct.pack("<QQQBBHI", 7, 40, 99, 1, 0, 1, 1) + b"j" + span
+    assert [int(request.COMMAND) for request in REQUESTS] == [0x66, 0x67, 0x67, 0x69, 0x69, 0x6A]
+
+
+def test_where_a_position_goes_on() -> None:
+    fetch = Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1, within=Within(3, 9))
+    assert len(fetch.encode()) == 48
+    assert lwp2.parse_request(0x50, fetch.encode()) == fetch
+    assert not fetch.begins_like(Fetch(ALL_TOPICS, ReadBy.POSITION, 4, 1, 1))
+    with pytest.raises(InvalidInputError, match="only a read of all topics"):
+        Fetch(1, ReadBy.POSITION, 4, 1, 1, within=Within(3, 9)).encode()
+
+
+COMMIT = struct.Struct("<QHHIII")
+TOLD = struct.Struct("<QQQBBHI")
+
+
+@pytest.mark.parametrize(
+    ("command", "payload"),
+    [
+        (0x66, b"x"),
+        (0x67, b""),
+        (0x67, COMMIT.pack(1, 0, 0, 0, 0, 1)),
+        (0x67, COMMIT.pack(1, 256, 0, 0, 0, 0) + bytes(256)),
+        (0x67, COMMIT.pack(1, 0, 1, 0, 0, 0) + b"\0\1" + bytes(256)),
+        (0x67, COMMIT.pack(1, 0, 0, limits.TRANSACTION_BATCHES_MAX + 1, 0, 0)),
+        (0x67, COMMIT.pack(1, 0, 0, 0, limits.TRANSACTION_CURSORS_MAX + 1, 0)),
+        (0x67, COMMIT.pack(1, 0, 2_000, 0, 0, 0)),
+        (0x67, COMMIT.pack(1, 0, 0, 1, 0, 0) + struct.pack("<IIQQ", 0, 0, 1, 1)),
+        (0x67, COMMIT.pack(1, 0, 1, 1, 0, 0) + b"\1\0a" + struct.pack("<IIQQ", 0, 1, 1, 1)),
+        (0x67, COMMIT.pack(1, 0, 1, 0, 1, 0) + b"\1\0a" + struct.pack("<IHHQ", 0, 0, 1, 1)),
+        (0x67, COMMIT.pack(1, 1, 0, 0, 0, 0) + b"\xff"),
+        (0x67, COMMIT.pack(1, 0, 0, 0, 0, 0) + b"x"),
+        (0x69, struct.pack("<II", 1, 0)),
+        (0x69, struct.pack("<II", 0, 1)),
+        (0x69, struct.pack("<II", 1 << 31, 0)),
+        (0x6A, b"a" * 256),
+    ],
+)
+def test_what_is_no_request_is_refused(command: int, payload: bytes) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        lwp2.parse_request(command, payload)
+    assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        TOLD.pack(0, 0, 0, 4, 0, 0, 0),
+        TOLD.pack(1, 0, 0, 0, 0, 0, 0),
+        TOLD.pack(0, 0, 0, 1, 1, 0, 0),
+        TOLD.pack(0, 0, 0, 1, 0, 0, limits.TRANSACTION_TOPICS_MAX + 1),
+        TOLD.pack(0, 0, 0, 1, 0, 0, 1) + struct.pack("<HHIQQ", 0, 1, 0, 1, 1),
+        TOLD.pack(0, 0, 0, 1, 0, 0, 0) + b"x",
+    ],
+)
+def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        lwp2.parse_answer(0x68, payload)
+
+
+def test_more_than_a_transaction_may_have_is_not_sent() -> None:
+    many = WantedTransaction("job", 1, (StagedPart("a", StagedRange(1, 1)),) * (limits.TRANSACTION_BATCHES_MAX + 1))
+    with pytest.raises(LimitError, match="ranges"):
+        TransactionCommit(many).encode()
+    with pytest.raises(LimitError, match="owner"):
+        TransactionState("a" * 256).encode()
