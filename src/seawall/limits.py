@@ -395,6 +395,10 @@ FETCH_SIZE_MAX = 8 * MIB
 FETCH_CHUNKS_MAX = 65_535
 FETCH_SMALL_SIZE_MAX = 4 * MIB
 
+#: Ranges of live seqs and names of segments in one answer to FILES: some 200 KB of JSON, made on the event loop.
+FILES_RUNS_MAX = 4_096
+FILES_SEGMENTS_MAX = 256
+
 #: Bytes from which a stretch of a file is sent without passing through this process.
 SEND_FILE_SIZE_MIN = 32 * KIB
 
