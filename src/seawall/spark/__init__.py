@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seawall.spark.decoding import from_arrow_ipc, from_avro, from_json, header
+from seawall.spark.session import session
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register"]
+__all__ = ["from_arrow_ipc", "from_avro", "from_json", "header", "register", "session"]
 
 
 def register(spark: SparkSession) -> None:

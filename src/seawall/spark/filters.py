@@ -38,6 +38,16 @@ class Bound:
     first: int = 0
     end: int = _END
 
+    @property
+    def has_first(self) -> bool:
+        """Whether something is left out before the first."""
+        return self.first > 0
+
+    @property
+    def has_end(self) -> bool:
+        """Whether something is left out from the end on."""
+        return self.end < _END
+
     def narrow(self, each: _Comparison, number: int) -> None:
         """Leave out what a comparison with a number leaves out."""
         if isinstance(each, EqualTo | GreaterThanOrEqual):

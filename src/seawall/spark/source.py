@@ -5,6 +5,8 @@
 A batch query asks the server where its topics begin and end when it is planned, once: what is published later is not
 read. Readers go to executors as copies, so they hold options and numbers, never a connection.
 
+Spark imports this in processes that only ask for a schema: what speaks with a server is loaded when it is needed.
+
 `docs/spark.md` explains the options. This module must not know how records are read.
 """
 
@@ -17,17 +19,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from seawall.client.commands import RemoteTopic
 from seawall.errors import ConfigError
-from seawall.spark.driver import Driver, range_of
 from seawall.spark.filters import Bounds
 from seawall.spark.options import Clock, ReadOptions, named_columns, read_options
 from seawall.spark.planning import SeqRange, split
-from seawall.spark.schema import spark_schema
+from seawall.spark.schema import spark_schema, type_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from seawall.client.commands import RemoteTopic
+    from seawall.spark.driver import Driver
     from seawall.spark.stream import SeawallStreamReader
 
 
@@ -68,6 +70,8 @@ class SeawallReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of the query."""
+        from seawall.spark.driver import Driver
+
         with closing(Driver(self._options)) as driver:
             topics = driver.existing_topics()
             starts, ends = driver.start_places(topics), driver.end_places(topics)
@@ -84,9 +88,12 @@ class SeawallReader(DataSourceReader):
 
     def _bounded(self, driver: Driver, topic: RemoteTopic, first: int, end: int) -> SeqRange:
         """What filters leave of a range of seqs."""
+        from seawall.spark.driver import range_of
+
         bounds = self._bounds
-        if bounds.moments != type(bounds.moments)():
+        if bounds.moments.has_first:
             first = max(first, driver.seq_at_us(topic, bounds.moments.first))
+        if bounds.moments.has_end:
             end = min(end, driver.seq_at_us(topic, bounds.moments.end))
         return range_of(topic, max(first, bounds.seqs.first), min(end, bounds.seqs.end))
 
@@ -110,11 +117,11 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
 
 def _check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse a schema that the query was given and that is not the source's own."""
-    wanted = StructType.fromDDL(spark_schema(options.columns))
-    assert isinstance(wanted, StructType), "it is written as one"
-    given = [(each.name, each.dataType) for each in schema]
-    if given != [(each.name, each.dataType) for each in wanted]:
+    wanted = type_texts(options.columns)
+    given = {each.name: each.dataType.simpleString() for each in schema}
+    if list(given.items()) != list(wanted.items()):
+        said, right = (", ".join(f"{name} {kind}" for name, kind in each.items()) for each in (given, wanted))
         raise ConfigError(
-            f"the schema {schema.simpleString()} is not the one of this query, {wanted.simpleString()}: leave it out, "
-            "and choose columns by option columns; what is inside of values is decoded by seawall.spark.from_json"
+            f"the schema of a query is made by its options: {right}; not {said}. Leave it out, and choose columns by "
+            "option columns; what is inside of values is decoded by seawall.spark.from_json and its like"
         )
