@@ -149,7 +149,8 @@ class ColumnMaker:
 
         `CorruptionError` if a batch turns out not to hold what it says.
         """
-        return _plain_rows(parts, live) or _general_rows(parts, live, self._fields)
+        rows = _plain_rows(parts, live)
+        return _general_rows(parts, live, self._fields) if rows is None else rows
 
     def batch(self, rows: Rows) -> pa.RecordBatch:
         """Records as a batch for Spark."""

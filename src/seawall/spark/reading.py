@@ -213,7 +213,9 @@ class RangeReader:
             ahead.let_go()
 
     def _received(self, item: ReceivedRows) -> Iterator[Rows]:
-        """The records of an answer."""
+        """The records of an answer; there may be none, where all up to its end are deleted."""
+        if not len(item.rows):
+            return
         live = np.array([[item.first_seq, self._range.end - 1]], np.int64)
         part = BatchBytes(np.frombuffer(item.payload, np.uint8), 0, _entries(item))
         for parts in _portions([part]):
