@@ -57,7 +57,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server in a process of its own."""
     from real_server import ServerProcess
 
-    process = ServerProcess(tmp_path_factory.mktemp("server") / "data")
+    # Segments are sealed after a little of the log, not after much.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", "65536")
+        process = ServerProcess(tmp_path_factory.mktemp("server") / "data")
     yield process
     process.stop()
 
