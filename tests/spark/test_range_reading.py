@@ -113,7 +113,9 @@ def test_times_of_writers(near_server: RealServer, near_log: RemoteLog) -> None:
     rows = both_ways(near_server.url, "all", timestamps="client").to_pylist()
     said = [row for row in rows if row["timestampType"] == 0]
     assert [row["value"] for row in said] == [f"envelope {n}".encode() for n in range(0, 60, 4)]
-    assert [int(row["timestamp"].timestamp() * 1e6) for row in said] == [n * 1_000_500 // 1_000 for n in range(0, 60, 4)]
+    assert [int(row["timestamp"].timestamp() * 1e6) for row in said] == [
+        n * 1_000_500 // 1_000 for n in range(0, 60, 4)
+    ]
     # A query that wants one of the two columns gets the same.
     alone = rows_of(near_server.url, "all", timestamps="client", columns="timestampType")
     assert alone["timestampType"].to_pylist() == [row["timestampType"] for row in rows]
@@ -158,11 +160,7 @@ def test_a_cap_under_the_reader_is_a_loss(
     assert rows["gap_reason"].to_pylist()[1:] == [None] * (rows.num_rows - 1)
 
 
-
-
-def test_a_damaged_file_is_told_by_the_server(
-    near_server: RealServer, near_log: RemoteLog, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_told_by_the_server(near_server: RealServer, near_log: RemoteLog, tmp_path: Path) -> None:
     end = fill(near_log, "all")
     seal(near_server)
     reply = await_sealed(near_log, "all", end - 80)
@@ -211,7 +209,7 @@ def test_another_directory_under_the_same_path_is_not_read(
     seawall.open(tmp_path / "other").close()
     preface.write_bytes((tmp_path / "other" / "FORMAT").read_bytes())
     try:
-        with pytest.raises(UnsupportedError, match="the server has .*: another one"):
+        with pytest.raises(UnsupportedError, match=r"the server has .*: another one"):
             rows_of(near_server.url, "all", read="files")
         assert rows_of(near_server.url, "all").num_rows == end - 1
     finally:

@@ -64,9 +64,7 @@ def test_bytes_become_rows() -> None:
     max_records=st.none() | st.integers(1, 200),
     max_bytes=st.integers(1, 4_000),
 )
-def test_parts_are_the_whole(
-    lengths: list[int], min_partitions: int, max_records: int | None, max_bytes: int
-) -> None:
+def test_parts_are_the_whole(lengths: list[int], min_partitions: int, max_records: int | None, max_bytes: int) -> None:
     ranges = [SeqRange(f"t{n}", n, 5 + n, 5 + n + length, 10.0) for n, length in enumerate(lengths)]
     parts = split(ranges, Splitting(min_partitions, max_records, max_bytes))
     for whole in ranges:

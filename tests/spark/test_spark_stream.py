@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+import seawall
 
 pytest.importorskip("pyspark")
 
@@ -35,15 +36,15 @@ class Query:
 
     def run(self, **options: str) -> list[dict[str, Any]]:
         """Read what there is, and end; what each batch was."""
-        query = self.start(availableNow=True, **options)
+        query = self.start(ends=True, **options)
         query.awaitTermination()
         self.progress = [json.loads(each.json) for each in query.recentProgress]
         return [each for each in self.progress if each["numInputRows"]]
 
-    def start(self, availableNow: bool = False, **options: str) -> StreamingQuery:
+    def start(self, ends: bool = False, **options: str) -> StreamingQuery:
         frame = self._spark.readStream.format("seawall").options(url=self._url, **(self._options | options)).load()
         writer = frame.writeStream.format("parquet").option("checkpointLocation", str(self._directory / "checkpoint"))
-        trigger = {"availableNow": True} if availableNow else {"processingTime": "0 seconds"}
+        trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
         return writer.trigger(**trigger).start(str(self._directory / "out"))
 
     def rows(self) -> list[tuple[str, int, bytes]]:
@@ -52,10 +53,10 @@ class Query:
 
 
 @pytest.fixture
-def topic(log: RemoteLog, request: pytest.FixtureRequest) -> Iterator[str]:
+def topic(log: RemoteLog, request: pytest.FixtureRequest) -> str:
     name = request.node.name.replace("test_", "").replace("_", "-")[:40]
     log.create_topic(name)
-    yield name
+    return name
 
 
 def publish(log: RemoteLog, topic: str, count: int) -> None:
@@ -72,7 +73,9 @@ def test_batches_restarts_and_other_bounds(
     end = json.loads(json.dumps(batches[-1]["sources"][0]["endOffset"]))
     assert end[topic]["0"] == 101
     # Lag: what the topic has beyond the end of a batch.
-    assert [each["sources"][0]["latestOffset"][topic]["0"] - each["sources"][0]["endOffset"][topic]["0"] for each in batches] == [60, 20, 0]
+    assert [
+        each["sources"][0]["latestOffset"][topic]["0"] - each["sources"][0]["endOffset"][topic]["0"] for each in batches
+    ] == [60, 20, 0]
     assert query.run() == []
     publish(log, topic, 30)
     assert [each["numInputRows"] for each in query.run(maxOffsetsPerTrigger="25", minPartitions="3")] == [25, 5]
@@ -183,7 +186,6 @@ def test_small_batches_wait(
 def test_a_server_that_is_killed_under_a_stream(
     spark: SparkSession, log: RemoteLog, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    import seawall
     from real_server import ServerProcess
 
     process = ServerProcess(tmp_path_factory.mktemp("killed") / "data")

@@ -71,7 +71,7 @@ def read_columns(text: str | None, *, has_headers: bool, has_gaps: bool) -> tupl
     return tuple(named | dict.fromkeys(extra))
 
 
-def type_texts(columns: tuple[str, ...]) -> dict[str, str]:
+def named_types(columns: tuple[str, ...]) -> dict[str, str]:
     """The columns of a query with their types, as Spark writes types."""
     return {name: _COLUMNS[name] for name in columns}
 

@@ -23,7 +23,7 @@ from seawall.errors import ConfigError
 from seawall.spark.filters import Bounds
 from seawall.spark.options import Clock, ReadOptions, named_columns, read_options
 from seawall.spark.planning import SeqRange, split
-from seawall.spark.schema import spark_schema, type_texts
+from seawall.spark.schema import named_types, spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ class SeawallDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query."""
         options = read_options(self.options, is_stream=False)
-        _check_schema(schema, options)
+        check_schema(schema, options)
         # Spark refuses a reader that takes filters unless its own setting allows it, so that is asked for.
         return SeawallFilteringReader(options) if options.pushes_filters else SeawallReader(options)
 
@@ -57,7 +57,7 @@ class SeawallDataSource(DataSource):
         from seawall.spark.stream import SeawallStreamReader
 
         options = read_options(self.options, is_stream=True)
-        _check_schema(schema, options)
+        check_schema(schema, options)
         return SeawallStreamReader(options)
 
 
@@ -115,9 +115,9 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
     return read_range(partition.value, options)
 
 
-def _check_schema(schema: StructType, options: ReadOptions) -> None:
+def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse a schema that the query was given and that is not the source's own."""
-    wanted = type_texts(options.columns)
+    wanted = named_types(options.columns)
     given = {each.name: each.dataType.simpleString() for each in schema}
     if list(given.items()) != list(wanted.items()):
         said, right = (", ".join(f"{name} {kind}" for name, kind in each.items()) for each in (given, wanted))
