@@ -43,6 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.log.level": "ERROR",
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
     }
     session = seawall.spark.session("tests", master=master, settings=settings)
     yield session

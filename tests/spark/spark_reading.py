@@ -35,7 +35,7 @@ def rows_of(url: str, topic: str, first: int = 1, end: int | None = None, **more
 def stored_files(log: RemoteLog, topic: str, first: int = 1, end: int = 1 << 40) -> FilesReply:
     """What the server tells of the files of a topic."""
     request = FilesRequest(log.topic_named(topic).topic_id, Seq(first), Seq(end))
-    return parse_files_reply(log._requests.ask(request).payload)
+    return parse_files_reply(log.ask(request).payload)
 
 
 def await_sealed(log: RemoteLog, topic: str, end: int) -> FilesReply:

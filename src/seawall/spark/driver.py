@@ -14,13 +14,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from seawall.client.commands import RemoteTopic
+from seawall.client.reading import ReceivedRows, TopicReader
 from seawall.client.remote_log import RemoteLog
+from seawall.core.types import TopicId
 from seawall.errors import ConfigError, DataLossError, NotFoundError
 from seawall.spark.offsets import Places, TopicPlace
 from seawall.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Offsets, Place, Times
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import target_of
+from seawall.wire.codes import ReadBy
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -129,6 +132,15 @@ class Driver:
         if moment_us <= 0:
             return 1
         return self.log.seq_at(topic.name, _EPOCH + timedelta(microseconds=moment_us))
+
+    def first_live(self, wanted: SeqRange) -> int:
+        """The first seq of a range that has a record, its end if none has: what lies before is deleted or lost."""
+        reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, wanted.first, until=wanted.end)
+        while reader.next_seq < wanted.end and not reader.is_at_end:
+            found = reader.take_rows(self.log.ask(reader.fetch(max_bytes=1, max_records=1)))
+            if isinstance(found, ReceivedRows) and len(found.rows):
+                return max(wanted.first, int(found.rows[0]["base_seq"]))
+        return min(reader.next_seq, wanted.end)
 
     def _seq_at(self, topic: RemoteTopic, moment_ms: int) -> int:
         return max(topic.floor, self.seq_at_us(topic, moment_ms * 1_000))
