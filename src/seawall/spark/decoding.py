@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from seawall.errors import UnsupportedError
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
@@ -30,18 +28,10 @@ def from_json(column: Column | str, schema: StructType | str, options: Mapping[s
 
 
 def from_avro(column: Column | str, schema_json: str, options: Mapping[str, str] | None = None) -> Column:
-    """Values that are Avro as a struct. Needs Spark's Avro package in the session."""
-    import pyspark
+    """Values that are Avro as a struct. Needs package `spark-avro` in the session, which Spark says if it is not."""
     from pyspark.sql.avro.functions import from_avro as spark_from_avro
 
-    try:
-        return spark_from_avro(_column(column), schema_json, dict(options or {}))
-    except TypeError as error:
-        # How the JVM says that it has no such class.
-        package = f"org.apache.spark:spark-avro_2.13:{pyspark.__version__}"
-        raise UnsupportedError(
-            f"this session has no Avro: start it with spark.jars.packages={package}, or --packages {package}"
-        ) from error
+    return spark_from_avro(_column(column), schema_json, dict(options or {}))
 
 
 def from_arrow_ipc(frame: DataFrame, schema: StructType | str, column: str = "value") -> DataFrame:
