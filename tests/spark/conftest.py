@@ -31,8 +31,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     import seawall.spark
 
-    # Workers are other processes: what this one was told about where packages are, they are told, too.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, map(str, sys.path)))
     master = os.environ.get("SEAWALL_SPARK_MASTER", "local[2]")
     settings = {
         "spark.driver.memory": "1g",
@@ -43,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.log.level": "ERROR",
-        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }
     session = seawall.spark.session("tests", master=master, settings=settings)
     yield session

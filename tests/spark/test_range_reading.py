@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import crc32c
 import numpy as np
@@ -12,16 +13,19 @@ import pyarrow as pa
 import pytest
 from spark_reading import await_sealed, options_of, rows_of, stored_files
 
+import seawall
 from seawall.client.remote_log import RemoteLog
 from seawall.client.requests import Requests
 from seawall.core.types import Seq
 from seawall.engine.served_log import ServedLog
-from seawall.errors import DataLossError, UnsupportedError
+from seawall.errors import CorruptionError, DataLossError, UnsupportedError
 from seawall.spark import reading
+from seawall.spark.columns import BatchBytes, ColumnMaker, Rows
 from seawall.spark.driver import range_of
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import RangeReader, read_range, target_of
 from seawall.wire.codes import GapReason
+from seawall.wire.lwp2_files import FilesReply, FilesRequest
 from seawall.wire.received import Gap
 
 if TYPE_CHECKING:
@@ -204,8 +208,6 @@ def test_another_directory_under_the_same_path_is_not_read(
     await_sealed(near_log, "all", end - 80)
     preface = tmp_path / "data" / "FORMAT"
     before = preface.read_bytes()
-    import seawall
-
     seawall.open(tmp_path / "other").close()
     preface.write_bytes((tmp_path / "other" / "FORMAT").read_bytes())
     try:
@@ -259,3 +261,67 @@ def test_numbers_that_a_crash_took(is_loss: bool, fails: bool) -> None:
         reader._lose(gap)
     with pytest.raises(DataLossError, match="because of their age"):
         reader._lose(Gap(Seq(2), Seq(3), GapReason.TTL))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_what_cannot_be_decoded_is_asked_for_again_once(
+    near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    near_log.create_topic("t")
+    near_log.publish("t", ["a", "b"])
+    real, calls = ColumnMaker.rows, []
+
+    def failing(self: ColumnMaker, parts: Sequence[BatchBytes], live: Any) -> Rows:
+        calls.append(live)
+        if len(calls) <= failures:
+            raise CorruptionError("a block that does not decompress")
+        return real(self, parts, live)
+
+    monkeypatch.setattr(ColumnMaker, "rows", failing)
+    if failures == 1:
+        assert rows_of(near_server.url, "t", read="network")["value"].to_pylist() == [b"a", b"b"]
+    else:
+        with pytest.raises(CorruptionError, match="does not decompress"):
+            rows_of(near_server.url, "t", read="network")
+    assert len(calls) == 2
+
+
+def test_a_server_that_does_not_know_the_question(
+    near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near_log.create_topic("t")
+    near_log.publish("t", ["a", "b"])
+    monkeypatch.setattr(FilesRequest, "COMMAND", 0x7E)
+    assert rows_of(near_server.url, "t")["value"].to_pylist() == [b"a", b"b"]
+
+
+def test_who_may_read_slowly_is_not_told_of_files(tmp_path: Path) -> None:
+    from real_server import RealServer
+
+    from seawall.server.access import Access
+
+    with RealServer(tmp_path / "slow", Access(read_rate=1 << 20)) as slow, seawall.connect(slow.url) as log:
+        end = fill(log, "all")
+        seal(slow)
+        assert stored_files(log, "all") == FilesReply("", bytes(16), Seq(1), (), (), ())
+        assert rows_of(slow.url, "all", read="files").num_rows == end - 1
+
+
+def test_many_deleted_ranges_are_told_in_several_answers(
+    near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from seawall.server import stored_files as answering
+
+    end = fill(near_log, "all")
+    near_log.delete("all", tag="tag 1")
+    seal(near_server)
+    await_sealed(near_log, "all", end - 80)
+    wanted = rows_of(near_server.url, "all", read="network")
+    monkeypatch.setattr(answering, "FILES_RUNS_MAX", 2)
+    reply = stored_files(near_log, "all")
+    assert len(reply.live) == 2
+    assert reply.end == reply.live[-1][1] + 1
+    assert rows_of(near_server.url, "all", read="files").equals(wanted)
+    monkeypatch.setattr(answering, "FILES_SEGMENTS_MAX", 1)
+    assert len(stored_files(near_log, "all").segments) == 1
+    assert rows_of(near_server.url, "all", read="files").equals(wanted)

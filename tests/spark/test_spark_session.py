@@ -94,22 +94,20 @@ MOMENT = datetime(1970, 1, 1, 0, 0, 1, 5, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("filters", "seqs", "topics", "left"),
+    ("filters", "seqs", "topics"),
     [
-        ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 9)], (6, 9), None, 0),
-        ([GreaterThanOrEqual(OFFSET, 5), LessThanOrEqual(OFFSET, 9), GreaterThan(OFFSET, 1)], (5, 10), None, 0),
-        ([EqualTo(OFFSET, 7), IsNotNull(OFFSET)], (7, 8), None, 0),
-        ([In(OFFSET, (9, 4))], (4, 10), None, 1),
-        ([EqualTo(TOPIC, "a"), In(TOPIC, ("a", "b"))], None, {"a"}, 0),
-        ([EqualTo(TOPIC, "a"), EqualTo(TOPIC, "b")], None, set(), 0),
-        ([EqualTo(("value",), b"x"), StringStartsWith(TOPIC, "a"), GreaterThan(OFFSET, 2.5)], None, None, 3),
+        ([GreaterThan(OFFSET, 5), LessThan(OFFSET, 9)], (6, 9), None),
+        ([GreaterThanOrEqual(OFFSET, 5), LessThanOrEqual(OFFSET, 9), GreaterThan(OFFSET, 1)], (5, 10), None),
+        ([EqualTo(OFFSET, 7), IsNotNull(OFFSET)], (7, 8), None),
+        ([In(OFFSET, (9, 4))], (4, 10), None),
+        ([EqualTo(TOPIC, "a"), In(TOPIC, ("a", "b"))], None, {"a"}),
+        ([EqualTo(TOPIC, "a"), EqualTo(TOPIC, "b")], None, set()),
+        ([EqualTo(("value",), b"x"), StringStartsWith(TOPIC, "a"), GreaterThan(OFFSET, 2.5)], None, None),
     ],
 )
-def test_filters_become_bounds(
-    filters: list[Filter], seqs: tuple[int, int] | None, topics: set[str] | None, left: int
-) -> None:
+def test_filters_become_bounds(filters: list[Filter], seqs: tuple[int, int] | None, topics: set[str] | None) -> None:
     bounds = Bounds()
-    assert len(list(bounds.take(filters, has_log_time=True))) == left
+    bounds.take(filters, has_log_time=True)
     if seqs is None:
         assert not bounds.seqs.has_first
         assert not bounds.seqs.has_end
@@ -118,14 +116,14 @@ def test_filters_become_bounds(
     assert bounds.topics == topics
 
 
-def test_times_bound_what_is_read_and_spark_looks_again() -> None:
+def test_times_bound_what_is_read() -> None:
     bounds = Bounds()
     filters = [GreaterThan(TIMESTAMP, MOMENT), LessThanOrEqual(TIMESTAMP, MOMENT)]
-    assert list(bounds.take(filters, has_log_time=True)) == filters
+    bounds.take(filters, has_log_time=True)
     assert (bounds.moments.first, bounds.moments.end) == (1_000_006, 1_000_006)
     naive = Bounds()
-    list(naive.take([EqualTo(TIMESTAMP, MOMENT.astimezone().replace(tzinfo=None))], has_log_time=True))
+    naive.take([EqualTo(TIMESTAMP, MOMENT.astimezone().replace(tzinfo=None))], has_log_time=True)
     assert (naive.moments.first, naive.moments.end) == (1_000_005, 1_000_006)
     other = Bounds()
-    assert list(other.take(filters, has_log_time=False)) == filters
+    other.take(filters, has_log_time=False)
     assert not other.moments.has_first

@@ -14,7 +14,7 @@ from seawall.testing import SimClock
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.datasource import GreaterThanOrEqual, InputPartition
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from seawall.spark import stream
@@ -213,7 +213,8 @@ def test_explicit_seqs(near_server: RealServer, near_log: RemoteLog, topic: str)
 def test_filters_bound_the_tasks(near_server: RealServer, topic: str) -> None:
     given = {"url": near_server.url, "subscribe": "t", "filterPushdown": "true"}
     reader = SeawallFilteringReader(read_options(given, is_stream=False))
-    assert reader.pushFilters([GreaterThanOrEqual(("offset",), 15)]) == []
+    filters: list[Filter] = [GreaterThanOrEqual(("offset",), 15)]
+    assert reader.pushFilters(filters) == filters
     [part] = reader.partitions()
     assert (part.value.first, part.value.end) == (15, 21)
 

@@ -1,15 +1,15 @@
 """Filters that Spark hands down, as bounds on what is read: seqs, times, topics.
 
-A filter on `offset` or `topic` is exact, and Spark need not look again. One on `timestamp` leaves out whole stretches
-of the log, and Spark still looks at what is left. Everything else is Spark's. Times count only if the column shows the
-log's own, which never run back.
+Filters on `offset`, `topic` and `timestamp` leave out whole stretches of the log; times only if the column shows the
+log's own, which never run back. Spark looks at every row all the same: of a frame that is used with several filters it
+may hand the rows of one to another (Spark 4.3 keeps one reader for a frame), and then nobody else would notice.
 
 Bounds are taken from all filters together: all of them hold for every row. This module must not ask a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -70,38 +69,25 @@ class Bounds:
     #: None if any topic is.
     topics: frozenset[str] | None = None
 
-    def take(self, filters: Iterable[Filter], *, has_log_time: bool) -> Iterator[Filter]:
-        """Take the bounds of filters; gives back those that Spark has to look at, too."""
+    def take(self, filters: Iterable[Filter], *, has_log_time: bool) -> None:
+        """Take the bounds of some filters."""
         for each in filters:
-            if not self._take(each, has_log_time):
-                yield each
+            match each:
+                case EqualTo(attribute=("topic",), value=str(name)):
+                    self._keep([name])
+                case In(attribute=("topic",), value=names):
+                    self._keep(names)
+                case In(attribute=("offset",), value=numbers) if all(type(number) is int for number in numbers):
+                    self.seqs.narrow(GreaterThanOrEqual(("offset",), 0), min(numbers, default=_END))
+                    self.seqs.narrow(LessThanOrEqual(("offset",), 0), max(numbers, default=0))
+                case EqualTo() | GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual():
+                    self._compare(each, has_log_time)
 
-    def _take(self, each: Filter, has_log_time: bool) -> bool:
-        """Take one filter; whether it is done with."""
-        match each:
-            case IsNotNull(attribute=("offset",) | ("topic",) | ("timestamp",)):
-                return True
-            case EqualTo(attribute=("topic",), value=str(name)):
-                self._keep([name])
-                return True
-            case In(attribute=("topic",), value=names):
-                self._keep(names)
-                return True
-            case In(attribute=("offset",), value=numbers) if all(type(number) is int for number in numbers):
-                # Only what lies around them is left out here: what lies between is Spark's to drop.
-                self.seqs.narrow(GreaterThanOrEqual(("offset",), 0), min(numbers, default=_END))
-                self.seqs.narrow(LessThanOrEqual(("offset",), 0), max(numbers, default=0))
-            case EqualTo() | GreaterThan() | GreaterThanOrEqual() | LessThan() | LessThanOrEqual():
-                return self._compare(each, has_log_time)
-        return False
-
-    def _compare(self, each: _Comparison, has_log_time: bool) -> bool:
+    def _compare(self, each: _Comparison, has_log_time: bool) -> None:
         if each.attribute == ("offset",) and type(each.value) is int:
             self.seqs.narrow(each, each.value)
-            return True
         if each.attribute == ("timestamp",) and isinstance(each.value, datetime) and has_log_time:
             self.moments.narrow(each, _microseconds(each.value))
-        return False
 
     def _keep(self, names: Iterable[object]) -> None:
         named = frozenset(name for name in names if isinstance(name, str))

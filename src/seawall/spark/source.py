@@ -102,8 +102,9 @@ class SeawallFilteringReader(SeawallReader):
     """The same, for a session that hands filters down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Read only what fits; gives back what Spark has to look at."""
-        return list(self._bounds.take(filters, has_log_time=self._options.clock is Clock.LOG))
+        """Read only what may fit; Spark looks at all of it again."""
+        self._bounds.take(filters, has_log_time=self._options.clock is Clock.LOG)
+        return filters
 
 
 def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
