@@ -82,6 +82,7 @@ def spark_session() -> SparkSession:
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }
     return seawall.spark.session("seawall bench", settings=settings)
