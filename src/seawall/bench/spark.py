@@ -81,7 +81,7 @@ def spark_session() -> SparkSession:
     settings = {
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
-        "spark.log.level": "ERROR",
+        "spark.log.level": "FATAL",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "1000",
     }

@@ -90,8 +90,8 @@ class Rows:
 
     parts: Sequence[BatchBytes]
     seqs: Integers
-    #: For each record the number of its batch among those of all parts.
-    batches: npt.NDArray[np.intp]
+    #: How many of them each batch has, of those of all parts in order.
+    counts: Integers
     value: pa.Array
     #: Fields of envelopes that were asked for, and the times of their writers; empty where there is no envelope.
     fields: dict[str, pa.Array]
@@ -106,11 +106,11 @@ class Rows:
 
     def of_batch(self, numbers: npt.NDArray[np.integer]) -> Integers:
         """A number that each batch has, for each record."""
-        return numbers.astype(np.int64)[self.batches]
+        return np.repeat(numbers.astype(np.int64, copy=False), self.counts)
 
-    def of_headers(self, at: int) -> Integers:
-        """Eight bytes of the header of its batch, for each record."""
-        return self.of_batch(np.concatenate([part.header_numbers(at) for part in self.parts]))
+    def header_numbers(self, at: int) -> Integers:
+        """Eight bytes of the header of each batch, as a signed number."""
+        return np.concatenate([part.header_numbers(at) for part in self.parts])
 
 
 class ColumnMaker:
@@ -161,7 +161,7 @@ class ColumnMaker:
             maker = self._makers.get(field.name)
             array = rows.fields.get(field.name) if maker is None else maker(rows)
             if array is None:
-                array = pa.nulls(len(rows), field.type)
+                array = self._repeated(field.name, None, len(rows))
             arrays.append(array if isinstance(array, pa.Array) else pa.array(array, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -178,14 +178,15 @@ class ColumnMaker:
         }
         return pa.RecordBatch.from_pylist([{name: told.get(name) for name in self._columns}], schema=self._schema)
 
-    def _repeated(self, name: str, value: str | int, count: int) -> pa.Array:
+    def _repeated(self, name: str, value: str | int | None, count: int) -> pa.Array:
         """A column that has the same value in every row: made once, as long as it was ever needed."""
         import pyarrow as pa
 
         known = self._same.get(name)
         if known is None or len(known) < count:
             kind = self._schema.field(name).type
-            known = self._same[name] = pa.repeat(pa.scalar(value, kind), count)
+            known = pa.nulls(count, kind) if value is None else pa.repeat(pa.scalar(value, kind), count)
+            self._same[name] = known
         return known.slice(0, count)
 
     def _partitions(self, rows: Rows) -> pa.Array:
@@ -202,8 +203,8 @@ class ColumnMaker:
     def _timestamps(self, rows: Rows) -> pa.Array:
         import pyarrow as pa
 
-        stored = rows.of_batch(rows.entries["timestamp_ns"]) // _NS_PER_US
-        moments = pa.array(stored).cast(pa.timestamp("us", tz="UTC"))
+        stored = rows.of_batch(rows.entries["timestamp_ns"] // np.uint64(_NS_PER_US))
+        moments = pa.array(stored).view(pa.timestamp("us", tz="UTC"))
         said = rows.fields.get("timestamp")
         if said is None:
             return moments
@@ -225,8 +226,9 @@ class ColumnMaker:
         """A number of the publisher; null where the batch has none: one with the top bit set stands for a key."""
         import pyarrow as pa
 
-        is_nobody = rows.of_headers(_CLIENT_ID_AT) <= 0
-        return pa.array(rows.of_headers(at), pa.int64(), mask=is_nobody if is_nobody.any() else None)
+        is_nobody = rows.header_numbers(_CLIENT_ID_AT) <= 0
+        mask = np.repeat(is_nobody, rows.counts) if is_nobody.any() else None
+        return pa.array(rows.of_batch(rows.header_numbers(at)), pa.int64(), mask=mask)
 
     @staticmethod
     def _headers(rows: Rows) -> pa.Array | None:
@@ -259,19 +261,19 @@ def _plain_rows(parts: Sequence[BatchBytes], live: Integers) -> Rows | None:
             raise _malformed(part)
         if code != GATHER_DONE:
             return None
-    seqs = filled.seqs.astype(np.int64)
+    seqs = filled.seqs.view(np.int64)
     buffers = [None, *map(pa.py_buffer, filled.values)]
     value = pa.BinaryArray.from_buffers(pa.binary(), len(seqs), buffers, null_count=0)
-    return Rows(parts, seqs, _batches_of(parts, seqs), value, {})
+    return Rows(parts, seqs, _shown_counts(parts, seqs), value, {})
 
 
-def _batches_of(parts: Sequence[BatchBytes], seqs: Integers) -> npt.NDArray[np.intp]:
-    """For each seq, the number of the batch that holds it."""
-    counts = np.concatenate([part.entries["count"] for part in parts])
+def _shown_counts(parts: Sequence[BatchBytes], seqs: Integers) -> Integers:
+    """For each batch, how many of some ascending seqs it holds."""
+    counts = np.concatenate([part.entries["count"] for part in parts]).astype(np.int64)
     if int(counts.sum()) == len(seqs):
-        return np.repeat(np.arange(len(counts)), counts)
+        return counts
     bases = np.concatenate([part.entries["base_seq"] for part in parts]).astype(np.int64)
-    return bases.searchsorted(seqs, "right") - 1
+    return seqs.searchsorted(bases + counts) - seqs.searchsorted(bases)
 
 
 def _general_rows(parts: Sequence[BatchBytes], live: Integers, fields: tuple[str, ...]) -> Rows:
@@ -293,9 +295,9 @@ def _general_rows(parts: Sequence[BatchBytes], live: Integers, fields: tuple[str
     if len(live):
         shown &= live[np.minimum(near, len(live) - 1), 0] <= seqs
     if not shown.all():
-        table, seqs, batches = table.filter(pa.array(shown)), seqs[shown], batches[shown]
+        table, seqs = table.filter(pa.array(shown)), seqs[shown]
     found = {name: table.column(name) for name in fields if name != "value"}
-    return Rows(parts, seqs, batches, table.column("value"), found)
+    return Rows(parts, seqs, _shown_counts(parts, seqs), table.column("value"), found)
 
 
 def _plain_blocks(part: BatchBytes) -> list[memoryview]:
