@@ -98,7 +98,7 @@ chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_S
 
 .PHONY: spark-cluster
 spark-cluster: setup ## Run the tests of the Spark source with executors in processes of their own
-	SEAWALL_SPARK_MASTER='local-cluster[2,1,1024]' $(PYTEST) -q $(ARGS) tests/spark/test_spark_batch.py tests/spark/test_spark_stream.py
+	SPARK_TESTS_MASTER='local-cluster[2,1,1024]' $(PYTEST) -q $(ARGS) tests/spark/test_spark_batch.py tests/spark/test_spark_stream.py
 
 .PHONY: scenarios
 scenarios: setup ## Store what the scenarios of the simulated pod do now as what they must do
