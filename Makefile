@@ -21,11 +21,11 @@ ARGS ?=
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(READY): requirements/dev.txt pyproject.toml
+$(READY): requirements/dev.txt requirements/spark.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Seawall needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt -r requirements/spark.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -95,6 +95,10 @@ sim: setup ## Run a simulated pod for SEEDS seeds (default 2,000), every promise
 chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600); SEED=n runs one round again
 	$(BIN)/python tests/chaos/run.py $(if $(SEED),--seed $(SEED),--seconds $(CHAOS_SECONDS)) $(ARGS)
 	$(if $(SEED),,CHAOS_BAD_BYTES=10000000 $(PYTEST) -q tests/chaos/test_chaos.py -k bad_bytes)
+
+.PHONY: spark-cluster
+spark-cluster: setup ## Run the tests of the Spark source with executors in processes of their own
+	SPARK_TESTS_MASTER='local-cluster[2,1,1024]' $(PYTEST) -q $(ARGS) tests/spark/test_spark_batch.py tests/spark/test_spark_stream.py
 
 .PHONY: scenarios
 scenarios: setup ## Store what the scenarios of the simulated pod do now as what they must do

@@ -10,6 +10,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── ConflictError        it contradicts what is there already
     │   ├── FencedError          a newer session or owner has taken over: this one must stop
     │   ├── NotFoundError        what it names is not there
+    │   ├── DataLossError        records that it needs are gone, and it said not to go on without them
     │   ├── WrongStateError      the thing is not in a state that allows it
     │   ├── UnsupportedError     this platform or build cannot do it
     │   └── ProtocolError        bytes from a peer break the wire protocol; carries the wire code
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigError",
     "ConflictError",
     "CorruptionError",
+    "DataLossError",
     "DiskFullError",
     "FatalError",
     "FencedError",
@@ -88,6 +90,10 @@ class FencedError(CallerError):
 
 class NotFoundError(CallerError):
     """What the request names is not there."""
+
+
+class DataLossError(CallerError):
+    """Records that the request needs are gone for good, and it said not to go on without them."""
 
 
 class WrongStateError(CallerError):

@@ -178,15 +178,12 @@ WAL_MAPPED_SIZE = 8 * MIB
 #: while nobody else publishes.
 TRANSACTION_BATCHES_MAX = 16_000
 TRANSACTION_SIZE_MAX = 4 * GIB
-
 #: Topics that one transaction writes, and cursors that join it: each costs a sync, or a place in one control batch.
 TRANSACTION_TOPICS_MAX = 256
 TRANSACTION_CURSORS_MAX = 1_024
-
 #: Owners whose last transaction is remembered, some megabytes with a few topics each; and the size of their names.
 TRANSACTION_OWNERS_MAX = 10_000
 TRANSACTION_OWNER_SIZE_MAX = 255
-
 #: Bytes of staged batches that are copied at once.
 TRANSACTION_PIECE_SIZE = 8 * MIB
 #: How long what was staged waits for its transaction, unless configured: longer than it takes to repair a job by hand.
@@ -415,6 +412,9 @@ DRAIN_S = 5.0
 FETCH_SIZE_MAX = 8 * MIB
 FETCH_CHUNKS_MAX = 65_535
 FETCH_SMALL_SIZE_MAX = 4 * MIB
+#: Ranges of live seqs and names of segments in one answer to FILES: some 200 KB of JSON, made on the event loop.
+FILES_RUNS_MAX = 4_096
+FILES_SEGMENTS_MAX = 256
 
 #: Bytes from which a stretch of a file is sent without passing through this process.
 SEND_FILE_SIZE_MIN = 32 * KIB

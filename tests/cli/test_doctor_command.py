@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ NAMES = [
     "open files",
     "huge pages",
     "java",
+    *(["spark python"] if find_spec("pyspark") else []),
     "pyspark",
     "uvloop",
     "etcd",

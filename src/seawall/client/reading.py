@@ -15,7 +15,7 @@ request asks the server to look: it tells the damage as a gap. What is damaged a
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,10 @@ from seawall.client.connection import refusal_of
 from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.kernels import blocks
+from seawall.kernels.chunks import Rows
 from seawall.limits import BATCH_HEADER_SIZE, FETCH_SIZE_MAX, MIB, RECORD_HEADER_SIZE
 from seawall.wire.batches import BatchSource, parse_batch_header
-from seawall.wire.chunks import Chunk, checked_chunks
+from seawall.wire.chunks import Chunk, checked_chunks, checked_rows
 from seawall.wire.codes import Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
 from seawall.wire.fields import Buffer
@@ -40,15 +41,31 @@ FETCH_SIZE: Final = 8 * MIB
 #: As many records as the bytes allow.
 NO_LIMIT: Final = 0xFFFF_FFFF
 
+#: A seq that no record has.
+NO_END: Final = 1 << 63
+
+
+class ReceivedRows(NamedTuple):
+    """The sound batches of an answer, without an object for each: rows of `kernels/chunks.py` over its payload."""
+
+    payload: memoryview
+    rows: Rows
+    #: Records below it are not shown.
+    first_seq: Seq
+
 
 class TopicReader:
     """Where a reader of a topic is, and what its next request is."""
 
-    def __init__(self, topic: str, topic_id: TopicId, by: ReadBy, start: int, *, ordered: bool = False) -> None:
+    def __init__(
+        self, topic: str, topic_id: TopicId, by: ReadBy, start: int, *, ordered: bool = False, until: int = NO_END
+    ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self._by = by
         self._start = start
+        #: Nothing from this seq on is asked for.
+        self._until = until
         self._mode = ReadFlags.NOT_YET_DURABLE if ordered else ReadFlags.NONE
         #: Whether the server has to look at what it sends.
         self.is_careful = False
@@ -80,7 +97,7 @@ class TopicReader:
             self._by,
             self._start,
             max_bytes=min(max_bytes, FETCH_SIZE),
-            max_records=max_records,
+            max_records=min(max_records, self._records_left(self.next_seq)),
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,
             flags=self.flags,
@@ -94,10 +111,15 @@ class TopicReader:
         if header.command != Command.FETCH_DATA or self.is_careful or max_bytes <= 0:
             return None
         prefix = parse_data_prefix(start)
-        if prefix.flags & DataFlags.CAUGHT_UP or not prefix.chunk_count:
+        if prefix.flags & DataFlags.CAUGHT_UP or not prefix.chunk_count or prefix.next_seq >= self._until:
             return None
-        ahead = TopicReader(self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq, ordered=bool(self._mode))
+        ahead = TopicReader(
+            self.topic, self.topic_id, ReadBy.SEQ, prefix.next_seq, ordered=bool(self._mode), until=self._until
+        )
         return ahead.fetch(max_bytes=max_bytes)
+
+    def _records_left(self, seq: int) -> int:
+        return min(NO_LIMIT, max(1, self._until - seq))
 
     def take(self, frame: Frame) -> list[Item]:
         """What an answer holds; the place moves behind it."""
@@ -109,6 +131,31 @@ class TopicReader:
         raise refusal_of(frame) or ProtocolError(
             f"a read was answered by command {command:#x}", code=ErrorCode.UNKNOWN_COMMAND, closes=False
         )
+
+    def take_rows(self, frame: Frame) -> ReceivedRows | Gap | ReceivedSkip:
+        """`take`, for who goes through all batches at once. What is damaged inside a compressed one shows only there:
+        then `look_again`."""
+        if frame.header.command not in (Command.FETCH_DATA, Command.DATA):
+            [item] = self.take(frame)
+            assert not isinstance(item, ReceivedBatch), "it was no data"
+            return item
+        prefix = parse_data_prefix(frame.payload)
+        first = Seq(self._start if self._by is ReadBy.SEQ else prefix.first_seq)
+        rows, damage = checked_rows(frame.payload, prefix, frame.header.record_count)
+        if damage is None:
+            self.is_careful = False
+            self._move(prefix, bool(prefix.chunk_count))
+        else:
+            behind = int(rows[-1]["base_seq"]) + int(rows[-1]["record_count"]) if rows.size else first
+            self.look_again(Seq(behind), damage)
+        return ReceivedRows(frame.payload, rows, first)
+
+    def look_again(self, seq: Seq, damage: CorruptionError) -> None:
+        """Go on at a seq, and have the server look at what it sends; raises the damage if it has looked already."""
+        if self.is_careful:
+            raise damage
+        self.is_careful, self.is_at_end = True, False
+        self._go_on_at(seq)
 
     def _take_data(self, frame: Frame) -> list[Item]:
         prefix = parse_data_prefix(frame.payload)
@@ -124,11 +171,8 @@ class TopicReader:
                     items.append(batch)
             if damage is not None:
                 raise damage
-        except CorruptionError:
-            if self.is_careful:
-                raise
-            self.is_careful, self.is_at_end = True, False
-            self._go_on_at(next_seq)
+        except CorruptionError as error:
+            self.look_again(Seq(next_seq), error)
             return items
         self.is_careful = False
         self._move(prefix, bool(prefix.chunk_count))

@@ -56,9 +56,11 @@ from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
+from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
+from seawall.wire.lwp2 import ControlPayload
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
@@ -323,6 +325,10 @@ class RemoteLog(RemoteTransactions):
         """Wait until the record `seq` is there; false if it does not come in time."""
         subscriber = self.subscriber(topic, seq)
         return bool(subscriber.poll(timeout_s))
+
+    def ask(self, payload: ControlPayload) -> Frame:
+        """The answer to a question that changes nothing, for who speaks the protocol; raises what is refused."""
+        return self._requests.ask(payload)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

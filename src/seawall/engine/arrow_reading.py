@@ -31,17 +31,11 @@ from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError
 from seawall.io.mapped import map_part
 from seawall.io.topology import discover
-from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED, GATHER_ROWS, GATHER_SIZE, GATHER_STATE, gather_values
-from seawall.limits import (
-    ARROW_THREADS_MAX,
-    BATCH_HEADER_SIZE,
-    MIB,
-    READ_MAPPED_SIZE_MIN,
-    READ_PIECE_SIZE,
-    RECORD_HEADER_SIZE,
-)
+from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED
+from seawall.limits import ARROW_THREADS_MAX, MIB, READ_MAPPED_SIZE_MIN, READ_PIECE_SIZE
 from seawall.storage.batch_index import Entries
 from seawall.wire.arrow import check_columns, empty_table, plain_table
+from seawall.wire.gathering import PlainColumns
 from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 if TYPE_CHECKING:
@@ -119,50 +113,9 @@ def _helper_count() -> int:
     return min(ARROW_THREADS_MAX, discover().cpu_count) - 1
 
 
-class _Columns:
-    """The columns of plain records while they are filled; room for all that a plan can hold."""
-
-    def __init__(self, plan: ReadPlan) -> None:
-        batches = sum(len(run.entries) for run in plan.runs)
-        records = sum(int(run.entries["count"].sum()) for run in plan.runs)
-        stored = sum(int(run.entries["length"].sum(dtype=np.int64)) for run in plan.runs)
-        #: A value takes its record's bytes without the header, which an extended type makes longer.
-        size = max(0, stored - batches * BATCH_HEADER_SIZE - records * RECORD_HEADER_SIZE)
-        self.data = READ_BUFFERS.take(size)
-        self.offsets = np.empty(records + 1, np.int32)
-        self.offsets[0] = 0
-        self.seqs = np.empty(records, np.uint64)
-        self.types = np.empty(records, np.uint32)
-        self.state = np.zeros(GATHER_STATE, np.int64)
-        live = plan.live
-        self.live_firsts = np.ascontiguousarray(live[:, 0])
-        self.live_lasts = np.ascontiguousarray(live[:, 1])
-
-    def add(self, buffer: Bytes, at: int, entries: Entries) -> int:
-        """Add the records of verified batches in a buffer that begins at a file position; what became of it."""
-        return gather_values(
-            buffer,
-            at,
-            entries,
-            self.live_firsts,
-            self.live_lasts,
-            self.state,
-            self.offsets,
-            self.data,
-            self.seqs,
-            self.types,
-        )
-
-    def table(self, columns: Sequence[str]) -> pa.RecordBatch:
-        """What was filled."""
-        rows, size = int(self.state[GATHER_ROWS]), int(self.state[GATHER_SIZE])
-        values = (self.offsets[: rows + 1], self.data[:size])
-        return plain_table(self.seqs[:rows], self.types[:rows], values, columns)
-
-
 def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | None:
     """All of a plan by the short way; None if something in it is not plain."""
-    filled = _Columns(plan)
+    filled = PlainColumns([run.entries for run in plan.runs], plan.live)
     for run in plan.runs:
         for buffer, at, entries in _brought(run):
             code = filled.add(buffer, at, entries)
@@ -171,7 +124,7 @@ def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | No
                 raise CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
             if code != GATHER_DONE:
                 return None
-    return filled.table(columns)
+    return plain_table(filled.seqs, filled.types, filled.values, columns)
 
 
 def _brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:

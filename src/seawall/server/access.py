@@ -135,6 +135,11 @@ class Admission:
 
     # --- how fast it may read ----------------------------------------------------------------------------------------
 
+    @property
+    def is_slowed(self) -> bool:
+        """Whether it may read at a certain rate only."""
+        return self._rate is not None
+
     async def portion(self, size: int, is_over: Callable[[], bool]) -> int:
         """Bytes that may be sent to who asks for so many, at least 1; waits until that can be or nobody wants it."""
         size = max(1, size)

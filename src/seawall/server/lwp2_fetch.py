@@ -1,4 +1,4 @@
-"""Requests of a reader that are answered once: FETCH, COMMIT and BOUNDS.
+"""Requests of a reader that are answered once: FETCH, COMMIT, BOUNDS and FILES.
 
 A FETCH may wait for records to come, without holding anything but its request: it is planned again when there is news.
 The answer is FETCH_DATA, or GAP where the start lies in one. A place where client seqs were given up is told by GAP
@@ -23,8 +23,10 @@ from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
 from seawall.server.position_portions import next_position_portion, start_position
+from seawall.server.stored_files import stored_files
 from seawall.wire.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
 from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_files import FilesRequest
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
 
 _FIRST_SEQ: Final = Seq(1)
@@ -173,6 +175,12 @@ class Fetching:
             )
 
         self._connection.write(encode_control(await self._log.ask(look), request_id=request_id))
+
+    async def files(self, request: FilesRequest, request_id: int) -> None:
+        """Say in which files some seqs lie."""
+        is_told = not self._admission.is_slowed
+        reply = await self._log.ask(lambda store: stored_files(store, request, is_told=is_told))
+        self._connection.write(encode_control(reply, request_id=request_id))
 
 
 def _skip_before(portion: Portion, request: Fetch) -> Gap | None:

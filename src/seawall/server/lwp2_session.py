@@ -37,6 +37,7 @@ from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand,
 from seawall.wire.lwp1_replies import AuthenticateReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
+from seawall.wire.lwp2_files import FilesRequest
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
@@ -150,6 +151,8 @@ class Lwp2Session:
                 self._start(self._fetching.commit(request, request_id), request_id)
             case Bounds():
                 self._start(self._fetching.bounds(request, request_id), request_id)
+            case FilesRequest():
+                self._start(self._fetching.files(request, request_id), request_id)
             case Subscribe():
                 self._subscriptions.subscribe(request, request_id)
             case Credit():

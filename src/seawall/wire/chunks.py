@@ -40,6 +40,14 @@ class Chunk(NamedTuple):
 def checked_chunks(
     payload: memoryview, prefix: DataPrefix, record_count: int
 ) -> tuple[list[Chunk], CorruptionError | None]:
+    """`checked_rows`, with an object for each batch."""
+    rows, damage = checked_rows(payload, prefix, record_count)
+    return list(map(Chunk._make, rows.tolist())), damage
+
+
+def checked_rows(
+    payload: memoryview, prefix: DataPrefix, record_count: int
+) -> tuple[kernel.Rows, CorruptionError | None]:
     """The sound batches of a payload up to the first damaged one, and what is wrong with that.
 
     Raises if nothing is damaged, and chunks or records are not as many as the frame says.
@@ -47,20 +55,22 @@ def checked_chunks(
     source = np.frombuffer(payload, np.uint8)
     rows = np.empty(min(max(1, prefix.chunk_count), _ROWS_MAX), kernel.CHUNK_ROW)
     state = np.empty(kernel.STATE_SIZE, np.int64)
-    found: list[Chunk] = []
-    records = 0
+    pieces: list[kernel.Rows] = []
+    chunks = records = 0
     at = FETCH_DATA_HEADER_SIZE
     code = kernel.CHUNKS_FULL
     while code == kernel.CHUNKS_FULL:
         code = kernel.check_chunks(source, at, source.size, rows, state)
         count, counted, at = state.tolist()
+        chunks += count
         records += counted
-        found.extend(map(Chunk._make, rows[:count].tolist()))
+        pieces.append(rows[:count].copy() if code == kernel.CHUNKS_FULL else rows[:count])
+    found = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     if code == kernel.CHUNKS_BAD:
         return found, _damage(payload[at:])
-    if (len(found), records) != (prefix.chunk_count, record_count):
+    if (chunks, records) != (prefix.chunk_count, record_count):
         raise malformed(
-            f"data: {len(found)} chunks with {records} records, the frame says {prefix.chunk_count} with {record_count}"
+            f"data: {chunks} chunks with {records} records, the frame says {prefix.chunk_count} with {record_count}"
         )
     return found, None
 

@@ -206,6 +206,8 @@ class Command(IntEnum):
     COMMITTED = 0x5B
     BOUNDS = 0x5C
     BOUNDS_REPLY = 0x5D
+    FILES = 0x5E
+    FILES_REPLY = 0x5F
     TOPIC_CREATE = 0x60
     TOPIC_CONFIGURE = 0x61
     TOPIC_DESCRIBE = 0x62

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from seawall.errors import InvalidInputError
-from seawall.wire import lwp2_reading, lwp2_session, lwp2_subscriptions, lwp2_topics, lwp2_transactions
+from seawall.wire import lwp2_files, lwp2_reading, lwp2_session, lwp2_subscriptions, lwp2_topics, lwp2_transactions
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind
 from seawall.wire.fields import Buffer, malformed
 from seawall.wire.frames import checksum, encode_header_v2
@@ -33,6 +33,7 @@ from seawall.wire.lwp1_replies import (
     TopicReply,
 )
 from seawall.wire.lwp1_requests import SharedRequest, parse_shared_request
+from seawall.wire.lwp2_files import FilesReply, FilesRequest
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
 from seawall.wire.lwp2_session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
@@ -43,7 +44,17 @@ SharedReply: TypeAlias = (
     AuthenticateReply | TopicReply | TopicListReply | TopicDeletedReply | RetentionReply | ClusterStatusReply
 )
 Request: TypeAlias = (
-    Hello | Goodbye | Fetch | Subscribe | Credit | Unsubscribe | Commit | Bounds | TopicRequest | TransactionRequest
+    Hello
+    | Goodbye
+    | Fetch
+    | Subscribe
+    | Credit
+    | Unsubscribe
+    | Commit
+    | Bounds
+    | FilesRequest
+    | TopicRequest
+    | TransactionRequest
 )
 Answer: TypeAlias = (
     Welcome
@@ -54,6 +65,7 @@ Answer: TypeAlias = (
     | CaughtUp
     | Committed
     | BoundsReply
+    | FilesReply
     | RecordsDeleted
     | TransactionTold
     | Error
@@ -148,6 +160,7 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.UNSUBSCRIBE: lwp2_subscriptions.parse_unsubscribe,
     Command.COMMIT: lwp2_reading.parse_commit,
     Command.BOUNDS: lwp2_reading.parse_bounds,
+    Command.FILES: lwp2_files.parse_files_request,
     Command.TOPIC_CREATE: lwp2_topics.parse_topic_create,
     Command.TOPIC_CONFIGURE: lwp2_topics.parse_topic_configure,
     Command.TOPIC_DESCRIBE: lwp2_topics.parse_topic_describe,
@@ -168,6 +181,7 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.CAUGHT_UP: lwp2_subscriptions.parse_caught_up,
     Command.COMMITTED: lwp2_reading.parse_committed,
     Command.BOUNDS_REPLY: lwp2_reading.parse_bounds_reply,
+    Command.FILES_REPLY: lwp2_files.parse_files_reply,
     Command.RECORDS_DELETED: lwp2_topics.parse_records_deleted,
     Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_told,
     Command.ERROR: lwp2_session.parse_error,

@@ -1,0 +1,275 @@
+"""What a task does: it reads a range of seqs and hands Arrow batches to Spark. Runs in the Python workers of executors.
+
+A range is read from sealed segments as far as it lies in them and they can be reached, else over the network
+(`RangeReader._source` chooses; what a cold tier would hold is one more choice there). Whatever goes wrong with files,
+the server is asked for the rest, unless the query insists on files.
+
+INV-READ-RANGE: every live record of the range is delivered once, by rising seq, by whichever way.
+INV-READ-LOSS: what is lost in the range is never passed over in silence: it fails the query, or is counted, and shown
+if the query wants that. Deleted records are no loss.
+
+A crash of a task leaves nothing behind; the next attempt reads the same. This module must not know Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.client.ahead import ReadAhead
+from seawall.client.reading import ReceivedRows, TopicReader
+from seawall.client.requests import Requests
+from seawall.client.targets import Target, parse_target
+from seawall.core.types import Seq, TopicId
+from seawall.errors import CorruptionError, DataLossError, NotFoundError, UnsupportedError
+from seawall.kernels.segments import INDEX_ENTRY, Entries
+from seawall.limits import BATCH_HEADER_SIZE, MIB
+from seawall.spark.columns import BatchBytes, ColumnMaker, Rows
+from seawall.spark.options import Clock, ReadFrom, ReadOptions, ServerOptions
+from seawall.spark.planning import SeqRange
+from seawall.spark.segments import FilesError, Piece, open_topic, read_pieces
+from seawall.wire.codes import GapReason, ReadBy
+from seawall.wire.lwp2_files import FilesReply, FilesRequest, parse_files_reply
+from seawall.wire.received import Gap
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Bytes of stored batches in one Arrow batch. With the columns beside the values it is what Spark takes fastest.
+PIECE_SIZE: Final = 4 * MIB
+
+#: Bytes that one Arrow batch may have when its batches were compressed.
+_PLAIN_SIZE_MAX: Final = 2 * PIECE_SIZE
+
+_LOG: Final = logging.getLogger("seawall.spark")
+
+#: Records, or a gap, or nothing, and the seq up to which that is all.
+Item: TypeAlias = tuple[Rows | Gap | None, int]
+
+Integers = npt.NDArray[np.int64]
+
+_WHY: Final = {
+    GapReason.CAP: "removed because the topic has a cap",
+    GapReason.TTL: "removed because of their age",
+    GapReason.CRASH: "by a crash of the server",
+    GapReason.RECREATED: "because the topic was deleted and made again",
+    GapReason.SKIPPED: "because their publisher gave them up",
+    GapReason.CORRUPTION: "because their file is damaged",
+    GapReason.SOURCE_TRIM: "because they were gone where they came from",
+}
+
+
+def target_of(server: ServerOptions) -> Target:
+    """The server of a query."""
+    return parse_target(server.url, token=server.token, name="spark", timeout_s=server.timeout_s, tls=server.tls)
+
+
+def read_range(wanted: SeqRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """All batches of a range."""
+    requests = Requests(target_of(options.server))
+    try:
+        yield from RangeReader(requests, wanted, options).batches()
+    finally:
+        requests.close()
+
+
+class RangeReader:
+    """One range on its way to Spark."""
+
+    def __init__(self, requests: Requests, wanted: SeqRange, options: ReadOptions) -> None:
+        self._requests = requests
+        self._range = wanted
+        self._options = options
+        self._shows_gaps = "gap_reason" in options.columns
+        self._uses_files = options.read_from is not ReadFrom.NETWORK
+        self._maker = ColumnMaker(
+            wanted.topic,
+            options.columns,
+            virtual_partitions=options.virtual_partitions,
+            shows_writers_time=options.clock is Clock.CLIENT,
+        )
+        self._lost = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What Spark gets."""
+        for item in self._items():
+            if isinstance(item, Gap):
+                self._lose(item)
+                if self._shows_gaps:
+                    yield self._maker.gap(item)
+            elif len(item):
+                yield self._maker.batch(item)
+        if self._lost:
+            _LOG.warning(
+                "topic %s: %d seqs from %d to %d are lost and were skipped (failOnDataLoss=false)",
+                *(self._range.topic, self._lost, self._range.first, self._range.end - 1),
+            )
+
+    def _items(self) -> Iterator[Rows | Gap]:
+        """Records and gaps, in order."""
+        seq = self._range.first
+        while seq < self._range.end:
+            try:
+                for item, behind in self._source(seq):
+                    if item is not None:
+                        yield item
+                    seq = behind
+            except FilesError as error:
+                if self._options.read_from is ReadFrom.FILES:
+                    raise UnsupportedError(
+                        f"read=files, and seqs from {seq} on cannot be read from files: {error}; read=auto asks the "
+                        "server for them"
+                    ) from error
+                self._uses_files = False
+            except NotFoundError as error:
+                raise self._gone(seq, error) from error
+
+    def _source(self, seq: int) -> Iterator[Item]:
+        """Where to read from a seq on, up to where that goes."""
+        if self._uses_files:
+            reply = self._ask_for_files(seq)
+            if reply is not None and reply.end > seq:
+                return self._from_files(reply, seq)
+            # Behind what is sealed nothing else is.
+            self._uses_files = False
+        return self._from_network(seq)
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def _ask_for_files(self, seq: int) -> FilesReply | None:
+        request = FilesRequest(TopicId(self._range.topic_id), Seq(seq), Seq(self._range.end))
+        try:
+            return parse_files_reply(self._requests.ask(request).payload)
+        except UnsupportedError:
+            # A server that does not know the question.
+            return None
+
+    def _from_files(self, reply: FilesReply, seq: int) -> Iterator[Item]:
+        gaps = list(reply.gaps)
+        home = open_topic(reply, self._range.topic_id) if reply.live else None
+        pieces = read_pieces(home, reply, seq, PIECE_SIZE) if home is not None else iter(())
+        for piece in pieces:
+            yield from self._with_gaps(piece, gaps)
+        for gap in gaps:
+            yield gap, gap.last_seq + 1
+        yield None, reply.end
+
+    def _with_gaps(self, piece: Piece, gaps: list[Gap]) -> Iterator[Item]:
+        """What a piece holds, with each gap where it lies; those that are told leave the list."""
+        live = piece.live
+        while gaps and gaps[0].first_seq < piece.end:
+            gap = gaps.pop(0)
+            before = live[live[:, 0] < gap.first_seq]
+            live = live[len(before) :]
+            yield from self._shown(piece, before)
+            yield gap, gap.last_seq + 1
+        yield from self._shown(piece, live)
+        yield None, piece.end
+
+    def _shown(self, piece: Piece, live: Integers) -> Iterator[Item]:
+        if not len(live):
+            return
+        for parts in _portions(piece.parts):
+            try:
+                rows = self._maker.rows(parts, live)
+            except CorruptionError as error:
+                raise FilesError(str(error)) from error
+            if len(rows):
+                yield rows, int(rows.seqs[-1]) + 1
+
+    # --- the network -----------------------------------------------------------------------------------------------
+
+    def _from_network(self, seq: int) -> Iterator[Item]:
+        wanted = self._range
+        reader = TopicReader(wanted.topic, TopicId(wanted.topic_id), ReadBy.SEQ, seq, until=wanted.end)
+        ahead = ReadAhead(self._requests, reader)
+        looked_at = 0
+        try:
+            while reader.next_seq < wanted.end:
+                if reader.is_at_end:
+                    yield from self._missing(reader.next_seq)
+                    return
+                item = reader.take_rows(ahead.answer(reader.fetch(max_bytes=PIECE_SIZE), behind=PIECE_SIZE))
+                if isinstance(item, Gap):
+                    gap = item.clipped(Seq(seq), Seq(wanted.end - 1))
+                    seq = min(item.last_seq + 1, wanted.end)
+                    yield gap, seq
+                elif isinstance(item, ReceivedRows):
+                    try:
+                        for rows in self._received(item):
+                            seq = int(rows.seqs[-1]) + 1
+                            yield rows, seq
+                    except CorruptionError as error:
+                        if looked_at == seq:
+                            raise
+                        looked_at = seq
+                        reader.look_again(Seq(seq), error)
+            yield None, wanted.end
+        finally:
+            ahead.let_go()
+
+    def _received(self, item: ReceivedRows) -> Iterator[Rows]:
+        """The records of an answer; there may be none, where all up to its end are deleted."""
+        if not len(item.rows):
+            return
+        live = np.array([[item.first_seq, self._range.end - 1]], np.int64)
+        part = BatchBytes(np.frombuffer(item.payload, np.uint8), 0, _entries(item))
+        for parts in _portions([part]):
+            rows = self._maker.rows(parts, live)
+            if len(rows):
+                yield rows
+
+    def _missing(self, seq: int) -> Iterator[Item]:
+        """The topic ends before the range does: it is not what it was when the range was planned."""
+        what = f"topic {self._range.topic!r} ends at seq {seq}, and seqs up to {self._range.end - 1} were there before"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{what}: the server has lost them; failOnDataLoss=false goes on without")
+        self._lost += self._range.end - seq
+        yield None, self._range.end
+
+    # --- loss ------------------------------------------------------------------------------------------------------
+
+    def _lose(self, gap: Gap) -> None:
+        """Fail over a loss, or count it (INV-READ-LOSS)."""
+        if gap.reason is GapReason.CRASH and not self._range.is_crash_loss:
+            # Numbers that were reserved ahead: what was acked in class fsync is there.
+            return
+        count = gap.last_seq - gap.first_seq + 1
+        if self._options.fail_on_data_loss:
+            raise DataLossError(
+                f"topic {self._range.topic!r}: {count} seqs from {gap.first_seq} to {gap.last_seq} are lost, "
+                f"{_WHY[gap.reason]}. With failOnDataLoss=false they are skipped, with includeGaps=true shown as well; "
+                "to keep more, raise the topic's cap or age"
+            )
+        self._lost += count
+
+    def _gone(self, seq: int, error: NotFoundError) -> DataLossError:
+        return DataLossError(
+            f"topic {self._range.topic!r} was deleted while seqs {seq} to {self._range.end - 1} were to be read: "
+            f"{error}; start the query again, with a new checkpoint if the topic was made anew"
+        )
+
+
+def _portions(parts: Sequence[BatchBytes]) -> Iterator[list[BatchBytes]]:
+    """Batches that make one Arrow batch together: all of them, unless some are compressed and many bytes when plain."""
+    portions = [list(part.portions(_PLAIN_SIZE_MAX)) for part in parts]
+    if all(len(each) <= 1 for each in portions):
+        yield list(parts)
+    else:
+        yield from ([portion] for each in portions for portion in each)
+
+
+def _entries(item: ReceivedRows) -> Entries:
+    """The entries of received batches, which lie in a frame as in a segment."""
+    rows = item.rows
+    entries = np.zeros(len(rows), INDEX_ENTRY)
+    for name in ("base_seq", "timestamp_ns", "position"):
+        entries[name] = rows[name]
+    entries["count"] = rows["record_count"]
+    entries["at"] = rows["at"] - BATCH_HEADER_SIZE
+    entries["length"] = rows["end"] - rows["at"] + BATCH_HEADER_SIZE
+    return entries

@@ -1,0 +1,215 @@
+"""Batch queries of a real Spark session on a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from spark_reading import await_sealed
+
+import seawall.spark
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from real_server import ServerProcess
+
+    from seawall.client.remote_log import RemoteLog
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+
+COUNT = 3_000
+
+
+@pytest.fixture(scope="module")
+def topics(server: ServerProcess) -> None:
+    """Topics that are read and not changed."""
+    with seawall.connect(server.url) as log:
+        log.create_topic("numbers", segment_max_records=500)
+        for first in range(0, COUNT, 100):
+            log.publish("numbers", [json.dumps({"n": n, "square": n * n}) for n in range(first, first + 100)])
+        log.create_topic("numbers-too")
+        log.publish_arrow(
+            "numbers-too",
+            pa.table(
+                {
+                    "value": ["one", "two"],
+                    "key": ["a", None],
+                    "tag": ["x", "y"],
+                    "headers": [[{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}], None],
+                }
+            ),
+        )
+        await_sealed(log, "numbers", COUNT - 500)
+
+
+def query(spark: SparkSession, server: ServerProcess, **options: str) -> DataFrame:
+    return spark.read.format("seawall").options(url=server.url, **options).load()
+
+
+def said(error: pytest.ExceptionInfo[PySparkException]) -> str:
+    return str(error.value)
+
+
+@pytest.mark.parametrize("way", ["auto", "files", "network"])
+def test_every_record_once(spark: SparkSession, server: ServerProcess, topics: None, way: str) -> None:
+    frame = query(spark, server, subscribe="numbers", read=way, minPartitions="5", columns="offset,value")
+    assert frame.rdd.getNumPartitions() == 5
+    rows = frame.collect()
+    assert [row.offset for row in rows] == list(range(1, COUNT + 1))
+    assert [json.loads(row.value)["n"] for row in rows] == list(range(COUNT))
+
+
+def test_all_columns(spark: SparkSession, server: ServerProcess, topics: None) -> None:
+    frame = query(spark, server, subscribe="numbers-too", includeHeaders="true", virtualPartitions="1000000")
+    first, second = frame.orderBy("offset").collect()
+    assert (first.key, first.value, first.topic, first.offset, first.tag) == (b"a", b"one", "numbers-too", 1, "x")
+    assert (first.partition, second.partition) == (0xC1D04330 % 1_000_000, 0)
+    assert [(header.key, header.value) for header in first.headers] == [("h", b"1"), ("h", b"2")]
+    assert (second.key, second.headers, second.tag, second.timestampType) == (None, None, "y", 1)
+    assert abs(first.timestamp.replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(hours=1)
+    assert frame.select(seawall.spark.header("h"), seawall.spark.header("none")).collect()[0][:] == (b"1", None)
+
+
+def test_patterns_and_several_topics(spark: SparkSession, server: ServerProcess, topics: None) -> None:
+    counts = query(spark, server, subscribePattern="numbers.*", columns="topic").groupBy("topic").count().collect()
+    assert dict(map(tuple, counts)) == {"numbers": COUNT, "numbers-too": 2}
+    assert query(spark, server, assign='{"numbers-too": [0]}').count() == 2
+    assert query(spark, server, subscribePattern="nothing").count() == 0
+
+
+def test_places(spark: SparkSession, server: ServerProcess, topics: None) -> None:
+    part = query(
+        spark,
+        server,
+        subscribe="numbers",
+        startingOffsets='{"numbers": {"0": 11}}',
+        endingOffsets='{"numbers": {"0": 21}}',
+    )
+    assert [row.offset for row in part.select("offset").collect()] == list(range(11, 21))
+    stored = part.select(functions.min("timestamp")).collect()[0][0].replace(tzinfo=UTC)
+    later = query(spark, server, subscribe="numbers", startingTimestamp=str(int(stored.timestamp() * 1000)))
+    assert later.select(functions.min("offset")).collect()[0][0] <= 11
+    assert query(spark, server, subscribe="numbers", endingTimestamp="1000").count() == 0
+
+
+def test_filters_are_handed_down(spark: SparkSession, server: ServerProcess, topics: None) -> None:
+    def frame(**options: str) -> DataFrame:
+        # A frame for each query: Spark keeps the tasks that a filter left, for other queries of the frame as well.
+        return query(spark, server, subscribe="numbers,numbers-too", columns="topic,offset,timestamp", **options)
+
+    pushed = {"filterPushdown": "true", "maxRecordsPerPartition": "5"}
+    some = frame(**pushed).where("topic = 'numbers' and offset > 100 and offset <= 110")
+    assert [row.offset for row in some.collect()] == list(range(101, 111))
+    assert some.rdd.getNumPartitions() == 2
+    moment = frame().where("topic = 'numbers' and offset = 1500").collect()[0].timestamp
+    column = functions.col("timestamp")
+    for condition in (
+        column >= moment,
+        column < moment,
+        functions.expr("topic in ('numbers-too', 'x')"),
+        functions.expr("offset in (5, 7) and topic = 'numbers'"),
+        functions.expr("topic in ('numbers-too', 'x') or offset < 3"),
+    ):
+        wanted = frame().where(condition).orderBy("topic", "offset").collect()
+        assert wanted
+        assert frame(filterPushdown="true").where(condition).orderBy("topic", "offset").collect() == wanted
+    # A session that does not allow it says how to.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    try:
+        with pytest.raises(PySparkException, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
+            frame(filterPushdown="true").where("offset > 2").count()
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_values_are_decoded(spark: SparkSession, server: ServerProcess, topics: None, log: RemoteLog) -> None:
+    numbers = query(spark, server, subscribe="numbers", columns="value")
+    decoded = numbers.select(seawall.spark.from_json("value", "n long, square long").alias("v"))
+    assert decoded.select(functions.sum("v.square")).collect()[0][0] == sum(n * n for n in range(COUNT))
+    sink = pa.BufferOutputStream()
+    table = pa.table({"a": pa.array([1, 2], pa.int64()), "b": ["x", "y"]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    log.create_topic("arrow")
+    log.publish("arrow", [sink.getvalue().to_pybytes(), b"", sink.getvalue().to_pybytes()])
+    rows = seawall.spark.from_arrow_ipc(query(spark, server, subscribe="arrow"), "a long, b string").collect()
+    assert sorted(map(tuple, rows)) == [(1, "x"), (1, "x"), (2, "y"), (2, "y")]
+    with pytest.raises(PySparkException, match="spark-avro"):
+        numbers.select(seawall.spark.from_avro("value", '{"type": "long"}')).collect()
+
+
+def test_a_session_that_does_not_look_is_told(spark: SparkSession) -> None:
+    seawall.spark.register(spark)
+    with pytest.raises(PySparkException, match="option url is missing"):
+        spark.read.format("seawall").option("subscribe", "a").load().count()
+
+
+def test_what_is_wrong_is_said(spark: SparkSession, server: ServerProcess, topics: None) -> None:
+    with pytest.raises(PySparkException) as caught:
+        query(spark, server, subscribe="numbers", colums="value")
+    assert "no option of seawall is called 'colums'; did you mean columns?" in said(caught)
+    with pytest.raises(PySparkException) as caught:
+        query(spark, server, subscribe="numbers,missing").count()
+    assert "there is no topic missing on" in said(caught)
+    with pytest.raises(PySparkException) as caught:
+        spark.read.format("seawall").schema("n long").options(url=server.url, subscribe="numbers").load().count()
+    assert "the schema of a query is made by its options: key binary, value binary" in said(caught)
+    with pytest.raises(PySparkException) as caught:
+        query(spark, server, subscribe="numbers", startingOffsets='{"numbers": {"0": 5000}}').count()
+    assert f"topic 'numbers' ends at seq {COUNT + 1}, before seq 5000" in said(caught)
+    far = str(int((datetime.now(UTC) + timedelta(days=1)).timestamp() * 1000))
+    with pytest.raises(PySparkException) as caught:
+        query(spark, server, subscribe="numbers", startingTimestamp=far).count()
+    assert "startingOffsetsByTimestampStrategy=latest" in said(caught)
+    late = query(spark, server, subscribe="numbers", startingTimestamp=far, startingOffsetsByTimestampStrategy="latest")
+    assert late.count() == 0
+
+
+def test_nobody_answers(spark: SparkSession) -> None:
+    reader = spark.read.format("seawall").options(url="seawall://127.0.0.1:1", subscribe="a", timeout="1s")
+    with pytest.raises(PySparkException) as caught:
+        reader.load().count()
+    assert "no answer of seawall://127.0.0.1:1" in said(caught)
+
+
+def test_a_wrong_token(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    from real_server import RealServer
+
+    from seawall.server.access import Access, Right
+
+    with RealServer(tmp_path_factory.mktemp("closed") / "data", Access({"right": Right.ALL})) as closed:
+        reader = spark.read.format("seawall").options(url=closed.url, subscribe="a")
+        with pytest.raises(PySparkException) as caught:
+            reader.option("token", "wrong").load().count()
+        assert "the token of HELLO is not known here" in said(caught)
+        assert "right" not in re.sub("copyright", "", said(caught))
+        with seawall.connect(closed.url, token="right") as log:
+            log.create_topic("a")
+            log.publish("a", ["x"])
+        assert reader.option("token", "right").load().count() == 1
+
+
+def test_data_that_expires_under_a_query(spark: SparkSession, server: ServerProcess, log: RemoteLog) -> None:
+    log.create_topic("capped", segment_max_records=10)
+    log.publish("capped", [f"{n}" for n in range(100)])
+    options = {"subscribe": "capped", "startingOffsets": '{"capped": {"0": 1}}'}
+    frame = query(spark, server, **options)
+    assert frame.count() == 100
+    log.configure_topic("capped", cap_records=30)
+    log.publish("capped", ["one more"])
+    floor = log.describe("capped").floor
+    with pytest.raises(PySparkException) as caught:
+        frame.count()
+    assert f"seqs from 1 to {floor - 1} are lost, removed because the topic has a cap" in said(caught)
+    left = query(spark, server, **options, failOnDataLoss="false", includeGaps="true").orderBy("offset").collect()
+    assert (left[0].offset, left[0].gap_last, left[0].gap_reason) == (1, floor - 1, "cap")
+    assert [row.offset for row in left[1:]] == list(range(floor, 102))

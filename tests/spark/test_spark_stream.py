@@ -1,0 +1,208 @@
+"""Streaming queries of a real Spark session: what each batch takes, and where a query goes on after it ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import seawall
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import PySparkException
+from pyspark.sql.streaming.query import StreamingQuery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from real_server import ServerProcess
+
+    from seawall.client.remote_log import RemoteLog
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+
+
+class Query:
+    """A query that writes what it reads into files, run by run from one checkpoint."""
+
+    def __init__(self, spark: SparkSession, url: str, directory: Path, **options: str) -> None:
+        self._spark = spark
+        self._url = url
+        self._directory = directory
+        self._options = {"startingOffsets": "earliest", "columns": "topic,offset,value", **options}
+        self.progress: list[dict[str, Any]] = []
+
+    def run(self, **options: str) -> list[dict[str, Any]]:
+        """Read what there is, and end; what each batch was."""
+        query = self.start(ends=True, **options)
+        query.awaitTermination()
+        self.progress = [json.loads(each.json) for each in query.recentProgress]
+        return [each for each in self.progress if each["numInputRows"]]
+
+    def start(self, ends: bool = False, **options: str) -> StreamingQuery:
+        frame = self._spark.readStream.format("seawall").options(url=self._url, **(self._options | options)).load()
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(self._directory / "checkpoint"))
+        trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
+        return writer.trigger(**trigger).start(str(self._directory / "out"))
+
+    def rows(self) -> list[tuple[str, int, bytes]]:
+        """All that was written, in order."""
+        return sorted(map(tuple, self._spark.read.parquet(str(self._directory / "out")).collect()))
+
+
+@pytest.fixture
+def topic(log: RemoteLog, request: pytest.FixtureRequest) -> str:
+    name = request.node.name.replace("test_", "").replace("_", "-")[:40]
+    log.create_topic(name)
+    return name
+
+
+def publish(log: RemoteLog, topic: str, count: int) -> None:
+    log.publish(topic, [f"{n}" for n in range(count)])
+
+
+def test_batches_restarts_and_other_bounds(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
+) -> None:
+    query = Query(spark, server.url, tmp_path, subscribe=topic)
+    publish(log, topic, 100)
+    batches = query.run(maxOffsetsPerTrigger="40")
+    assert [each["numInputRows"] for each in batches] == [40, 40, 20]
+    end = json.loads(json.dumps(batches[-1]["sources"][0]["endOffset"]))
+    assert end[topic]["0"] == 101
+    # Lag: what the topic has beyond the end of a batch.
+    assert [
+        each["sources"][0]["latestOffset"][topic]["0"] - each["sources"][0]["endOffset"][topic]["0"] for each in batches
+    ] == [60, 20, 0]
+    assert query.run() == []
+    publish(log, topic, 30)
+    assert [each["numInputRows"] for each in query.run(maxOffsetsPerTrigger="25", minPartitions="3")] == [25, 5]
+    publish(log, topic, 10)
+    assert [each["numInputRows"] for each in query.run()] == [10]
+    assert [row[1] for row in query.rows()] == list(range(1, 141))
+
+
+def test_a_stream_follows_its_topic(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
+) -> None:
+    query = Query(spark, server.url, tmp_path, subscribe=topic)
+    publish(log, topic, 5)
+    running = query.start()
+    try:
+        running.processAllAvailable()
+        publish(log, topic, 5)
+        running.processAllAvailable()
+    finally:
+        running.stop()
+    assert [row[1] for row in query.rows()] == list(range(1, 11))
+    # What was published while it was down is read by the next run.
+    publish(log, topic, 5)
+    query.run()
+    assert [row[1] for row in query.rows()] == list(range(1, 16))
+
+
+def test_bounds_are_shared_by_topics_and_new_ones_are_found(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, tmp_path: Path
+) -> None:
+    log.create_topic("shared-a")
+    log.create_topic("shared-b")
+    publish(log, "shared-a", 90)
+    publish(log, "shared-b", 30)
+    query = Query(spark, server.url, tmp_path, subscribePattern="shared-.*")
+    batches = query.run(maxOffsetsPerTrigger="40")
+    ends = [each["sources"][0]["endOffset"] for each in batches]
+    assert [(end["shared-a"]["0"], end["shared-b"]["0"]) for end in ends] == [(31, 11), (61, 21), (91, 31)]
+    log.create_topic("shared-c")
+    publish(log, "shared-c", 7)
+    assert [each["numInputRows"] for each in query.run(maxBytesPerTrigger="1g")] == [7]
+    assert [(topic, offset) for topic, offset, _ in query.rows()][-7:] == [("shared-c", n) for n in range(1, 8)]
+    publish(log, "shared-c", 50)
+    few = query.run(maxBytesPerTrigger="100")
+    assert len(few) > 3
+    assert sum(each["numInputRows"] for each in few) == 50
+
+
+def test_a_topic_that_was_made_anew(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
+) -> None:
+    query = Query(spark, server.url, tmp_path, subscribe=topic)
+    publish(log, topic, 8)
+    query.run()
+    log.delete_topic(topic)
+    with pytest.raises(PySparkException, match="is not there any more, and the query has read it up to seq 9"):
+        query.run()
+    assert query.run(failOnDataLoss="false") == []
+    log.create_topic(topic)
+    publish(log, topic, 3)
+    with pytest.raises(PySparkException, match="was deleted and made again"):
+        query.run()
+    assert [each["numInputRows"] for each in query.run(failOnDataLoss="false")] == [3]
+    assert [row[1] for row in query.rows()] == sorted([*range(1, 9), 1, 2, 3])
+
+
+def test_data_that_expires_between_runs(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, tmp_path: Path
+) -> None:
+    log.create_topic("expiring", segment_max_records=10)
+    publish(log, "expiring", 20)
+    query = Query(spark, server.url, tmp_path, subscribe="expiring")
+    query.run()
+    publish(log, "expiring", 100)
+    log.configure_topic("expiring", cap_records=30)
+    publish(log, "expiring", 1)
+    floor = log.describe("expiring").floor
+    assert floor > 21
+    with pytest.raises(PySparkException, match=f"seqs from 21 to {floor - 1} are lost"):
+        query.run()
+    query.run(failOnDataLoss="false")
+    assert [row[1] for row in query.rows()] == [*range(1, 21), *range(floor, 122)]
+
+
+def test_small_batches_wait(
+    spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
+) -> None:
+    query = Query(spark, server.url, tmp_path, subscribe=topic)
+    publish(log, topic, 5)
+    # The first batch of a run is not kept back: nobody knows how long ago the last one was.
+    running = query.start(minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    try:
+        running.processAllAvailable()
+        publish(log, topic, 9)
+        running.processAllAvailable()
+        assert len(query.rows()) == 5
+        publish(log, topic, 1)
+        running.processAllAvailable()
+        assert len(query.rows()) == 15
+    finally:
+        running.stop()
+    publish(log, topic, 1)
+    # A run that ends by itself leaves nothing behind for more to come.
+    query.run(minOffsetsPerTrigger="10", maxTriggerDelay="1h")
+    assert len(query.rows()) == 16
+
+
+def test_a_server_that_is_killed_under_a_stream(
+    spark: SparkSession, log: RemoteLog, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    from real_server import ServerProcess
+
+    process = ServerProcess(tmp_path_factory.mktemp("killed") / "data")
+    try:
+        with seawall.connect(process.url) as own:
+            own.create_topic("t")
+            publish(own, "t", 20)
+            query = Query(spark, process.url, tmp_path, subscribe="t")
+            running = query.start(maxOffsetsPerTrigger="7")
+            running.processAllAvailable()
+            process.kill()
+            process.start()
+            publish(own, "t", 20)
+            running.processAllAvailable()
+            running.stop()
+        values = [row[2] for row in query.rows()]
+        # Numbers that the crash took are no records: in class fsync the query goes on.
+        assert values == [f"{n}".encode() for n in range(20)] * 2
+    finally:
+        process.stop()
