@@ -41,6 +41,28 @@ def test_bytes_go_both_ways(pair: tuple[WaitingStream, socket.socket]) -> None:
     assert stream.receive_into(buffer) == 0
 
 
+def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[WaitingStream, socket.socket]) -> None:
+    stream, peer = pair
+    buffer = bytearray(8)
+    assert stream.waits
+    assert stream.fill(buffer) is None
+    peer.sendall(b"abc")
+    # Nothing more comes, so it does not wait for ever.
+    assert (stream.fill(buffer), bytes(buffer[:3])) == (3, b"abc")
+    sender = threading.Timer(0.01, lambda: peer.sendall(b"5678"))
+    peer.sendall(b"1234")
+    sender.start()
+    filled = 0
+    while filled < 8:
+        filled += stream.fill(memoryview(buffer)[filled:]) or 0
+    sender.join()
+    assert bytes(buffer) == b"12345678"
+    peer.sendall(b"rest")
+    peer.shutdown(socket.SHUT_WR)
+    assert stream.fill(buffer) == 4
+    assert stream.fill(buffer) == 0
+
+
 def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.socket]) -> None:
     stream, peer = pair
     sent = 0
@@ -66,7 +88,11 @@ def test_a_lost_connection_is_one_kind_of_error(pair: tuple[WaitingStream, socke
         stream.receive_into(bytearray(1))
     stream.close()
     assert stream.fileno() == -1
-    for call in (lambda: stream.send([b"x"]), lambda: stream.receive_into(bytearray(1))):
+    for call in (
+        lambda: stream.send([b"x"]),
+        lambda: stream.receive_into(bytearray(1)),
+        lambda: stream.fill(bytearray(1)),
+    ):
         with pytest.raises(ConnectionError, match="connection with 127"):
             call()
 

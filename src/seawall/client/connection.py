@@ -157,12 +157,15 @@ class Connection:
     # --- receiving -------------------------------------------------------------------------------------------------
 
     def receive(self) -> list[Frame]:
-        """The frames that have come, without waiting; pings are answered, pongs are for the clock alone."""
+        """The frames that have come; pings are answered, pongs are for the clock alone.
+
+        It waits for nothing but the rest of a large frame that has begun to arrive, and for that a moment at the most.
+        """
         if self._behind:
             behind, self._behind = self._behind, []
             return behind
         buffer = self._decoder.buffer()
-        count = self.stream.receive_into(buffer)
+        count = self.stream.fill(buffer) if self._decoder.awaited_size else self.stream.receive_into(buffer)
         if count is None:
             return []
         if not count:
@@ -177,6 +180,12 @@ class Connection:
         except ProtocolError as error:
             raise ConnectionError(f"{self.address} does not speak the protocol: {error}") from error
         return [frame for frame in frames if not self._is_answered(frame)]
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until `receive` has something to do, or there is room for what was not sent."""
+        if not self._decoder.awaited_size or not self.stream.waits:
+            await_streams([self.stream], None, timeout_s)
+        self.flush()
 
     def _is_answered(self, frame: Frame) -> bool:
         header = frame.header
@@ -239,8 +248,7 @@ class Connection:
             if left_ns <= 0:
                 raise TimeoutError(f"{self.address} did not answer within {timeout_s:.3g} s")
             if not frames:
-                await_streams([self.stream], None, seconds(left_ns))
-                self.flush()
+                self.wait(seconds(left_ns))
 
     def _has_begun(self, request_id: int, begun: Begun) -> bool:
         """Whether the beginning of an answer is there, which is told then."""

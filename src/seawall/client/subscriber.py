@@ -112,8 +112,7 @@ class RemoteSubscriber:
                 if pushed.is_over:
                     return
             due_ns = connection.keep_alive(clock.monotonic_ns())
-            await_streams([connection.stream], None, seconds(due_ns - clock.monotonic_ns()))
-            connection.flush()
+            connection.wait(seconds(due_ns - clock.monotonic_ns()))
 
 
 class RemotePositionSubscriber:

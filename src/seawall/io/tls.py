@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from seawall.errors import CallerError, InvalidInputError
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
@@ -79,6 +79,8 @@ class TlsStream:
     """One encrypted connection that stands; the words of `waiting.WaitingStream`."""
 
     __slots__ = ("_peer", "_socket", "wants_room")
+    #: Whether `fill` waits by itself.
+    waits: ClassVar[bool] = False
 
     def __init__(self, connected: ssl.SSLSocket, peer: str) -> None:
         self._socket = connected
@@ -125,6 +127,10 @@ class TlsStream:
                 break
             taken += count
         return taken
+
+    def fill(self, buffer: WritableBuffer) -> int | None:
+        """As `receive_into`: records are decrypted one by one, as they come."""
+        return self.receive_into(buffer)
 
     def close(self) -> None:
         """End the connection in both directions; closing twice is fine."""

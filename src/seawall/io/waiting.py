@@ -1,7 +1,8 @@
-"""Connections for threads that wait: made with a deadline, never blocking inside a call, and waited for together.
+"""Connections for threads that wait: made with a deadline, never blocking for long, and waited for together.
 
     stream = open_stream("host:1992", timeout_s=5)
     stream.send([header, block])                       # how much was taken; what was not is sent when there is room
+    stream.fill(buffer)                                # what is sure to come, all of it, as far as it comes soon
     await_streams([stream], waker, timeout_s=1)        # until one can be read, the waker is called, or time is up
 
 Whatever goes wrong with a connection is a `ConnectionError`, as in `sockets.py`; time that is up is none. This module
@@ -14,7 +15,8 @@ import contextlib
 import select
 import socket
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from struct import Struct
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from seawall.io.interfaces import ReadableBuffer, WritableBuffer
 from seawall.io.sockets import parse_address
@@ -27,11 +29,17 @@ if TYPE_CHECKING:
 
 __all__ = ["WaitingStream", "Waker", "await_streams", "open_stream"]
 
+#: How long `fill` waits for more, and that as the system takes it: seconds and microseconds.
+_FILL_WAIT_US: Final = 100_000
+_FILL_WAIT: Final = Struct("@ll").pack(0, _FILL_WAIT_US)
+
 
 class WaitingStream:
     """One TCP connection that stands. Made by `open_stream`."""
 
     __slots__ = ("_peer", "_socket", "wants_room")
+    #: Whether `fill` waits by itself.
+    waits: ClassVar[bool] = True
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         self._socket = connected
@@ -51,7 +59,7 @@ class WaitingStream:
     def send(self, buffers: Sequence[ReadableBuffer]) -> int:
         """Hand over bytes; how many were taken, 0 if none can be now."""
         try:
-            return self._socket.sendmsg(buffers[:IOVEC_COUNT_MAX])
+            return self._socket.sendmsg(buffers[:IOVEC_COUNT_MAX], (), socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -60,7 +68,19 @@ class WaitingStream:
     def receive_into(self, buffer: WritableBuffer) -> int | None:
         """Take bytes; None if there are none now, 0 once the peer has finished sending."""
         try:
-            return self._socket.recv_into(buffer)
+            return self._socket.recv_into(buffer, 0, socket.MSG_DONTWAIT)
+        except (BlockingIOError, InterruptedError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def fill(self, buffer: WritableBuffer) -> int | None:
+        """Take bytes that are on their way until the buffer is full, or none come for a moment (`_FILL_WAIT_US`).
+
+        Otherwise as `receive_into`. It is one call of the system however the bytes come, and nobody is woken for a few.
+        """
+        try:
+            return self._socket.recv_into(buffer, 0, socket.MSG_WAITALL)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError as error:
@@ -128,7 +148,9 @@ def open_stream(address: str, timeout_s: float, tls: SSLContext | None = None) -
         secured = encrypted(connected, tls, host, address)
         secured.setblocking(False)
         return TlsStream(secured, address)
-    connected.setblocking(False)
+    # Each call says whether it waits; those that do end soon, so that whoever calls can look at the clock.
+    connected.setblocking(True)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _FILL_WAIT)
     return WaitingStream(connected, address)
 
 
