@@ -6,6 +6,7 @@ import pytest
 
 from seawall.errors import ConfigError
 from seawall.limits import MIB
+from seawall.spark.given_options import ServerOptions
 from seawall.spark.option_values import EARLIEST, LATEST, Offsets, Times
 from seawall.spark.options import (
     OPTIONS,
@@ -13,7 +14,6 @@ from seawall.spark.options import (
     Clock,
     ReadFrom,
     ReadOptions,
-    ServerOptions,
     Splitting,
     Subscription,
     named_columns,

@@ -64,6 +64,13 @@ def read_count(name: str, text: str) -> int:
     return int(text)
 
 
+def read_whole(name: str, text: str) -> int:
+    """A whole number, 0 or above."""
+    if not text.strip().isdecimal():
+        raise ConfigError(f"option {name} is {text!r}: give a whole number, 0 or above")
+    return int(text)
+
+
 def read_choice(*choices: str) -> Callable[[str, str], str]:
     """One of a few words."""
 

@@ -1,4 +1,4 @@
-"""The options of `format("seawall")`, read once into one typed object.
+"""The options of reading `format("seawall")`, read once into one typed object.
 
 Names and meanings are those of Spark's Kafka connector, wherever it has the thing. A Seawall topic has one partition,
 so JSON offsets know partition "0" only, and an offset is a seq: the first one is 1.
@@ -9,15 +9,15 @@ refused, with what to do instead. This module must not know Spark, nor ask a ser
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from seawall.errors import ConfigError
 from seawall.limits import MIB
+from seawall.spark.given_options import BATCH, BOTH, SERVER_OPTIONS, STREAM, GivenOptions, ServerOptions
 from seawall.spark.option_values import (
     EARLIEST,
     LATEST,
@@ -36,9 +36,6 @@ from seawall.spark.option_values import (
 )
 from seawall.spark.schema import read_columns
 
-_Value = TypeVar("_Value")
-_Default = TypeVar("_Default")
-
 _PARTITION_SIZE: Final = 64 * MIB
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
 
@@ -56,17 +53,6 @@ class Clock(StrEnum):
 
     LOG = "log"
     CLIENT = "client"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Where the server is, and what it is told. Goes to executors as it is."""
-
-    url: str
-    token: str = field(default="", repr=False)
-    #: Whether connections are encrypted, or a file of the authorities that are believed; None leaves it to the URL.
-    tls: bool | str | None = None
-    timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,54 +104,46 @@ class ReadOptions:
 
 
 #: Every option, and the kinds of query it has a meaning for.
-_BOTH: Final = frozenset({"batch", "stream"})
-_STREAM: Final = frozenset({"stream"})
-_BATCH: Final = frozenset({"batch"})
 OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "url": _BOTH,
-    "token": _BOTH,
-    "tls": _BOTH,
-    "timeout": _BOTH,
-    "subscribe": _BOTH,
-    "subscribePattern": _BOTH,
-    "assign": _BOTH,
-    "startingOffsets": _BOTH,
-    "startingTimestamp": _BOTH,
-    "startingOffsetsByTimestamp": _BOTH,
-    "startingOffsetsByTimestampStrategy": _BOTH,
-    "endingOffsets": _BATCH,
-    "endingTimestamp": _BATCH,
-    "endingOffsetsByTimestamp": _BATCH,
-    "failOnDataLoss": _BOTH,
-    "includeGaps": _BOTH,
-    "includeHeaders": _BOTH,
-    "columns": _BOTH,
-    "timestamps": _BOTH,
-    "virtualPartitions": _BOTH,
-    "maxOffsetsPerTrigger": _STREAM,
-    "minOffsetsPerTrigger": _STREAM,
-    "maxTriggerDelay": _STREAM,
-    "maxBytesPerTrigger": _STREAM,
-    "minPartitions": _BOTH,
-    "maxRecordsPerPartition": _BOTH,
-    "maxBytesPerPartition": _BOTH,
-    "read": _BOTH,
-    "filterPushdown": _BATCH,
+    **SERVER_OPTIONS,
+    "subscribe": BOTH,
+    "subscribePattern": BOTH,
+    "assign": BOTH,
+    "startingOffsets": BOTH,
+    "startingTimestamp": BOTH,
+    "startingOffsetsByTimestamp": BOTH,
+    "startingOffsetsByTimestampStrategy": BOTH,
+    "endingOffsets": BATCH,
+    "endingTimestamp": BATCH,
+    "endingOffsetsByTimestamp": BATCH,
+    "failOnDataLoss": BOTH,
+    "includeGaps": BOTH,
+    "includeHeaders": BOTH,
+    "columns": BOTH,
+    "timestamps": BOTH,
+    "virtualPartitions": BOTH,
+    "maxOffsetsPerTrigger": STREAM,
+    "minOffsetsPerTrigger": STREAM,
+    "maxTriggerDelay": STREAM,
+    "maxBytesPerTrigger": STREAM,
+    "minPartitions": BOTH,
+    "maxRecordsPerPartition": BOTH,
+    "maxBytesPerPartition": BOTH,
+    "read": BOTH,
+    "filterPushdown": BATCH,
 }
-
-_KNOWN: Final = {name.lower(): name for name in OPTIONS}
 
 
 def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
     """The options of a query; `ConfigError` says what is wrong with them."""
-    options = _Given(given, "stream" if is_stream else "batch")
+    options = GivenOptions(given, OPTIONS, "stream" if is_stream else "batch")
     start, end = _places(options, is_stream)
     subscription = _subscription(options)
     _check_named(subscription, start, "startingOffsets")
     _check_named(subscription, end, "endingOffsets")
     strategy = options.get("startingOffsetsByTimestampStrategy", read_choice("error", "latest"), "error")
     return ReadOptions(
-        server=_server(options),
+        server=options.server(),
         subscription=subscription,
         start=start,
         end=end,
@@ -187,57 +165,12 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
 
 def named_columns(given: Mapping[str, str]) -> tuple[str, ...]:
     """The columns of a query, before it is known whether it is a batch or a stream."""
-    options = _Given(given, None)
+    options = GivenOptions(given, OPTIONS, None)
     has_headers, has_gaps = (options.get(name, read_flag, False) for name in ("includeHeaders", "includeGaps"))
     return read_columns(options.text("columns"), has_headers=has_headers, has_gaps=has_gaps)
 
 
-class _Given:
-    """What was given, by the names it is known under."""
-
-    def __init__(self, given: Mapping[str, str], kind: str | None) -> None:
-        self._values: dict[str, str] = {}
-        for key, value in given.items():
-            name = _KNOWN.get(key.lower())
-            if name is None:
-                raise ConfigError(_unknown(key))
-            if kind is not None and kind not in OPTIONS[name]:
-                other = "batch" if kind == "stream" else "streaming"
-                mine = "streaming" if kind == "stream" else "batch"
-                raise ConfigError(f"option {name} is for {other} queries, and this is a {mine} one: leave it out")
-            self._values[name] = value
-
-    def text(self, name: str) -> str | None:
-        """The value of an option, None if it was not given."""
-        return self._values.get(name)
-
-    def get(self, name: str, read: Callable[[str, str], _Value], default: _Default) -> _Value | _Default:
-        """The value of an option, read by a function that is told its name."""
-        text = self._values.get(name)
-        return default if text is None else read(name, text)
-
-    def given(self, *names: str) -> list[str]:
-        """Which of some options were given."""
-        return [name for name in names if name in self._values]
-
-
-def _unknown(key: str) -> str:
-    near = difflib.get_close_matches(key.lower(), _KNOWN, n=1)
-    hint = f"; did you mean {_KNOWN[near[0]]}?" if near else ""
-    return f"no option of seawall is called {key!r}{hint} Options: {', '.join(OPTIONS)}"
-
-
-def _server(options: _Given) -> ServerOptions:
-    url = options.text("url")
-    if url is None:
-        raise ConfigError("option url is missing: give the address of a server, as in url=seawall://host:1992")
-    said = options.text("tls")
-    tls = said.lower() == "true" if said is not None and said.lower() in ("true", "false") else said
-    timeout_ms = options.get("timeout", read_duration_ms, 30_000)
-    return ServerOptions(url, options.text("token") or "", tls, timeout_ms / 1e3)
-
-
-def _subscription(options: _Given) -> Subscription:
+def _subscription(options: GivenOptions) -> Subscription:
     given = options.given("subscribe", "subscribePattern", "assign")
     if len(given) != 1:
         found = "none was given" if not given else f"{' and '.join(given)} were given"
@@ -257,7 +190,7 @@ def _subscription(options: _Given) -> Subscription:
     return Subscription(names)
 
 
-def _places(options: _Given, is_stream: bool) -> tuple[Place, Place]:
+def _places(options: GivenOptions, is_stream: bool) -> tuple[Place, Place]:
     """Where reading begins and ends. Of what is given the first counts: time, times by topic, offsets."""
     start = _place(options, "starting", LATEST if is_stream else EARLIEST)
     end = _place(options, "ending", LATEST)
@@ -277,7 +210,7 @@ def _places(options: _Given, is_stream: bool) -> tuple[Place, Place]:
     return start, end
 
 
-def _place(options: _Given, which: str, default: Offsets) -> Place:
+def _place(options: GivenOptions, which: str, default: Offsets) -> Place:
     timestamp_ms = options.get(f"{which}Timestamp", read_timestamp_ms, None)
     times = options.get(f"{which}OffsetsByTimestamp", read_times, None)
     offsets = options.get(f"{which}Offsets", read_offsets, default)
@@ -299,7 +232,7 @@ def _check_named(subscription: Subscription, place: Place, option: str) -> None:
         raise ConfigError(f"{option} says nothing of {', '.join(absent)}: name every topic (-2 is earliest, -1 latest)")
 
 
-def _admission(options: _Given) -> Admission:
+def _admission(options: GivenOptions) -> Admission:
     admission = Admission(
         options.get("maxOffsetsPerTrigger", read_count, None),
         options.get("minOffsetsPerTrigger", read_count, None),

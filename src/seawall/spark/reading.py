@@ -29,7 +29,8 @@ from seawall.errors import CorruptionError, DataLossError, NotFoundError, Unsupp
 from seawall.kernels.segments import INDEX_ENTRY, Entries
 from seawall.limits import BATCH_HEADER_SIZE, MIB
 from seawall.spark.columns import BatchBytes, ColumnMaker, Rows
-from seawall.spark.options import Clock, ReadFrom, ReadOptions, ServerOptions
+from seawall.spark.given_options import ServerOptions
+from seawall.spark.options import Clock, ReadFrom, ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.segments import FilesError, Piece, open_topic, read_pieces
 from seawall.wire.codes import GapReason, ReadBy

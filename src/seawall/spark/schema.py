@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Name and type, as Spark writes types.
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "key": "binary",
     "value": "binary",
     "topic": "string",
@@ -58,8 +58,8 @@ def read_columns(text: str | None, *, has_headers: bool, has_gaps: bool) -> tupl
     """The columns of a query, in their order: those that option `columns` names, or all."""
     extra = (*(("headers",) if has_headers else ()), *(_GAP_COLUMNS if has_gaps else ()))
     if text is None:
-        return tuple(name for name in _COLUMNS if name in extra or name not in ("headers", *_GAP_COLUMNS))
-    by_name = {name.lower(): name for name in _COLUMNS if name not in _GAP_COLUMNS}
+        return tuple(name for name in COLUMNS if name in extra or name not in ("headers", *_GAP_COLUMNS))
+    by_name = {name.lower(): name for name in COLUMNS if name not in _GAP_COLUMNS}
     named: dict[str, None] = {}
     for part in text.split(","):
         name = by_name.get(part.strip().lower())
@@ -73,12 +73,12 @@ def read_columns(text: str | None, *, has_headers: bool, has_gaps: bool) -> tupl
 
 def named_types(columns: tuple[str, ...]) -> dict[str, str]:
     """The columns of a query with their types, as Spark writes types."""
-    return {name: _COLUMNS[name] for name in columns}
+    return {name: COLUMNS[name] for name in columns}
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
     """The schema of a query as Spark reads it."""
-    return ", ".join(f"`{name}` {_COLUMNS[name]}" for name in columns)
+    return ", ".join(f"`{name}` {COLUMNS[name]}" for name in columns)
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
@@ -91,9 +91,9 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
         "int": pa.int32(),
         "bigint": pa.int64(),
         "timestamp": pa.timestamp("us", tz="UTC"),
-        _COLUMNS["headers"]: headers_type(),
+        COLUMNS["headers"]: headers_type(),
     }
-    return pa.schema([pa.field(name, types[_COLUMNS[name]]) for name in columns])
+    return pa.schema([pa.field(name, types[COLUMNS[name]]) for name in columns])
 
 
 def headers_type() -> pa.DataType:

@@ -1,4 +1,4 @@
-"""`format("seawall")`: what Spark is told of the source, and how a batch query is read.
+"""`format("seawall")`: what Spark is told of the source and the sink, and how a batch query is read.
 
     spark.read.format("seawall").option("url", "seawall://host:1992").option("subscribe", "events").load()
 
@@ -24,12 +24,14 @@ from seawall.spark.filters import Bounds
 from seawall.spark.options import Clock, ReadOptions, named_columns, read_options
 from seawall.spark.planning import SeqRange, split
 from seawall.spark.schema import named_types, spark_schema
+from seawall.spark.write_options import write_options, written_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from seawall.client.commands import RemoteTopic
     from seawall.spark.driver import Driver
+    from seawall.spark.sink import SeawallStreamWriter, SeawallWriter
     from seawall.spark.stream import SeawallStreamReader
 
 
@@ -59,6 +61,26 @@ class SeawallDataSource(DataSource):
         options = read_options(self.options, is_stream=True)
         check_schema(schema, options)
         return SeawallStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> SeawallWriter:
+        """The writer of a batch query."""
+        from seawall.spark.sink import SeawallWriter, check_mode, check_topic
+
+        options = write_options(self.options, is_stream=False)
+        columns = written_columns(_types(schema), options)
+        check_mode(overwrite)
+        check_topic(options)
+        return SeawallWriter(options, columns)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> SeawallStreamWriter:
+        """The writer of a streaming query."""
+        from seawall.spark.sink import SeawallStreamWriter
+
+        # What output mode complete says: every batch is the whole result, and is appended as such.
+        del overwrite
+
+        options = write_options(self.options, is_stream=True)
+        return SeawallStreamWriter(options, written_columns(_types(schema), options))
 
 
 class SeawallReader(DataSourceReader):
@@ -119,10 +141,15 @@ def read_partition(partition: InputPartition, options: ReadOptions) -> Iterator[
 def check_schema(schema: StructType, options: ReadOptions) -> None:
     """Refuse a schema that the query was given and that is not the source's own."""
     wanted = named_types(options.columns)
-    given = {each.name: each.dataType.simpleString() for each in schema}
+    given = _types(schema)
     if list(given.items()) != list(wanted.items()):
         said, right = (", ".join(f"{name} {kind}" for name, kind in each.items()) for each in (given, wanted))
         raise ConfigError(
             f"the schema of a query is made by its options: {right}; not {said}. Leave it out, and choose columns by "
             "option columns; what is inside of values is decoded by seawall.spark.from_json and its like"
         )
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    """The columns of a frame with their types, as Spark writes types."""
+    return {each.name: each.dataType.simpleString() for each in schema}
