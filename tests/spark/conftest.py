@@ -1,7 +1,6 @@
 """One Spark session for all tests of this folder, and servers to read from.
 
-Tests with a session are one group, so that they share it. `SPARK_TESTS_MASTER` names another master: with
-`local-cluster[2,1,1024]` executors are processes of their own.
+    master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     import seawall.spark
 
-    master = os.environ.get("SPARK_TESTS_MASTER", "local[2]")
+    master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
     settings = {
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",

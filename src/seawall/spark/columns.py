@@ -202,6 +202,7 @@ class ColumnMaker:
 
     def _timestamps(self, rows: Rows) -> pa.Array:
         import pyarrow as pa
+        from pyarrow import compute
 
         stored = rows.of_batch(rows.entries["timestamp_ns"] // np.uint64(_NS_PER_US))
         moments = pa.array(stored).view(pa.timestamp("us", tz="UTC"))
@@ -209,16 +210,17 @@ class ColumnMaker:
         if said is None:
             return moments
         # Rounded down, as the log's own: part of a microsecond has no place.
-        writers = pa.compute.divide(said.cast(pa.int64()), _NS_PER_US).cast(pa.timestamp("us", tz="UTC"))
-        return pa.compute.coalesce(writers, moments)
+        writers = compute.divide(said.cast(pa.int64()), _NS_PER_US).cast(pa.timestamp("us", tz="UTC"))
+        return compute.coalesce(writers, moments)
 
     def _timestamp_types(self, rows: Rows) -> pa.Array:
         import pyarrow as pa
+        from pyarrow import compute
 
         said = rows.fields.get("timestamp")
         if said is None:
             return self._repeated("timestampType", _LOGS_TIME, len(rows))
-        kinds = pa.compute.if_else(said.is_valid(), _WRITERS_TIME, _LOGS_TIME)
+        kinds = compute.if_else(said.is_valid(), _WRITERS_TIME, _LOGS_TIME)
         return kinds.cast(pa.int32())
 
     @staticmethod

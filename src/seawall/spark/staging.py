@@ -102,7 +102,7 @@ class _StagingTask:
         )
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        import pyarrow as pa
+        from pyarrow import compute
 
         rows = batch.select(self._columns)
         if self._topic is not None:
@@ -111,9 +111,9 @@ class _StagingTask:
         topics = batch.column("topic")
         if topics.null_count:
             raise InvalidInputError("the topic of a row is null: name a topic for every row, or give option topic")
-        names = pa.compute.unique(topics)
+        names = compute.unique(topics)
         for name in names:
-            yield name.as_py(), rows if len(names) == 1 else rows.filter(pa.compute.equal(topics, name))
+            yield name.as_py(), rows if len(names) == 1 else rows.filter(compute.equal(topics, name))
 
     def _gather(self, topic: str, rows: pa.RecordBatch) -> None:
         if topic not in self._gathered:

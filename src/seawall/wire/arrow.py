@@ -328,6 +328,7 @@ class _Fields:
 def _timestamps(batch: pa.RecordBatch) -> Integers:
     """Nanoseconds of each row, −1 where there is none."""
     import pyarrow as pa
+    from pyarrow import compute
 
     if "timestamp" not in batch.schema.names:
         return np.full(batch.num_rows, -1, np.int64)
@@ -337,7 +338,7 @@ def _timestamps(batch: pa.RecordBatch) -> Integers:
     elif not pa.types.is_int64(array.type):
         raise InvalidInputError(f"column timestamp is {array.type}: it must be a timestamp or int64 nanoseconds")
     moments = array.cast(pa.int64())
-    if moments.null_count < len(moments) and pa.compute.min(moments).as_py() < 0:
+    if moments.null_count < len(moments) and compute.min(moments).as_py() < 0:
         raise InvalidInputError("a timestamp lies before 1970: nanoseconds since then are counted from 0")
     filled: Integers = moments.fill_null(-1).to_numpy()
     return filled
