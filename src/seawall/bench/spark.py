@@ -1,4 +1,4 @@
-"""Suite `spark`: what Spark gets of a topic, against the same rows out of memory.
+"""Suite `spark`: what Spark gets of a topic, against the same rows out of memory, and what it writes to one.
 
 The session is local, with all cores of the machine, one for all figures; it ends with the process. Queries write to
 Spark's `noop`, which takes every row and keeps none. The baseline is a Python source that does nothing: its tasks
@@ -35,6 +35,9 @@ STORED_SIZE: Final = 384 * MIB
 _SEGMENT_SIZE: Final = 16 * MIB
 _CALL_SIZE: Final = MIB
 
+#: What a topic keeps of what is written to it.
+_WRITTEN_SIZE: Final = 512 * MIB
+
 #: Micro-batches of one record, of which the first ones are left out: they start workers.
 _MICRO_BATCHES: Final = 12
 _WARM_BATCHES: Final = 4
@@ -60,6 +63,16 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             baseline=memory,
             goal=Goal.ratio_at_least(0.8),
             note=f"{STORED_SIZE // MIB} MiB of values; both sides a Spark job",
+        )
+    for size in (KIB, 100):
+        yield Measurement(
+            f"batch write, {_size_text(size)} records",
+            "B/s",
+            Better.HIGHER,
+            writing(context.directory, size, discards=False),
+            baseline=Baseline("a Python sink that discards", writing(context.directory, size, discards=True)),
+            goal=Goal.ratio_at_least(0.5),
+            note=f"{STORED_SIZE // MIB} MiB of values in one job, staged and committed once",
         )
     yield Measurement(
         "micro-batch of one record, to noop",
@@ -130,6 +143,21 @@ def from_memory(columns: str) -> Frame:
         return spark.read.format(MemoryDataSource.name()).options(**options, endingOffsets=_end(count)).load()
 
     return frame
+
+
+def writing(directory: Path, record_size: int, *, discards: bool, size: int = STORED_SIZE) -> Subject:
+    """Bytes of values in a second that Spark writes to a topic, or to nothing."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        spark = spark_session()
+        from seawall.bench.spark_sink import into_nothing, into_topic, writes
+
+        with running_node(directory, cap_bytes=_WRITTEN_SIZE) as address:
+            writer = into_nothing if discards else into_topic
+            yield writes(spark, f"seawall://{address}", record_size, max(1, size // record_size), writer)
+
+    return opened
 
 
 def micro_batches(directory: Path, frame: Callable[[SparkSession, str], DataFrame]) -> Subject:
