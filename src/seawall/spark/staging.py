@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import Target
-from seawall.core.transactions import CommittedTransaction, StagedPart
+from seawall.core.transactions import CommittedTransaction, StagedPart, StagedRange, joined
 from seawall.errors import FencedError, InvalidInputError, NotFoundError, SeawallError
 from seawall.limits import MIB
 from seawall.spark.given_options import ServerOptions
@@ -94,12 +94,7 @@ class _StagingTask:
         """Everything, once it is staged; waits."""
         for topic in self._gathered:
             self._send(topic)
-        return tuple(
-            StagedPart(topic, staged)
-            for topic, calls in self._calls.items()
-            for call in calls
-            for staged in call.ranges()
-        )
+        return tuple(StagedPart(topic, staged) for topic, calls in self._calls.items() for staged in _ranges(calls))
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         from pyarrow import compute
@@ -144,6 +139,11 @@ def require_topic(server: ServerOptions, topic: str) -> None:
     """Ask a server for a topic; raises what stands in the way of writing to it."""
     with RemoteLog(target_of(server)) as log:
         find_topic(log, topic)
+
+
+def _ranges(calls: Iterable[StagedCall]) -> list[StagedRange]:
+    """Where some calls have staged, as few ranges as can be; waits."""
+    return joined(each for call in calls for each in call.ranges())
 
 
 def _one_batch(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
