@@ -1,6 +1,6 @@
 """One Spark session for all tests of this folder, and servers to read from.
 
-    master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
+master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
 """
 
 from __future__ import annotations
