@@ -8,6 +8,7 @@ import pytest
 from seawall.bench import suites
 from seawall.bench.harness import BenchContext, Measurement
 from seawall.errors import UnsupportedError
+from seawall.limits import MIB
 
 SHORT = 0.0
 
@@ -23,10 +24,15 @@ def test_figure_names_are_unique(suite: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # Spark's own take a minute and a half where nothing else runs
 @pytest.mark.parametrize("suite", suites.SUITES)
 def test_every_figure_runs_on_both_sides(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The large topic takes half a minute at its real size.
     monkeypatch.setattr("seawall.bench.read_figures.LARGE_RECORDS", 30_000)
+    if suite == "spark":
+        # Jobs of their real size take two minutes, beside the session.
+        monkeypatch.setattr("seawall.bench.spark.STORED_SIZE", 4 * MIB)
+        monkeypatch.setattr("seawall.bench.spark._SEGMENT_SIZE", MIB)
     for figure in measurements(suite, tmp_path):
         sides = [figure.subject] + ([figure.baseline.subject] if figure.baseline else [])
         for side in sides:

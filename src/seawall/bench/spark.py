@@ -101,13 +101,13 @@ def spark_session() -> SparkSession:
     return seawall.spark.session("seawall bench", settings=settings)
 
 
-def reading(directory: Path, record_size: int, frame: Frame, stored_size: int = STORED_SIZE) -> Subject:
+def reading(directory: Path, record_size: int, frame: Frame) -> Subject:
     """Bytes of values in a second that Spark takes of a topic."""
 
     @contextmanager
     def opened() -> Iterator[Run]:
         spark = spark_session()
-        count = max(1, stored_size // record_size)
+        count = max(1, STORED_SIZE // record_size)
         settings: dict[str, JsonValue] = {
             "cap_bytes": 4 * GIB,
             "segment_max_bytes": _SEGMENT_SIZE,
@@ -145,7 +145,7 @@ def from_memory(columns: str) -> Frame:
     return frame
 
 
-def writing(directory: Path, record_size: int, *, discards: bool, size: int = STORED_SIZE) -> Subject:
+def writing(directory: Path, record_size: int, *, discards: bool) -> Subject:
     """Bytes of values in a second that Spark writes to a topic, or to nothing."""
 
     @contextmanager
@@ -155,7 +155,7 @@ def writing(directory: Path, record_size: int, *, discards: bool, size: int = ST
 
         with running_node(directory, cap_bytes=_WRITTEN_SIZE) as address:
             writer = into_nothing if discards else into_topic
-            yield writes(spark, f"seawall://{address}", record_size, max(1, size // record_size), writer)
+            yield writes(spark, f"seawall://{address}", record_size, max(1, STORED_SIZE // record_size), writer)
 
     return opened
 
