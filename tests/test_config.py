@@ -20,6 +20,7 @@ KEYS = [
     "storage.wal_file_size",
     "storage.checkpoint_size",
     "storage.ballast_size",
+    "storage.staging_ttl_ms",
     "fabric.directory",
     "fabric.brokers",
     "fabric.goi_entries",

@@ -1,5 +1,6 @@
 """Every figure of every suite really opens, runs once on both sides, and gives a number."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,10 +27,13 @@ def test_figure_names_are_unique(suite: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # Spark's own take a minute and a half where nothing else runs
 @pytest.mark.parametrize("suite", suites.SUITES)
-def test_every_figure_runs_on_both_sides(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_figure_runs_on_both_sides(
+    suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     # The large topic takes half a minute at its real size.
     monkeypatch.setattr("seawall.bench.read_figures.LARGE_RECORDS", 30_000)
     if suite == "spark":
+        request.addfinalizer(_session_ender())
         # Jobs of their real size take two minutes, beside the session.
         monkeypatch.setattr("seawall.bench.spark.STORED_SIZE", 4 * MIB)
         monkeypatch.setattr("seawall.bench.spark._SEGMENT_SIZE", MIB)
@@ -40,6 +44,19 @@ def test_every_figure_runs_on_both_sides(suite: str, tmp_path: Path, monkeypatch
             with suppress(UnsupportedError), side() as run:
                 assert run(SHORT) > 0, figure.name
     assert list(tmp_path.iterdir()) == []
+
+
+def _session_ender() -> Callable[[], None]:
+    """Ends the Spark session that is made from now on; one that others have made is left to them."""
+    sql = pytest.importorskip("pyspark.sql")
+    before = sql.SparkSession.getActiveSession()
+
+    def end() -> None:
+        session = sql.SparkSession.getActiveSession()
+        if before is None and session is not None:
+            session.stop()
+
+    return end
 
 
 def test_a_busy_thread_ends_with_the_run(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def split(data: bytes) -> None:
     buffer, start, end = surrounded(data)
     rows, state = np.zeros(8, frames.FRAME_ROW), np.zeros(frames.STATE_SIZE, np.int64)
     code = frames.split_frames(buffer, start, end, PAYLOAD_MAX, rows, state)
-    count, consumed, needed = (int(value) for value in state[1:])
+    count, consumed, needed = (int(value) for value in state[frames.STATE_FRAMES : frames.STATE_NEEDED + 1])
     check(0 <= code <= frames.SPLIT_PAYLOAD_CRC, "result of a split", data)
     check(0 <= count <= rows.size and start <= consumed <= end, "state of a split", data)
     # INV-SPLIT-BOUND
