@@ -143,7 +143,7 @@ warm.warm()
 before = set(sys.modules)
 data = np.frombuffer(b"LAN", np.uint8)
 memory.copy_block(np.zeros(3, np.uint8), 0, data, 0, 3)
-frames.split_frames(data, 0, 3, 10, np.zeros(2, frames.FRAME_ROW), np.zeros(4, np.int64))
+frames.split_frames(data, 0, 3, 10, np.zeros(2, frames.FRAME_ROW), np.zeros(frames.STATE_SIZE, np.int64))
 atomics.load_acquire_u32(np.zeros(2, np.uint32), 0)
 disk_ring.submit_slots(np.zeros(disk_ring.ring_words(2), np.int64))
 assert set(sys.modules) == before, set(sys.modules) - before
