@@ -208,10 +208,10 @@ def poll_readable(typing_context: Any, fd: Any, timeout_ms: Any) -> Any:
 
 def _either_readable(first: int, second: int, timeout_ms: int) -> int:
     poll = select.poll()
-    poll.register(first, select.POLLIN)
-    poll.register(second, select.POLLIN)
-    ready = dict(poll.poll(timeout_ms))
-    return (1 if ready.get(first) else 0) | (2 if ready.get(second) else 0)
+    poll.register(int(first), select.POLLIN)
+    poll.register(int(second), select.POLLIN)
+    ready = dict(poll.poll(int(timeout_ms)))
+    return (1 if ready.get(int(first)) else 0) | (2 if ready.get(int(second)) else 0)
 
 
 @primitive(_either_readable)
