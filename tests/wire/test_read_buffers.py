@@ -58,3 +58,15 @@ def test_memory_begins_with_a_line() -> None:
     buffers = ReadBuffers()
     taken = [buffers.take(length) for length in (MIB, 3 * MIB, READ_BUFFER_SIZE_MAX)]
     assert [array.ctypes.data % LINE_SIZE for array in taken] == [0, 0, 0]
+
+
+def test_what_is_used_now_is_kept_and_not_what_was_used_before() -> None:
+    buffers = ReadBuffers()
+    before = [buffers.take(2 * MIB) for _ in range(READ_MEMORY_KEPT // (2 * MIB))]
+    before.clear()
+    assert buffers.free_size == READ_MEMORY_KEPT
+    large = buffers.take(8 * MIB)
+    address = large.ctypes.data
+    del large
+    assert buffers.free_size == READ_MEMORY_KEPT
+    assert buffers.take(8 * MIB).ctypes.data == address

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -60,9 +61,15 @@ class ReadBuffers:
             free.clear()
 
     def _give_back(self, memory: Bytes) -> None:
+        size = memory.nbytes
+        for other in self._free:
+            # What is used now is kept, and not what was used before it.
+            while other != size and self.free_size + size > READ_MEMORY_KEPT and self._free[other]:
+                with suppress(IndexError):
+                    self._free[other].popleft()
         # Two threads may both find room for the last one: the bound is kept to within a stretch or two.
-        if self.free_size + memory.nbytes <= READ_MEMORY_KEPT:
-            self._free[memory.nbytes].append(memory)
+        if self.free_size + size <= READ_MEMORY_KEPT:
+            self._free[size].append(memory)
 
 
 def _on_a_line(size: int) -> Bytes:
