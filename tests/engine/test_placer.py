@@ -97,16 +97,32 @@ def test_nobody_has_to_place() -> None:
 def test_many_open_segments_are_urgent() -> None:
     tended = Tended()
     for _ in range(limits.SEGMENTS_FILLING_MAX - 1):
-        tended.upkeep.rolled()
+        tended.upkeep.rolled(0)
     tended.grow(1_040)
     assert tended.taken() == []
-    tended.upkeep.rolled()
+    tended.upkeep.rolled(0)
     tended.grow(1_041)
     assert tended.taken() == [("now", 1_050)]
     tended.upkeep.placed()
     tended.grow(1_060)
     assert tended.taken() == [("checkpoint", 1_060)]
     tended.grow(1_100)
+    assert tended.taken() == []
+
+
+def test_segments_that_large_batches_have_filled_are_urgent() -> None:
+    tended = Tended()
+    tended.upkeep.rolled(150)
+    tended.grow(1_010)
+    assert tended.taken() == []
+    tended.upkeep.rolled(50)
+    tended.grow(1_020)
+    assert tended.taken() == [("now", 1_020)]
+    tended.upkeep.placed()
+    tended.grow(1_030)
+    assert tended.taken() == [("checkpoint", 1_030)]
+    tended.upkeep.rolled(150)
+    tended.grow(1_040)
     assert tended.taken() == []
 
 

@@ -315,6 +315,20 @@ def test_a_deleted_topic_gives_its_space_back() -> None:
     store.close()
 
 
+def test_large_batches_do_not_outgrow_the_cap_of_their_topic() -> None:
+    size = limits.LARGE_BATCH_SIZE
+    disk, store = new_store(settings=replace(SMALL, checkpoint_size=16 * size))
+    store.create_topic("events", TopicConfig(segment_max_records=2, cap_records=4))
+    most = 0
+    for number in range(40):
+        publish(store, "events", [bytes([number]) * size])
+        most = max(most, len(disk.list("/data/topics/00000001")))
+    # Two segments with what is kept, and those that have been filled since the last checkpoint; each with its index.
+    assert 3 <= most <= 10
+    assert contents(store, "events")[0] == {number + 1: bytes([number]) * size for number in range(36, 40)}
+    store.close()
+
+
 def test_a_delete_that_a_crash_cuts_short_is_finished() -> None:
     disk, store = new_store()
     store.create_topic("events", TopicConfig())

@@ -61,6 +61,12 @@ class Filling:
     segment: ActiveSegment
     waiting: Waiting = field(default_factory=Waiting)
 
+    @property
+    def filled(self) -> int:
+        """Bytes of the batches that it holds."""
+        lengths = self.segment.index.entries["length"][self.waiting.entries]
+        return self.segment.size - int(lengths.sum(dtype=np.int64))
+
 
 class StoredBatch(NamedTuple):
     """One verified batch as it lies on disk, and which of its records a reader may see."""

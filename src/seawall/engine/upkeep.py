@@ -5,6 +5,9 @@ nothing comes for a while, or, where something always does, when the log has its
 which others wait: it brings the rest, writes a snapshot and drops files of the log. Where nobody is on the side, it
 does all of it, when the log has its size.
 
+Large batches go to their places at once, and the log tells of them in a few bytes. So what they have filled counts as
+well: only sealed segments are dropped when nothing in them is wanted any more.
+
 A long log costs time at the next opening and space on the disk, and filling places beside appends costs their speed:
 so a burst is written at the speed of the log, up to its size, and placed when it is over.
 
@@ -23,6 +26,9 @@ from seawall.storage.epochs import WalAddress
 
 #: So much of a log, one part of its size, is worth being shortened; and so often it is looked at.
 _PARTS: Final = 16
+
+#: The part of that size which large batches may fill before segments are sealed.
+_FILLED_PARTS: Final = 4
 
 
 class Upkeep:
@@ -59,10 +65,14 @@ class Upkeep:
             finally:
                 self.placing.release()
 
-    def rolled(self) -> None:
-        """A segment was begun. Those before it stay open until they are sealed: there must not be too many."""
+    def rolled(self, filled: int) -> None:
+        """A segment was begun, behind one in which so many bytes have their places.
+
+        Those before it stay open until they are sealed: there must not be too many, nor too much in them.
+        """
         self._rolls += 1
-        if self._rolls >= SEGMENTS_FILLING_MAX:
+        self._filled += filled
+        if self._rolls >= SEGMENTS_FILLING_MAX or self._filled >= self._size // _FILLED_PARTS:
             self._press()
 
     def found_no_room(self, at: WalAddress) -> None:
@@ -79,7 +89,7 @@ class Upkeep:
         """There was a checkpoint, or none could be made: the next is due after another stretch of the log."""
         self._begun_at = at
         self._is_placed = self._is_pressed = False
-        self._rolls = 0
+        self._rolls = self._filled = 0
         #: A log that reaches this address needs something.
         self.look_at = at + (self._size if self._place_soon is None else self._part)
 
