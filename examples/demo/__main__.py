@@ -11,8 +11,10 @@ is as promised, 1 that something is not, and what.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from demo_children import DemoError
 from demo_place import Place, place_in
@@ -34,6 +36,7 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=230.0, help="seconds after which it gives up (230)")
     arguments = parser.parse_args()
     console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         with place_in(arguments.directory) as place:
             run = Run(place, console, arguments.events, arguments.seconds, arguments.writers, arguments.limit)
@@ -48,6 +51,11 @@ def main() -> int:
         console.print("\nThe demo was interrupted; its server, its writers and Spark have ended with it.")
         return 130
     return 1
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End as by Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def report(console: Console, place: Place, complaints: list[str], proven: list[str]) -> int:

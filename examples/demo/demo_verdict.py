@@ -54,8 +54,9 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
     moved = len(out_of_order(contents["clicks"], sent))
     batches, connections = len(history.acks), history.writers * len(TOPICS) * CONNECTIONS
     return [], [
-        f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} connections: "
-        "each is in its topic exactly once, at the seq that its ack said, with its key and headers; nothing else is",
+        f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} "
+        "connections: each is in its topic exactly once, at the seq that its ack said, with its key and headers; "
+        "nothing else is",
         f"{history.repeated:,} batches sent again under their numbers: {history.dropped:,} dropped",
         f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of their order: in orders and payments "
         f"(order 5) each writer's events stand in its own; in clicks (order 2) as they came, {moved:,} batches before "
@@ -63,8 +64,8 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
         f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
         f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that nobody had are told as gaps, "
         "all others follow each other",
-        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, and the last micro-batch of each query "
-        f"done again ({history.restarts} failures of queries besides): none of their rows is there twice",
+        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, and the last micro-batch of each "
+        f"query done again ({history.restarts} failures of queries besides): none of their rows is there twice",
         f"topic ledger: {len(expected):,} rows, exactly one for each event",
         f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
         f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python makes of it",
