@@ -39,10 +39,10 @@ class History:
     groups: int
     begun: float = field(default_factory=time.monotonic)
     acks: list[Ack] = field(default_factory=list)
+    #: Repetitions, of which some were told to be that; the others, with the seq that was told, 0 where none was.
     repeated: int = 0
-    #: Repetitions that the server has told apart, and those that it has not.
-    dropped: int = 0
-    stored_twice: int = 0
+    recognised: int = 0
+    unrecognised: list[Ack] = field(default_factory=list)
     #: Acked events when the server was killed, and the seconds until it was back; the same of Spark.
     server_killed_at: int | None = None
     server_away_s: float = 0.0
@@ -220,9 +220,11 @@ class Run:
             topic, writer, client_seq, first_seq, _ = rest
             history.acks.append(Ack(Batch(topic, writer, client_seq), first_seq))
         elif kind == "repeated":
+            topic, writer, client_seq, first_seq, is_duplicate = rest
             history.repeated += 1
-            history.dropped += bool(rest[-1])
-            history.stored_twice += not rest[-1]
+            history.recognised += is_duplicate
+            if not is_duplicate:
+                history.unrecognised.append(Ack(Batch(topic, writer, client_seq), first_seq))
         elif kind == "ready":
             self._is_spark_ready = True
         elif kind == "done" and child is self._spark:

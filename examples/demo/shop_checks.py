@@ -93,6 +93,21 @@ def out_of_order(content: TopicContent, sent: Mapping[bytes, Event]) -> list[tup
     return found
 
 
+def check_repetitions(acks: Iterable[Ack], unrecognised: Iterable[Ack]) -> list[str]:
+    """No repetition was given a place of its own.
+
+    One that the client had to send more than once by itself, as where a server ends before it answers, is not told to
+    be a repetition: what it may be told is its old seq, or none.
+    """
+    known = dict(acks)
+    return few(
+        f"{batch.topic}: batch {batch.client_seq} of writer {batch.writer} had seq {known.get(batch)}, was sent again, "
+        f"and got {first_seq}"
+        for batch, first_seq in unrecognised
+        if first_seq not in (0, known.get(batch))
+    )
+
+
 def expected_ledger(contents: Mapping[str, TopicContent], sent: Mapping[bytes, Event]) -> list[LedgerRow]:
     """The row that each stored event implies."""
     return [

@@ -121,6 +121,14 @@ def test_a_record_that_is_not_where_its_ack_said() -> None:
     assert found[-1] == f"and {BATCH_EVENTS - checks.COMPLAINTS_MAX} more of that kind"
 
 
+def test_a_repetition_that_got_a_place_of_its_own() -> None:
+    batch, other = Batch("orders", 0, 1), Batch("orders", 0, 2)
+    acks = [Ack(batch, 5), Ack(other, 30)]
+    assert checks.check_repetitions(acks, [Ack(batch, 0), Ack(other, 30)]) == []
+    [said] = checks.check_repetitions(acks, [Ack(batch, 55)])
+    assert said == "orders: batch 1 of writer 0 had seq 5, was sent again, and got 55"
+
+
 def test_rows_that_are_lost_or_there_twice() -> None:
     expected = checks.expected_ledger(contents(), SENT)
     assert len(expected) == len(EVENTS)
