@@ -47,6 +47,8 @@ class History:
     server_killed_at: int | None = None
     server_away_s: float = 0.0
     spark_killed_at: int | None = None
+    #: Queries whose last micro-batch was done then and has to be done again; the others were killed within one.
+    taken_back: int = 0
     #: Queries that had failed and were started again by themselves.
     restarts: int = 0
 
@@ -169,9 +171,7 @@ class Run:
         assert self._spark is not None
         self._spark.kill()
         history.spark_killed_at = history.acked
-        # Where that is not the last one that was begun, the one behind it will be done again in its place.
-        for name in QUERIES:
-            forget_last_commit(directory / name)
+        history.taken_back = sum(forget_last_commit(directory / name) for name in QUERIES)
         self.say(f"[red]kill -9[/red] of Spark, with {history.acked:,} events acked; it has batches to do again")
         self._start_spark()
 

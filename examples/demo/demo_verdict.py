@@ -17,6 +17,7 @@ from shop_checks import (
     total_of,
 )
 from shop_events import GROUP_BATCHES, TOPICS, all_events
+from shop_pipeline import QUERIES
 from shop_results import batch_ends, ledger_rows, parquet_rows, read_topic
 from shop_writer import CONNECTIONS
 
@@ -66,8 +67,9 @@ def examine(run: Run) -> tuple[list[str], list[str]]:
         f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
         f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that nobody had are told as gaps, "
         "all others follow each other",
-        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, and the last micro-batch of each "
-        f"query done again ({history.restarts} failures of queries besides): none of their rows is there twice",
+        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.taken_back} "
+        f"of its queries within a micro-batch, and {history.taken_back} made to do again one that was done; "
+        f"{history.restarts} queries failed besides and went on: no row is lost or there twice",
         f"topic ledger: {len(expected):,} rows, exactly one for each event",
         f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
         f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python makes of it",
