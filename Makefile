@@ -34,10 +34,9 @@ setup: $(READY) ## Create .venv with the pinned dependencies and compile the ker
 	@$(BIN)/python -m seawall.kernels.warm
 
 .PHONY: demo
-demo: setup ## Write, read, kill and recover an embedded log; look at this machine; measure the kernels
-	$(BIN)/python examples/demo.py
+demo: setup ## A web shop writes, Spark reads and writes back, both are killed, every record is checked: ARGS='--events N'
+	$(BIN)/python examples/demo $(ARGS)
 	$(BIN)/seawall doctor
-	$(BIN)/seawall bench kernels --seconds 2
 
 .PHONY: test
 test: setup test-compiled test-checked test-python ## Run all tests, the kernels in all three modes

@@ -1,0 +1,83 @@
+"""What a run has shown: reads everything that it left behind, has it checked, and puts the result into words."""
+
+from __future__ import annotations
+
+from demo_run import Run
+from shop_checks import (
+    check_client_order,
+    check_repetitions,
+    check_rows,
+    check_snapshots,
+    check_sums,
+    check_topic,
+    expected_ledger,
+    out_of_order,
+    revenue_of,
+    snapshots_of,
+    total_of,
+)
+from shop_events import GROUP_BATCHES, TOPICS, all_events
+from shop_pipeline import QUERIES
+from shop_results import batch_ends, ledger_rows, parquet_rows, read_topic
+from shop_writer import CONNECTIONS
+
+import seawall
+
+
+def examine(run: Run) -> tuple[list[str], list[str]]:
+    """Complaints, of which there should be none; and what was proven if there are none."""
+    history = run.history
+    events = list(all_events(history.writers, history.groups))
+    sent = {event.value: event for event in events}
+    with seawall.connect(run.server.url) as log:
+        contents = {topic: read_topic(log, topic) for topic in TOPICS}
+        ledger, revenue = read_topic(log, "ledger"), read_topic(log, "revenue")
+    complaints: list[str] = []
+    for topic, order in TOPICS.items():
+        of_topic = {value: event for value, event in sent.items() if event.topic == topic}
+        complaints += check_topic(topic, contents[topic], of_topic, history.acks)
+        if order == 5:
+            complaints += check_client_order(topic, contents[topic], sent)
+    complaints += check_repetitions(history.acks, history.unrecognised)
+    expected = expected_ledger(contents, sent)
+    rows, files = parquet_rows(run.place.directory / "files")
+    complaints += check_rows("ledger", expected, ledger_rows(ledger))
+    complaints += check_rows("Parquet", expected, rows)
+    snapshots = snapshots_of(revenue)
+    ends = list(batch_ends(run.place.directory / "revenue").values())
+    complaints += check_snapshots(snapshots, ends, contents, sent)
+    sums = revenue_of(events)
+    complaints += check_sums("revenue in the end", sums, snapshots[-1] if snapshots else {})
+    if complaints:
+        return complaints, []
+    total = total_of(sums)
+    lost = sum(last - first + 1 for content in contents.values() for first, last in content.gaps)
+    moved = len(out_of_order(contents["clicks"], sent))
+    batches, connections = len(history.acks), history.writers * len(TOPICS) * CONNECTIONS
+    return [], [
+        f"{len(events):,} events in {batches:,} batches, from {history.writers} writers over {connections} "
+        "connections: each is in its topic exactly once, at the seq that its ack said, with its key and headers; "
+        "nothing else is",
+        f"{history.repeated:,} batches sent again under their numbers: none got a second "
+        f"place; {history.recognised:,} were answered as repetitions, {len(history.unrecognised)} had to be sent more "
+        "than once themselves",
+        f"{batches // GROUP_BATCHES * (GROUP_BATCHES - 1):,} batches sent out of their order: in orders and payments "
+        f"(order 5) each writer's events stand in its own; in clicks (order 2) as they came, {moved:,} batches before "
+        "an earlier one",
+        f"the server killed by SIGKILL with {history.server_killed_at:,} events acked, away for "
+        f"{history.server_away_s:.1f} s: nothing lost, nothing twice; {lost:,} seqs that nobody had are told as gaps, "
+        "all others follow each other",
+        f"Spark killed by SIGKILL with {history.spark_killed_at:,} events acked, {len(QUERIES) - history.taken_back} "
+        f"of its queries within a micro-batch, and {history.taken_back} made to do again one that was done; "
+        f"{history.restarts} queries failed besides and went on: no row is lost or there twice",
+        f"topic ledger: {len(expected):,} rows, exactly one for each event",
+        f"topic revenue: {len(snapshots)} micro-batches, each the sums of all events up to its own end; the last one "
+        f"says {money(total.ordered)} ordered and {money(total.paid)} paid, to the cent what plain Python makes of it",
+        f"Parquet: the same {len(rows):,} rows in {files:,} files",
+        f"all of it in {history.seconds:.0f} s",
+    ]
+
+
+def money(cents: int) -> str:
+    """Cents as euros."""
+    return f"€ {cents // 100:,}.{cents % 100:02d}"

@@ -1,0 +1,115 @@
+"""What happens in a web shop: orders, payments and clicks, each told by its topic, its writer and its number alone.
+
+So whoever checks the demo knows what every writer has sent without asking anybody: the writers make their events here,
+and the checks make them again. A writer works through *groups*: four batches of one topic, which it sends out of their
+order.
+
+This module must not know servers, files or Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+from zlib import crc32
+
+from seawall.wire.publishable import Message
+
+#: The topics and their orders: each writer's own order matters for orders and payments, any will do for clicks.
+TOPICS = {"orders": 5, "payments": 5, "clicks": 2}
+#: Of which topic the groups of a writer are, over and over.
+CYCLE = ("orders", "clicks", "payments", "clicks", "clicks")
+GROUP_BATCHES = 4
+BATCH_EVENTS = 25
+GROUP_EVENTS = GROUP_BATCHES * BATCH_EVENTS
+
+COUNTRIES = ("AT", "CH", "DE", "DK", "ES", "FR", "IT", "NL")
+PAGES = ("/", "/shoes", "/hats", "/coats", "/cart", "/help")
+CUSTOMERS = 5_000
+
+
+class Batch(NamedTuple):
+    """Events of one topic that a writer sends together, under one number."""
+
+    topic: str
+    writer: int
+    client_seq: int
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of its events."""
+        return range((self.client_seq - 1) * BATCH_EVENTS, self.client_seq * BATCH_EVENTS)
+
+    def events(self) -> list[Event]:
+        """The events in it."""
+        return [event_of(self.topic, self.writer, number) for number in self.numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event as it is published, and what of it is money: `cents` is 0 where none is."""
+
+    topic: str
+    writer: int
+    number: int
+    content: dict[str, object]
+    country: str
+    cents: int
+    key: str | None
+    headers: tuple[tuple[str, str], ...]
+
+    @property
+    def event_id(self) -> str:
+        """Its name, which no other event has."""
+        return f"{self.topic}-{self.writer}-{self.number}"
+
+    @property
+    def value(self) -> bytes:
+        """The bytes of its value in the log."""
+        return json.dumps(self.content, separators=(",", ":")).encode()
+
+    def record(self) -> Message | dict[str, object]:
+        """What is handed to a publisher."""
+        if self.key is None and not self.headers:
+            return self.content
+        return Message(self.content, key=self.key, headers=self.headers)
+
+
+def event_of(topic: str, writer: int, number: int) -> Event:
+    """The event of that number. A payment is for the order of the same writer and number."""
+    chance = crc32(f"{writer} {number} {'click' if topic == 'clicks' else 'order'}".encode())
+    country, customer = COUNTRIES[chance % len(COUNTRIES)], f"c{chance // 8 % CUSTOMERS}"
+    cents = 99 + chance // 40_000 % 50_000
+    content: dict[str, object] = {"id": f"{topic}-{writer}-{number}", "country": country}
+    if topic == "orders":
+        content |= {"customer": customer, "items": 1 + chance % 5, "amount": cents / 100}
+        return Event(topic, writer, number, content, country, cents, customer, (("shop", f"till-{writer}"),))
+    if topic == "payments":
+        # One of twenty is refused, and no money flows.
+        is_refused = chance % 20 == 7
+        content |= {"order": f"orders-{writer}-{number}", "status": "refused" if is_refused else "captured"}
+        content |= {"amount": 0.0 if is_refused else cents / 100}
+        return Event(topic, writer, number, content, country, 0 if is_refused else cents, customer, ())
+    content |= {"page": PAGES[chance % len(PAGES)]}
+    headers = (("campaign", f"autumn-{chance % 3}"),) if number % 5 == 0 else ()
+    return Event(topic, writer, number, content, country, 0, None, headers)
+
+
+def groups_of(writer: int, count: int) -> Iterator[list[Batch]]:
+    """The groups of a writer, as they are sent: the first batch first, those behind it the wrong way round."""
+    used = dict.fromkeys(TOPICS, 0)
+    for index in range(count):
+        topic = CYCLE[(index + writer) % len(CYCLE)]
+        first = used[topic] + 1
+        used[topic] += GROUP_BATCHES
+        yield [Batch(topic, writer, seq) for seq in (first, *range(first + GROUP_BATCHES - 1, first, -1))]
+
+
+def all_events(writers: int, groups: int) -> Iterator[Event]:
+    """Every event of a run."""
+    for writer in range(writers):
+        for group in groups_of(writer, groups):
+            for batch in group:
+                yield from batch.events()

@@ -1,0 +1,126 @@
+"""What a run has left behind, read without Spark: topics over the network, checkpoints and Parquet files from the disk.
+
+Spark's file sink lists what counts in `_spark_metadata`: a file that is not in there is of an attempt that was killed.
+A checkpoint has where each micro-batch ended in `offsets`, and in `commits` which of them are done.
+
+This module must not know what is right.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+
+from seawall.client.remote_log import RemoteLog
+from seawall.wire.received import Gap
+
+
+class Stored(NamedTuple):
+    """A record of a topic."""
+
+    seq: int
+    position: int
+    value: bytes
+    key: bytes | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+class TopicContent(NamedTuple):
+    """Everything of a topic, in its order: records, gaps by their first and last seqs, and how many SKIPs there are."""
+
+    records: list[Stored]
+    gaps: list[tuple[int, int]]
+    skips: int = 0
+
+
+class LedgerRow(NamedTuple):
+    """A row of the ledger, in the topic and in Parquet."""
+
+    topic: str
+    offset: int
+    event_id: str
+    country: str
+    amount: Decimal
+
+
+def read_topic(log: RemoteLog, topic: str) -> TopicContent:
+    """Read a topic from its beginning to its end."""
+    content = TopicContent([], [])
+    skips = 0
+    for item in log.follow(topic):
+        if isinstance(item, Gap):
+            content.gaps.append((item.first_seq, item.last_seq))
+        elif item.is_skip:
+            skips += 1
+        else:
+            content.records.extend(
+                Stored(record.seq, item.position, record.value, record.key, record.headers) for record in item
+            )
+    return content._replace(skips=skips)
+
+
+def ledger_rows(content: TopicContent) -> list[LedgerRow]:
+    """The rows in topic `ledger`."""
+    rows = (json.loads(record.value, parse_float=Decimal, parse_int=int) for record in content.records)
+    return [LedgerRow(row["topic"], row["offset"], row["id"], row["country"], Decimal(row["amount"])) for row in rows]
+
+
+def parquet_rows(directory: Path) -> tuple[list[LedgerRow], int]:
+    """The rows in the Parquet files that count, and how many files those are."""
+    names = _counted_files(directory / "_spark_metadata")
+    rows: list[LedgerRow] = []
+    for name in names:
+        columns = pq.read_table(directory / name, partitioning=None).to_pydict()
+        rows += map(LedgerRow, *(columns[field] for field in ("topic", "offset", "id", "country", "amount")))
+    return rows, len(names)
+
+
+def batch_ends(checkpoint: Path) -> dict[int, dict[str, int]]:
+    """Where each micro-batch ended that is done: the next seq of every topic, by the number of the batch."""
+    offsets, done = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
+    return {number: _ends_in(offsets[number]) for number in sorted(offsets.keys() & done.keys())}
+
+
+def committed_ends(checkpoint: Path) -> dict[str, int]:
+    """How far a query has come: the next seq of every topic; nothing if no batch is done."""
+    done = max(_numbered(checkpoint / "commits"), default=None)
+    return {} if done is None else _ends_in(checkpoint / "offsets" / f"{done}")
+
+
+def forget_last_commit(checkpoint: Path) -> bool:
+    """Leave a checkpoint as if the driver had died right behind the commit of the sink; false if it died before that.
+
+    Where a batch was begun behind the last one that is done, it is the one that will be done again.
+    """
+    offsets, done = _numbered(checkpoint / "offsets"), _numbered(checkpoint / "commits")
+    if not done or max(offsets) != max(done):
+        return False
+    last = done[max(done)]
+    last.unlink()
+    last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+    return True
+
+
+def _numbered(directory: Path) -> dict[int, Path]:
+    return {int(path.name): path for path in directory.glob("[0-9]*") if path.name.isdigit()}
+
+
+def _ends_in(offsets: Path) -> dict[str, int]:
+    """The file is a version, an object about the batch, and an offset for each source: there is one."""
+    lines = offsets.read_text(encoding="utf-8").splitlines()
+    return {topic: place["0"] for topic, place in json.loads(lines[-1]).items()}
+
+
+def _counted_files(metadata: Path) -> list[str]:
+    """Names of the files that batches have added; now and then Spark joins all lists so far into one `.compact`."""
+    compacts = {int(path.stem): path for path in metadata.glob("[0-9]*.compact")}
+    last = max(compacts, default=-1)
+    lists = [compacts[last]] if compacts else []
+    lists += [path for number, path in sorted(_numbered(metadata).items()) if number > last]
+    added = [json.loads(line) for path in lists for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    return [Path(unquote(urlsplit(entry["path"]).path)).name for entry in added if entry["action"] == "add"]

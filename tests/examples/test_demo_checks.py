@@ -1,0 +1,208 @@
+"""The checks of the demo notice what they are there for, each on a run that was right until something was planted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import shop_checks as checks
+from shop_checks import Ack, Sums
+from shop_events import BATCH_EVENTS, GROUP_EVENTS, TOPICS, Batch, Event, all_events, event_of, groups_of
+from shop_results import (
+    LedgerRow,
+    Stored,
+    TopicContent,
+    batch_ends,
+    committed_ends,
+    forget_last_commit,
+    ledger_rows,
+    parquet_rows,
+)
+
+WRITERS, GROUPS = 2, 5
+EVENTS = list(all_events(WRITERS, GROUPS))
+SENT = {event.value: event for event in EVENTS}
+
+
+def stored(event: Event, seq: int) -> Stored:
+    key = None if event.key is None else event.key.encode()
+    return Stored(seq, seq, event.value, key, tuple((name.encode(), value.encode()) for name, value in event.headers))
+
+
+def contents() -> dict[str, TopicContent]:
+    """Topics as they should be, writer after writer, with a gap before the second writer."""
+    found: dict[str, TopicContent] = {}
+    for topic in TOPICS:
+        events = sorted(
+            (event for event in EVENTS if event.topic == topic), key=lambda each: (each.writer, each.number)
+        )
+        first = [stored(event, seq) for seq, event in enumerate((e for e in events if e.writer == 0), 1)]
+        gap = (len(first) + 1, len(first) + 1000)
+        second = [stored(event, seq) for seq, event in enumerate((e for e in events if e.writer == 1), gap[1] + 1)]
+        found[topic] = TopicContent(first + second, [gap])
+    return found
+
+
+def complaints_of(content: TopicContent, acks: list[Ack] | None = None) -> list[str]:
+    of_topic = {value: event for value, event in SENT.items() if event.topic == "orders"}
+    return checks.check_topic("orders", content, of_topic, acks or []) + checks.check_client_order(
+        "orders", content, SENT
+    )
+
+
+def without(content: TopicContent, index: int) -> TopicContent:
+    return content._replace(records=content.records[:index] + content.records[index + 1 :])
+
+
+def twice(content: TopicContent, index: int) -> TopicContent:
+    last = content.records[-1].seq
+    return content._replace(records=[*content.records, content.records[index]._replace(seq=last + 1)])
+
+
+def exchanged(content: TopicContent, index: int) -> TopicContent:
+    records = list(content.records)
+    first, second = records[index], records[index + 1]
+    records[index], records[index + 1] = second._replace(seq=first.seq), first._replace(seq=second.seq)
+    return content._replace(records=records)
+
+
+def altered(content: TopicContent, index: int, **changes: object) -> TopicContent:
+    records = list(content.records)
+    records[index] = records[index]._replace(**changes)
+    return content._replace(records=records)
+
+
+def test_events_follow_from_their_numbers() -> None:
+    assert len(EVENTS) == len(SENT) == WRITERS * GROUPS * GROUP_EVENTS
+    assert {event.topic for event in EVENTS} == set(TOPICS)
+    assert event_of("orders", 1, 7) == event_of("orders", 1, 7)
+    assert event_of("payments", 1, 3).content["order"] == event_of("orders", 1, 3).event_id
+    assert {event.cents for event in EVENTS if event.content.get("status") == "refused"} == {0}
+    for group in groups_of(0, GROUPS):
+        numbers = [batch.client_seq for batch in group]
+        assert numbers[0] == min(numbers)
+        assert numbers != sorted(numbers)
+
+
+def test_a_run_that_is_right() -> None:
+    for topic, content in contents().items():
+        of_topic = {value: event for value, event in SENT.items() if event.topic == topic}
+        acks = [Ack(Batch(topic, 0, 1), 1), Ack(Batch(topic, 0, 2), 1 + BATCH_EVENTS), Ack(Batch(topic, 1, 1), 0)]
+        assert checks.check_topic(topic, content, of_topic, acks) == []
+        assert checks.check_client_order(topic, content, SENT) == []
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda content: without(content, 3), ["event orders-0-3 was acked and is not there", "seq 5 follows seq 3"]),
+        (lambda content: twice(content, 3), ["orders-0-3 is there more than once", "orders-0-3 stands behind"]),
+        (lambda content: exchanged(content, 3), ["event orders-0-3 stands behind orders-0-4"]),
+        (lambda content: altered(content, 3, key=b"other"), ["event orders-0-3 has key b'other'"]),
+        (lambda content: altered(content, 3, value=b"{}"), ["orders-0-3 was acked and is not", "nobody sent b'{}'"]),
+        (lambda content: altered(content, 3, seq=3), ["seq 3 follows seq 3", "seq 5 follows seq 3"]),
+        (lambda content: content._replace(gaps=[]), ["and no gap says why"]),
+        (lambda content: content._replace(skips=2), ["2 SKIPs, though every batch was sent"]),
+    ],
+)
+def test_what_is_planted_in_a_topic_is_noticed(plant: Callable[[TopicContent], TopicContent], said: list[str]) -> None:
+    found = complaints_of(plant(contents()["orders"]))
+    assert [words for words in said if not any(words in each for each in found)] == []
+
+
+def test_a_record_that_is_not_where_its_ack_said() -> None:
+    found = complaints_of(contents()["orders"], [Ack(Batch("orders", 0, 1), 2)])
+    assert found[0] == "orders: event 0 of writer 0 was acked with seq 2, where it is not"
+    assert found[-1] == f"and {BATCH_EVENTS - checks.COMPLAINTS_MAX} more of that kind"
+
+
+def test_a_repetition_that_got_a_place_of_its_own() -> None:
+    batch, other = Batch("orders", 0, 1), Batch("orders", 0, 2)
+    acks = [Ack(batch, 5), Ack(other, 30)]
+    assert checks.check_repetitions(acks, [Ack(batch, 0), Ack(other, 30)]) == []
+    [said] = checks.check_repetitions(acks, [Ack(batch, 55)])
+    assert said == "orders: batch 1 of writer 0 had seq 5, was sent again, and got 55"
+
+
+def test_rows_that_are_lost_or_there_twice() -> None:
+    expected = checks.expected_ledger(contents(), SENT)
+    assert len(expected) == len(EVENTS)
+    assert checks.check_rows("ledger", expected, reversed(expected)) == []
+    [lost] = checks.check_rows("ledger", expected, expected[1:])
+    assert lost == f"ledger: {expected[0].event_id} (orders 1, {expected[0].country}, {expected[0].amount}) is missing"
+    [doubled] = checks.check_rows("ledger", expected, [*expected, expected[0]])
+    assert doubled.endswith("is there 2 times, not 1")
+    cent = expected[0]._replace(amount=expected[0].amount + Decimal("0.01"))
+    assert len(checks.check_rows("ledger", expected, [cent, *expected[1:]])) == 2
+
+
+def snapshot_records(sums: dict[str, Sums], position: int) -> list[Stored]:
+    rows = [
+        {"country": country, "orders": each.orders, "ordered": each.ordered / 100, "payments": each.payments}
+        | {"paid": each.paid / 100, "clicks": each.clicks}
+        for country, each in sums.items()
+    ]
+    return [Stored(0, position, json.dumps(row).encode()) for row in rows]
+
+
+def test_sums_of_every_batch() -> None:
+    found, half = contents(), {"orders": 60, "payments": 1, "clicks": 200}
+    ends = [half, {topic: content.records[-1].seq + 1 for topic, content in found.items()}]
+    below = [
+        SENT[record.value] for topic, content in found.items() for record in content.records if record.seq < half[topic]
+    ]
+    first, last = checks.revenue_of(below), checks.revenue_of(EVENTS)
+    snapshots = checks.snapshots_of(TopicContent(snapshot_records(first, 7) + snapshot_records(last, 9), []))
+    assert snapshots == [first, last]
+    assert checks.check_snapshots(snapshots, ends, found, SENT) == []
+    assert "Spark has done 2" in checks.check_snapshots(snapshots[1:], ends, found, SENT)[0]
+    country = next(iter(first))
+    wrong = first | {country: Sums(first[country].orders, first[country].ordered + 1)}
+    [said] = checks.check_snapshots([wrong, last], ends, found, SENT)
+    assert said.startswith(f"revenue, micro-batch 0: {country} has")
+    assert checks.total_of(last).ordered == sum(event.cents for event in EVENTS if event.topic == "orders")
+    assert checks.total_of({}) == Sums()
+
+
+def test_checkpoints(tmp_path: Path) -> None:
+    assert committed_ends(tmp_path) == {}
+    for name in ("offsets", "commits"):
+        (tmp_path / name).mkdir()
+    assert not forget_last_commit(tmp_path)
+    for number in range(12):
+        offset = json.dumps({"orders": {"0": number + 5, "epoch": 1}})
+        (tmp_path / "offsets" / f"{number}").write_text(f"v1\n{{}}\n{offset}\n")
+        (tmp_path / "commits" / f"{number}").write_text("v1\n{}\n")
+    (tmp_path / "commits" / ".11.crc").touch()
+    assert committed_ends(tmp_path) == {"orders": 16}
+    assert list(batch_ends(tmp_path)) == list(range(12))
+    assert forget_last_commit(tmp_path)
+    assert committed_ends(tmp_path) == batch_ends(tmp_path)[10] == {"orders": 15}
+    assert not (tmp_path / "commits" / ".11.crc").exists()
+    # Batch 11 is the one to do again: what is done before it stays so.
+    assert not forget_last_commit(tmp_path)
+
+
+def test_files_that_do_not_count_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "_spark_metadata").mkdir()
+    amounts = [Decimal("1.25"), Decimal("0.00"), Decimal("3.00")]
+    for number, amount in enumerate(amounts):
+        columns = {"topic": ["orders"], "offset": [number], "id": ["x"], "country": ["DE"], "amount": [amount]}
+        pq.write_table(pa.table(columns), tmp_path / f"part {number}.parquet")
+
+    def listed(*numbers: int) -> str:
+        entries = ({"path": f"{tmp_path.as_uri()}/part%20{number}.parquet", "action": "add"} for number in numbers)
+        return "\n".join(["v1", *map(json.dumps, entries)])
+
+    for name, text in (("8", listed(2)), ("9.compact", listed(0)), ("10", listed(1))):
+        (tmp_path / "_spark_metadata" / name).write_text(text)
+    rows, files = parquet_rows(tmp_path)
+    assert files == 2
+    assert rows == [LedgerRow("orders", number, "x", "DE", amounts[number]) for number in (0, 1)]
+    value = b'{"topic":"orders","offset":0,"id":"x","country":"DE","amount":1.25}'
+    assert ledger_rows(TopicContent([Stored(1, 1, value)], [])) == rows[:1]
