@@ -30,7 +30,7 @@ def main() -> int:
     """Run it, and say what it has shown."""
     parser = argparse.ArgumentParser(description="Write, read, kill, and check every record.")
     parser.add_argument("--events", type=int, default=200_000, help="events to publish (200000)")
-    parser.add_argument("--seconds", type=float, default=25.0, help="how long writers take for them (25)")
+    parser.add_argument("--seconds", type=float, default=45.0, help="how long writers take for them (45)")
     parser.add_argument("--writers", type=int, default=4, help="writers, a process each (4)")
     parser.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where to keep things (build/demo)")
     parser.add_argument("--limit", type=float, default=230.0, help="seconds after which it gives up (230)")

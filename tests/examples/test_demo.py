@@ -11,21 +11,21 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(450)]
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo"
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(DEMO), "--directory", str(directory), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=230)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=430)
 
 
 def test_the_demo_end_to_end(tmp_path: Path) -> None:
     left = tmp_path / "demo" / "run-of-a-demo-that-was-killed"
     left.mkdir(parents=True)
     (tmp_path / "demo" / "seawall-demo.lock").touch()
-    done = run(tmp_path / "demo", "--events", "4000", "--writers", "2", "--seconds", "4", "--limit", "220")
+    done = run(tmp_path / "demo", "--events", "4000", "--writers", "2", "--seconds", "4", "--limit", "400")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     shown = re.sub(r"\s+", " ", done.stdout)
