@@ -31,11 +31,15 @@ def main() -> int:
     os.environ["SEAWALL_FABRIC_DIRECTORY"] = str(folder)
     # Segments are sealed after a little of the log: tasks read files, too.
     os.environ["SEAWALL_STORAGE_CHECKPOINT_SIZE"] = str(1 << 20)
-    outcome = SparkChaos(options.seed, folder, options.kills).run()
-    console.print(str(outcome), markup=False, highlight=False)
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    outcome = SparkChaos(options.seed, folder, options.kills, tell=tell).run()
+    tell(str(outcome))
     if outcome.complaints:
         again = f"python tests/chaos/run_spark.py --kills {options.kills} --seed {outcome.seed}"
-        console.print(f"  kept: {folder}; again: {again}", markup=False, highlight=False)
+        tell(f"  kept: {folder}; again: {again}")
         return 1
     shutil.rmtree(folder)
     return 0

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from seawall.wire.received import Gap
 HERE = Path(__file__).parent
 KINDS = ("driver", "executor", "server")
 
+#: How long the feeder and whoever looks for progress look for a server: machines are held up for a while at times.
+CLIENT_S = 300.0
 #: Batches that both copies must grow by before a kill is over: the first may have been on its way before it.
 BATCHES = 2
 #: How often drivers may end by themselves before that is a complaint: one may be held up until Spark gives it up.
@@ -47,12 +50,30 @@ class Patience:
     whole_s: float = 7_200
 
 
+class AwakeClock:
+    """Seconds in which this process ran: one that is held up with all others has no cause for complaint."""
+
+    _STEP_S = 2.0
+
+    def __init__(self) -> None:
+        self._looked = time.monotonic()
+        self._seconds = 0.0
+
+    def now(self) -> float:
+        """Now; looks that lie far apart count for little."""
+        before, self._looked = self._looked, time.monotonic()
+        self._seconds += min(self._looked - before, self._STEP_S)
+        return self._seconds
+
+
 class StuckError(Exception):
     """The run cannot go on; the complaint says why."""
 
 
 class Feeder(SyncPublisher):
     """Publishes a few records at a time, of sizes that let a task stage before it has come to its end."""
+
+    timeout_s = CLIENT_S
 
     def next_values(self) -> list[bytes]:
         values = []
@@ -68,12 +89,21 @@ class Feeder(SyncPublisher):
 class SparkChaos:
     """Runs a seed in a directory."""
 
-    def __init__(self, seed: int, folder: Path, kills: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        folder: Path,
+        kills: int,
+        patience: Patience | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._tell = tell
         self._random = random.Random(f"{seed} spark")
         self._folder = folder
         self._kills = kills
         self._patience = patience or Patience()
-        self._until = time.monotonic() + self._patience.whole_s
+        self._clock = AwakeClock()
+        self._until = self._patience.whole_s
         self._node = ChaosNode(folder / "data", "--drain", "60")
         self._cluster = SparkCluster(folder / "cluster")
         self._driver: subprocess.Popen[bytes] | None = None
@@ -97,7 +127,7 @@ class SparkChaos:
 
     def _run(self, ends: ExitStack) -> None:
         url = f"seawall://127.0.0.1:{self._node.port}"
-        log = ends.enter_context(seawall.connect(url, timeout_s=90))
+        log = ends.enter_context(seawall.connect(url, timeout_s=CLIENT_S))
         log.create_topic("in")
         log.create_topic("out")
         self._feeder = Feeder("feeder", url, self.outcome.seed, "in", 11)
@@ -111,7 +141,7 @@ class SparkChaos:
             time.sleep(self._random.uniform(0, 3))
             acts[kind]()
             self.outcome.kills.append(kind)
-            self._await_progress(log, f"kill {len(self.outcome.kills)}, of the {kind},")
+            self._await_progress(log, f"kill {len(self.outcome.kills)}, {kind}")
         self._drain()
         code = self._node.terminate()
         if code:
@@ -141,7 +171,10 @@ class SparkChaos:
         path.write_text(json.dumps(plan), encoding="utf-8")
         with (self._folder / "driver.log").open("ab") as said:
             command = [sys.executable, str(HERE / "spark_driver.py"), str(path)]
-            self._driver = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+            environ = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
+            self._driver = subprocess.Popen(
+                command, env=environ, stdout=said, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     def _kill_driver(self) -> None:
         if self._driver is not None and self._driver.poll() is None:
@@ -158,7 +191,7 @@ class SparkChaos:
             with suppress(ProcessLookupError, IndexError):
                 os.kill(self._random.choice(self._cluster.executors()), signal.SIGKILL)
                 return
-            if time.monotonic() > deadline:
+            if self._clock.now() > deadline:
                 raise StuckError(f"no executor is there to be killed: {self._driver_said()}")
             time.sleep(0.1)
 
@@ -171,25 +204,26 @@ class SparkChaos:
 
     def _progress(self, log: RemoteLog) -> tuple[int, int]:
         """The last batch that the topic shows, and the last one that the table of files does; -1 for none."""
-        in_topic, in_files = -1, -1
-        with suppress(OSError, ValueError):
-            query = json.loads((self._folder / "checkpoint-topic" / "metadata").read_text(encoding="utf-8"))["id"]
+        in_topic = -1
+        begun = self._folder / "checkpoint-topic" / "metadata"
+        if begun.exists():
+            query = json.loads(begun.read_text(encoding="utf-8"))["id"]
             last = log.transaction_state(f"spark-query-{query}")
             in_topic = -1 if last is None else last.epoch
-        listed = self._folder / "parquet" / "_spark_metadata"
-        with suppress(OSError, ValueError):
-            in_files = max(int(path.name.removesuffix(".compact")) for path in listed.glob("[0-9]*"))
-        return in_topic, in_files
+        listed = (self._folder / "parquet" / "_spark_metadata").glob("[0-9]*")
+        return in_topic, max((int(path.name.removesuffix(".compact")) for path in listed), default=-1)
 
     def _await_progress(self, log: RemoteLog, after: str) -> None:
-        before = self._progress(log)
+        began, before = time.monotonic(), self._progress(log)
         deadline = self._deadline(self._patience.progress_s)
         while True:
-            self.outcome.batches = now = self._progress(log)
+            now = self._progress(log)
             if min(now[0] - before[0], now[1] - before[1]) >= BATCHES:
+                self.outcome.batches = (now[0] + 1, now[1] + 1)
+                self._tell(f"{after}: {time.monotonic() - began:.0f} s until both had grown, to {self.outcome.batches}")
                 return
             self._watch()
-            if time.monotonic() > deadline:
+            if self._clock.now() > deadline:
                 raise StuckError(
                     f"no progress after {after} in {self._patience.progress_s:.0f} s, or the time for all is over: "
                     f"batches {before} before, {now} now; queries failed with {self._failures()[-3:]}; driver: "
@@ -209,7 +243,7 @@ class SparkChaos:
             self._start_driver()
 
     def _deadline(self, seconds: float) -> float:
-        return min(time.monotonic() + seconds, self._until)
+        return min(self._clock.now() + seconds, self._until)
 
     def _driver_said(self) -> str:
         return (self._folder / "driver.log").read_text(encoding="utf-8", errors="replace")[-3000:]
@@ -230,13 +264,14 @@ class SparkChaos:
     def _drain(self) -> None:
         deadline = self._deadline(self._patience.drain_s)
         self._feeder.is_ending.set()
-        if not self._feeder.end(deadline - time.monotonic()):
+        if not self._feeder.end(self._patience.drain_s):
             raise StuckError("the feeder does not come to its end")
         (self._folder / "drain").touch()
+        self._tell("the feeder has ended; the queries drain")
         assert self._driver is not None
         while self._driver.poll() != 0:
             self._watch()
-            if time.monotonic() > deadline:
+            if self._clock.now() > deadline:
                 raise StuckError(
                     f"the queries do not come to their end: {self._failures()[-3:]}; {self._driver_said()}"
                 )
