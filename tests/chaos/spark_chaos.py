@@ -43,7 +43,7 @@ DRIVER_FAILURES_MAX = 5
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds in seconds: until both copies grow again, for the drain, and for everything."""
+    """Bounds in seconds: until both copies grow again and for the drain, while this runs; by the wall for everything."""
 
     progress_s: float = 300
     drain_s: float = 600
@@ -68,6 +68,11 @@ class AwakeClock:
 
 class StuckError(Exception):
     """The run cannot go on; the complaint says why."""
+
+
+def counted(last: tuple[int, int]) -> tuple[int, int]:
+    """How many batches there are, by the numbers of the last ones."""
+    return last[0] + 1, last[1] + 1
 
 
 class Feeder(SyncPublisher):
@@ -95,6 +100,8 @@ class SparkChaos:
         folder: Path,
         kills: int,
         patience: Patience | None = None,
+        *,
+        cores: int = 2,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._tell = tell
@@ -103,9 +110,9 @@ class SparkChaos:
         self._kills = kills
         self._patience = patience or Patience()
         self._clock = AwakeClock()
-        self._until = self._patience.whole_s
+        self._until = time.monotonic() + self._patience.whole_s
         self._node = ChaosNode(folder / "data", "--drain", "60")
-        self._cluster = SparkCluster(folder / "cluster")
+        self._cluster = SparkCluster(folder / "cluster", cores)
         self._driver: subprocess.Popen[bytes] | None = None
         self._life = 0
         self.outcome = Outcome(seed)
@@ -143,6 +150,7 @@ class SparkChaos:
             self.outcome.kills.append(kind)
             self._await_progress(log, f"kill {len(self.outcome.kills)}, {kind}")
         self._drain()
+        self.outcome.batches = counted(self._progress(log))
         code = self._node.terminate()
         if code:
             raise StuckError(f"the last SIGTERM ended with {code}: {self._node.said()[-2000:]}")
@@ -185,13 +193,13 @@ class SparkChaos:
         self._start_driver()
 
     def _kill_executor(self) -> None:
-        deadline = self._deadline(self._patience.progress_s)
+        deadline = self._clock.now() + self._patience.progress_s
         while True:
             # One may have ended by itself since it was looked for.
             with suppress(ProcessLookupError, IndexError):
                 os.kill(self._random.choice(self._cluster.executors()), signal.SIGKILL)
                 return
-            if self._clock.now() > deadline:
+            if self._is_over(deadline):
                 raise StuckError(f"no executor is there to be killed: {self._driver_said()}")
             time.sleep(0.1)
 
@@ -215,15 +223,14 @@ class SparkChaos:
 
     def _await_progress(self, log: RemoteLog, after: str) -> None:
         began, before = time.monotonic(), self._progress(log)
-        deadline = self._deadline(self._patience.progress_s)
+        deadline = self._clock.now() + self._patience.progress_s
         while True:
             now = self._progress(log)
             if min(now[0] - before[0], now[1] - before[1]) >= BATCHES:
-                self.outcome.batches = (now[0] + 1, now[1] + 1)
-                self._tell(f"{after}: {time.monotonic() - began:.0f} s until both had grown, to {self.outcome.batches}")
+                self._tell(f"{after}: {time.monotonic() - began:.0f} s until both had grown, to {counted(now)}")
                 return
             self._watch()
-            if self._clock.now() > deadline:
+            if self._is_over(deadline):
                 raise StuckError(
                     f"no progress after {after} in {self._patience.progress_s:.0f} s, or the time for all is over: "
                     f"batches {before} before, {now} now; queries failed with {self._failures()[-3:]}; driver: "
@@ -242,8 +249,8 @@ class SparkChaos:
                 raise StuckError(f"drivers end by themselves: {self._driver_said()}")
             self._start_driver()
 
-    def _deadline(self, seconds: float) -> float:
-        return min(self._clock.now() + seconds, self._until)
+    def _is_over(self, deadline: float) -> bool:
+        return self._clock.now() > deadline or time.monotonic() > self._until
 
     def _driver_said(self) -> str:
         return (self._folder / "driver.log").read_text(encoding="utf-8", errors="replace")[-3000:]
@@ -262,16 +269,16 @@ class SparkChaos:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        deadline = self._deadline(self._patience.drain_s)
+        deadline = self._clock.now() + self._patience.drain_s
         self._feeder.is_ending.set()
-        if not self._feeder.end(self._patience.drain_s):
+        if not self._feeder.end(min(self._patience.drain_s, max(0.0, self._until - time.monotonic()))):
             raise StuckError("the feeder does not come to its end")
         (self._folder / "drain").touch()
         self._tell("the feeder has ended; the queries drain")
         assert self._driver is not None
         while self._driver.poll() != 0:
             self._watch()
-            if self._clock.now() > deadline:
+            if self._is_over(deadline):
                 raise StuckError(
                     f"the queries do not come to their end: {self._failures()[-3:]}; {self._driver_said()}"
                 )

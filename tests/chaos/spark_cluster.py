@@ -56,10 +56,12 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 class SparkCluster:
     """The processes of a cluster, in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cores: int) -> None:
         import pyspark
 
         self._folder = folder
+        #: Of each worker: tasks at once, each of which has several Python processes of its own.
+        self._cores = cores
         self._environ = dict(os.environ)
         prepare_spark(self._environ)
         self._environ |= {
@@ -79,7 +81,7 @@ class SparkCluster:
         self._launch("master", "127.0.0.1")
         self.url = self._await_url(folder / "master.log")
         for host in ("127.0.0.1", "127.0.0.2"):
-            place = ["--cores", "2", "--memory", "2g", "--work-dir", str(folder / f"work-{host}")]
+            place = ["--cores", str(self._cores), "--memory", "2g", "--work-dir", str(folder / f"work-{host}")]
             self._launch("worker", host, *place, self.url)
 
     def executors(self) -> list[int]:

@@ -139,15 +139,18 @@ class Queries:
 
     def drain(self) -> None:
         """Read what there is, and end."""
-        for name, make in self._makers.items():
-            for _ in range(DRAIN_ATTEMPTS):
+        left = dict(self._makers)
+        for _ in range(DRAIN_ATTEMPTS):
+            running = {name: make(True) for name, make in left.items()}
+            for name, query in running.items():
                 try:
-                    make(True).awaitTermination()
-                    break
+                    query.awaitTermination()
+                    del left[name]
                 except PySparkException as error:
                     self._note_failure(name, error)
-            else:
-                raise RuntimeError(f"query {name} does not come to its end")
+            if not left:
+                return
+        raise RuntimeError(f"queries do not come to their end: {', '.join(left)}")
 
     def store_rows(self) -> None:
         """What the table in Parquet holds, through Spark's own list of its files."""

@@ -24,7 +24,7 @@ GIVEN: list[Row] = [(seq, digest(b"%d" % seq)) for seq in (1, 2, 3, 1_000_004, 1
 @pytest.mark.xdist_group("spark")
 def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", str(1 << 20))
-    outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=210)).run()
+    outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=210), cores=1).run()
     assert not outcome.complaints, str(outcome)
     assert Counter(outcome.kills) == dict.fromkeys(KINDS, 1)
     assert outcome.records > 100
@@ -34,7 +34,7 @@ def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
 def test_a_run_that_does_not_go_on_is_told(tmp_path: Path) -> None:
-    outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=0)).run()
+    outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=0), cores=1).run()
     [complaint] = outcome.complaints
     assert complaint.startswith("no progress after the start in 300 s, or the time for all is over: batches (-1, -1)")
     assert outcome.kills == []
