@@ -43,7 +43,7 @@ DRIVER_FAILURES_MAX = 5
 
 @dataclass(frozen=True)
 class Patience:
-    """Bounds in seconds: until both copies grow again and for the drain, while this runs; by the wall for everything."""
+    """Bounds in seconds: until both copies grow again and for the drain, while this runs; by the wall for all of it."""
 
     progress_s: float = 300
     drain_s: float = 600
