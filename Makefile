@@ -12,6 +12,7 @@ CRASH_KILLS ?= 100
 STRESS_SECONDS ?= 60
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
+CHAOS_SPARK_KILLS ?= 20
 SUITE ?= kernels
 ARGS ?=
 
@@ -91,13 +92,14 @@ sim: setup ## Run a simulated pod for SEEDS seeds (default 2,000), every promise
 	$(BIN)/python tests/sim/run.py $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --planted) $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600); SEED=n runs one round again
+chaos: setup ## Kill, stop, end and cut off a served node under load for CHAOS_SECONDS (default 600), then CHAOS_SPARK_KILLS times (20) driver, executors and server under Spark; SEED=n runs one round again
 	$(BIN)/python tests/chaos/run.py $(if $(SEED),--seed $(SEED),--seconds $(CHAOS_SECONDS)) $(ARGS)
 	$(if $(SEED),,CHAOS_BAD_BYTES=10000000 $(PYTEST) -q tests/chaos/test_chaos.py -k bad_bytes)
+	$(if $(SEED),,$(BIN)/python tests/chaos/run_spark.py --kills $(CHAOS_SPARK_KILLS))
 
 .PHONY: spark-cluster
-spark-cluster: setup ## Run the tests of the Spark source with executors in processes of their own
-	SPARK_TESTS_MASTER='local-cluster[2,1,1024]' $(PYTEST) -q $(ARGS) tests/spark/test_spark_batch.py tests/spark/test_spark_stream.py
+spark-cluster: setup ## Run all tests of Spark, batch, streams and the sink, with executors in processes of their own
+	SPARK_TESTS_MASTER='local-cluster[2,1,1024]' $(PYTEST) -q $(ARGS) tests/spark
 
 .PHONY: scenarios
 scenarios: setup ## Store what the scenarios of the simulated pod do now as what they must do

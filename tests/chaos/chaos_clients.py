@@ -36,6 +36,9 @@ class Recorded(Protocol):
 class Worker(ABC):
     """Something that works on a thread until it is told to end."""
 
+    #: How long it looks for a server.
+    timeout_s = TIMEOUT_S
+
     def __init__(self, name: str, url: str, seed: object) -> None:
         self.name = name
         self.url = url
@@ -99,7 +102,7 @@ class SyncPublisher(PublishingWorker):
     """On a thread; ends its publisher now and then and goes on with another one of the same client."""
 
     def work(self) -> None:
-        with seawall.connect(self.url, timeout_s=TIMEOUT_S) as log:
+        with seawall.connect(self.url, timeout_s=self.timeout_s) as log:
             while not self.is_ending.is_set():
                 with log.publisher(self.written.topic, client_id=self.client_id, **self.options) as publisher:
                     for _ in range(self.random.randrange(200, 2_000)):
