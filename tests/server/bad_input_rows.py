@@ -288,6 +288,11 @@ VERSION_2 = {
         (rejected(0x04),),
         settings={"hello": {"features": int(Features.LZ4)}},
     ),
+    "batch: more records than lz4 can hold, healed": Row(
+        lambda p: healed_2(changed(p.batch(TOPIC, bytes(999), codec=Codec.LZ4), 28, b"\1\x20")),
+        (rejected(0x04),),
+        settings={"hello": {"features": int(Features.LZ4)}},
+    ),
     "batch: zstd damaged, healed": Row(
         lambda p: healed_2(changed(p.batch(TOPIC, bytes(999), codec=Codec.ZSTD), 98, b"\xff" * 6)),
         (rejected(0x04),),

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import socket
 
 import pytest
@@ -14,6 +15,7 @@ from seawall.io.ring import Completion, DiskRing
 from seawall.limits import KIB, MIB
 from seawall.server import ingest as server_ingest
 from seawall.server.context import ServerSettings
+from seawall.server.lwp2_session import Lwp2Session
 from seawall.server.session import ConnectionLimits
 from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
 from seawall.wire.frames import checksum, encode_header_v2
@@ -105,6 +107,29 @@ def test_complete_earlier_frames_are_answered_before_the_end(on_loop, tmp_path, 
             assert len(await made.log.read("events")) == 20
 
     on_loop(work())
+
+
+def test_a_request_whose_connection_ends_at_once_leaves_nothing_behind(on_loop, tmp_path, monkeypatch):
+    """Its task is cancelled before the first step: a coroutine that nobody awaits would be told of as a warning."""
+    begin = Lwp2Session._begin
+
+    def begin_and_lose(session, work, request_id):
+        begin(session, work, request_id)
+        session._connection.abort()
+        session.lost()
+
+    async def work():
+        async with world(tmp_path) as made:
+            peer, other = await made.peer(), await made.peer(8)
+            with monkeypatch.context() as patch:
+                patch.setattr(Lwp2Session, "_begin", begin_and_lose)
+                peer.ask(Fetch(TopicId(1), ReadBy.SEQ, 1, KIB, 0))
+                await peer.ended()
+            assert (await other.publish(1, b"one"))["status"] == OK
+            other.close()
+
+    on_loop(work())
+    gc.collect()
 
 
 def test_a_second_hello_is_one_too_many(on_loop, tmp_path):

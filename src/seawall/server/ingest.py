@@ -258,8 +258,8 @@ class Ingest:
         for index in np.flatnonzero(verdicts == arriving.LOOK).tolist():
             at, size = rows[["at", "size"]][index].tolist()
             whole = buffer[at : at + size].tobytes()
-            header = parse_batch_header(whole, source=BatchSource.STORED)
             try:
+                header = parse_batch_header(whole, source=BatchSource.STORED)
                 block = np.frombuffer(
                     decompress(header.codec, memoryview(whole)[_HEADER:], header.raw_length), np.uint8
                 )

@@ -210,6 +210,8 @@ class Lwp2Session:
         task = self._loop.create_task(self._run(work, request_id))
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        # One that is cancelled before its first step has not taken its work up.
+        task.add_done_callback(lambda _: work.close())
 
     async def _run(self, work: Coroutine[None, None, None], request_id: int) -> None:
         try:
