@@ -138,8 +138,10 @@ class SparkChaos:
         log.create_topic("in")
         log.create_topic("out")
         self._feeder = Feeder("feeder", url, self.outcome.seed, "in", 11)
-        ends.callback(self._feeder.is_ending.set)
         self._feeder.start()
+        # While there is a server: one that is left behind would look for it for minutes.
+        ends.callback(self._feeder.end, CLIENT_S)
+        ends.callback(self._feeder.is_ending.set)
         self._start_driver()
         self._await_progress(log, "the start")
         acts = {"driver": self._replace_driver, "executor": self._kill_executor, "server": self._kill_server}
@@ -173,7 +175,7 @@ class SparkChaos:
             "folder": str(self._folder),
             "fails": 0.08,
             "slows": 0.08,
-            "slow_s": 3.0,
+            "slow_s": 1.5,
         }
         path = self._folder / f"plan-{self._life}.json"
         path.write_text(json.dumps(plan), encoding="utf-8")
