@@ -76,7 +76,8 @@ class StorageConfig(Section):
         default=limits.CHECKPOINT_SIZE,
         metadata=about(
             integer(limits.WAL_FILE_SIZE_MIN, 1 << 40),
-            "bytes of log after which its batches are in their places, whatever comes; bounds how long recovery takes",
+            "bytes of log after which its batches are in their places, whatever comes; bounds how long recovery takes; "
+            "large batches fill a quarter of it before their segments are sealed",
         ),
     )
     ballast_size: int = field(
