@@ -26,12 +26,14 @@ import errno
 import random
 from dataclasses import dataclass
 from functools import lru_cache
+from unittest.mock import patch
 
 from crash_history import BrokenPromiseError, require
 from crash_world import PATH, WatchedDisk, World
 
+from seawall.engine import appends, transactions
 from seawall.errors import InvariantError, SeawallError
-from seawall.limits import BATCH_HEADER_SIZE
+from seawall.limits import BATCH_HEADER_SIZE, KIB
 from seawall.storage.control_batches import read_control
 from seawall.storage.control_documents import TermStart
 from seawall.storage.epochs import WalAddress
@@ -74,6 +76,11 @@ class Case:
         return self.fault is not None and self.fault[0] != "sync_directory"
 
 
+#: Several large batches of a commit are several writes, as are those of a transaction, without megabytes of them.
+_small_places = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
+_small_copies = patch.object(transactions, "_UNCACHED_SIZE", 0)
+
+
 @lru_cache(maxsize=64)
 def calls_of(script: int, make: type[World] = World) -> int:
     """How many calls of a script change the disk, if nothing goes wrong."""
@@ -99,6 +106,8 @@ def case_of(seed: int, number: int, make: type[World] = World) -> Case:
     return Case(seed, number, chance.choice((512, 4_096)), keep, chance.random() < 0.5, fault, nth)
 
 
+@_small_places
+@_small_copies
 def run_case(seed: int, number: int, make: type[World] = World) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
     case = case_of(seed, number, make)

@@ -63,6 +63,26 @@ def test_a_write_that_takes_nothing_is_an_error():
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.parametrize("code", [None, errno.EOPNOTSUPP], ids=["as the system can", "unknown to the system"])
+def test_what_nobody_reads_soon_is_written_all_the_same(file, monkeypatch, code):
+    real = os.pwritev
+
+    def pwritev(descriptor, buffers, at, flags=0):
+        if flags and code is not None:
+            raise OSError(code, os.strerror(code))
+        return real(descriptor, buffers, at, flags)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    assert write_all(file, [b"abc", b"", b"de"], 3, uncached=True) == 5
+    assert file.read(9, 0) == bytes(3) + b"abcde"
+
+
+def test_other_failures_of_a_write_stay_what_they_are(file, monkeypatch):
+    monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
+    with refused(errno.ENOSPC):
+        write_all(file, [b"abc"], 0, uncached=True)
+
+
 def test_a_failed_sync_is_final(file, monkeypatch):
     file.write([b"data"], 0)
     monkeypatch.setattr(files_module, "_FULL_SYNC_COMMAND", None)

@@ -221,7 +221,7 @@ def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
 
         monkeypatch.setattr(disk_ring, name, call)
 
-    for name in ("write_vector", "read_vector", "sync_data", "write_sync"):
+    for name in ("write_vector", "read_vector", "sync_data", "write_flagged"):
         play(name)
     return calls
 
@@ -230,23 +230,23 @@ def played(monkeypatch: pytest.MonkeyPatch, **answers: list[int]) -> list[str]:
 @pytest.mark.parametrize(
     ("answers", "result", "expected_calls"),
     [
-        ({"write_sync": [10]}, 10, ["write_sync"]),
-        ({"write_sync": [-errno.EIO]}, -errno.EIO, ["write_sync"]),
-        ({"write_sync": [-errno.EINTR, 10]}, 10, ["write_sync", "write_sync"]),
+        ({"write_flagged": [10]}, 10, ["write_flagged"]),
+        ({"write_flagged": [-errno.EIO]}, -errno.EIO, ["write_flagged"]),
+        ({"write_flagged": [-errno.EINTR, 10]}, 10, ["write_flagged", "write_flagged"]),
         (
-            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [0]},
+            {"write_flagged": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [0]},
             10,
-            ["write_sync", "write_vector", "sync_data"],
+            ["write_flagged", "write_vector", "sync_data"],
         ),
         (
-            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [-errno.EIO]},
+            {"write_flagged": [-errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [-errno.EIO]},
             -errno.EIO,
-            ["write_sync", "write_vector", "sync_data"],
+            ["write_flagged", "write_vector", "sync_data"],
         ),
         (
-            {"write_sync": [-errno.EOPNOTSUPP], "write_vector": [-errno.ENOSPC]},
+            {"write_flagged": [-errno.EOPNOTSUPP], "write_vector": [-errno.ENOSPC]},
             -errno.ENOSPC,
-            ["write_sync", "write_vector"],
+            ["write_flagged", "write_vector"],
         ),
     ],
 )
@@ -255,6 +255,32 @@ def test_durable_writes_fall_back(
 ) -> None:
     calls = played(monkeypatch, **{name: list(each) for name, each in answers.items()})
     assert disk_ring.execute(operation(1, disk_ring.WRITE_SYNC), 1) == result
+    assert calls == expected_calls
+
+
+@by_stand_in
+@pytest.mark.parametrize(
+    ("kind", "answers", "expected_calls"),
+    [
+        (disk_ring.WRITE, {"write_flagged": [10]}, ["write_flagged"]),
+        (
+            disk_ring.WRITE,
+            {"write_flagged": [-errno.EOPNOTSUPP], "write_vector": [10]},
+            ["write_flagged", "write_vector"],
+        ),
+        (disk_ring.WRITE_SYNC, {"write_flagged": [-errno.EOPNOTSUPP, 10]}, ["write_flagged", "write_flagged"]),
+        (
+            disk_ring.WRITE_SYNC,
+            {"write_flagged": [-errno.EOPNOTSUPP, -errno.EOPNOTSUPP], "write_vector": [10], "sync_data": [0]},
+            ["write_flagged", "write_flagged", "write_vector", "sync_data"],
+        ),
+    ],
+)
+def test_writes_past_the_cache_fall_back(
+    kind: int, answers: dict[str, list[int]], expected_calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = played(monkeypatch, **{name: list(each) for name, each in answers.items()})
+    assert disk_ring.execute(operation(1, kind | disk_ring.UNCACHED), 1) == 10
     assert calls == expected_calls
 
 

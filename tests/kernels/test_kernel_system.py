@@ -22,7 +22,7 @@ int64 = jit.int64
 
 def compiled(primitive: Callable[..., int], arguments: int) -> Callable[..., int]:
     """A kernel that does nothing but call one primitive."""
-    names = ", ".join(["a", "b", "c", "d"][:arguments])
+    names = ", ".join(["a", "b", "c", "d", "e"][:arguments])
     function = eval(f"lambda {names}: primitive({names})", {"primitive": primitive})
     made: Callable[..., int] = numba.njit([int64(*[int64] * arguments)], nogil=True)(function)
     return made
@@ -31,7 +31,7 @@ def compiled(primitive: Callable[..., int], arguments: int) -> Callable[..., int
 PAIRS: dict[str, tuple[Callable[..., int], Callable[..., int]]] = {
     "write_vector": (compiled(system.write_vector, 4), system._stand_in("pwritev")),
     "read_vector": (compiled(system.read_vector, 4), system._stand_in("preadv")),
-    "write_sync": (compiled(system.write_sync, 4), system._write_sync),
+    "write_flagged": (compiled(system.write_flagged, 5), system._write_flagged),
     "sync_data": (compiled(system.sync_data, 1), system._sync_data),
     "signal_event": (compiled(system.signal_event, 1), system._signal_event),
     "take_event": (compiled(system.take_event, 1), system._take_event),
@@ -71,11 +71,11 @@ def closed_descriptor() -> int:
 
 
 @both
-@pytest.mark.parametrize("name", ["write_vector", "write_sync"])
-def test_vectored_writes_and_reads(name: str, way: int, descriptor: int) -> None:
+@pytest.mark.parametrize(("name", "flags"), [("write_vector", ()), ("write_flagged", (system.RWF_DSYNC,))])
+def test_vectored_writes_and_reads(name: str, flags: tuple[int, ...], way: int, descriptor: int) -> None:
     parts = np.frombuffer(b"abc", np.uint8), np.frombuffer(b"", np.uint8), np.frombuffer(b"defgh", np.uint8)
     vector = iovec(*parts)
-    assert PAIRS[name][way](descriptor, vector.ctypes.data, 3, 10) == 8
+    assert PAIRS[name][way](descriptor, vector.ctypes.data, 3, 10, *flags) == 8
     assert os.pread(descriptor, 100, 0) == bytes(10) + b"abcdefgh"
     first, second = np.zeros(2, np.uint8), np.zeros(20, np.uint8)
     vector = iovec(first, second)
@@ -86,14 +86,21 @@ def test_vectored_writes_and_reads(name: str, way: int, descriptor: int) -> None
 
 
 @both
+def test_unknown_flags_write_nothing(way: int, descriptor: int) -> None:
+    vector = iovec(np.zeros(4, np.uint8))
+    assert PAIRS["write_flagged"][way](descriptor, vector.ctypes.data, 1, 0, 1 << 30) == -errno.EOPNOTSUPP
+    assert os.fstat(descriptor).st_size == 0
+
+
+@both
 def test_mistakes_are_minus_errno(way: int, tmp_path: Path, pipe: tuple[int, int]) -> None:
     part = np.zeros(4, np.uint8)
     vector = iovec(part)
     address, bad = vector.ctypes.data, closed_descriptor()
-    for name in ("write_vector", "read_vector", "write_sync"):
-        assert PAIRS[name][way](bad, address, 1, 0) == -errno.EBADF
-        assert PAIRS[name][way](-1, address, 1, 0) == -errno.EBADF
-        assert PAIRS[name][way](pipe[1], address, 1, 0) == -errno.ESPIPE
+    for name, flags in (("write_vector", ()), ("read_vector", ()), ("write_flagged", (system.RWF_DSYNC,))):
+        assert PAIRS[name][way](bad, address, 1, 0, *flags) == -errno.EBADF
+        assert PAIRS[name][way](-1, address, 1, 0, *flags) == -errno.EBADF
+        assert PAIRS[name][way](pipe[1], address, 1, 0, *flags) == -errno.ESPIPE
     for name in ("sync_data", "signal_event", "take_event"):
         assert PAIRS[name][way](bad) == -errno.EBADF
     assert PAIRS["sync_data"][way](pipe[0]) == -errno.EINVAL

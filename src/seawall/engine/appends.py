@@ -28,6 +28,9 @@ LARGE_BLOCK_SIZE: Final = limits.LARGE_BATCH_SIZE - limits.BATCH_HEADER_SIZE
 #: Order and ack level of the topic, a plain block, as a header has them.
 AS_TOPIC_CHOICES: Final = AS_TOPIC | AS_TOPIC << 8
 
+#: Bytes of large batches that one call writes.
+_PIECE_SIZE: Final = 2 * limits.MIB
+
 #: Bytes of the block of a reference to a large batch, and some to spare.
 _REFERENCE_ROOM: Final = 256
 
@@ -108,6 +111,34 @@ class PlaceWrite:
     at: int
     size: int
     buffers: list[ReadableBuffer]
+    #: Whether nobody reads what was written a moment ago: then it need not stay in memory.
+    is_uncached: bool
+
+    def pieces(self) -> list[tuple[int, list[ReadableBuffer]]]:
+        """What is written by one call each, and where: the disk has a piece to write while the next is copied.
+
+        One piece is written durably; behind several of them there is a sync.
+        """
+        found: list[tuple[int, list[ReadableBuffer]]] = []
+        at, size, piece = self.at, 0, list[ReadableBuffer]()
+        for buffer in self.buffers:
+            for first in range(0, len(buffer), _PIECE_SIZE):
+                part = buffer if len(buffer) <= _PIECE_SIZE else memoryview(buffer)[first : first + _PIECE_SIZE]
+                if size + len(part) > _PIECE_SIZE or len(piece) == limits.IOVEC_COUNT_MAX:
+                    found.append((at, piece))
+                    at, size, piece = at + size, 0, []
+                piece.append(part)
+                size += len(part)
+        return [*found, (at, piece)]
+
+    def carry_out(self) -> None:
+        """Write it durably, on this thread."""
+        pieces = self.pieces()
+        is_one = len(pieces) == 1 and not self.is_uncached
+        for at, piece in pieces:
+            write_all(self.file, piece, at, durable=is_one, uncached=self.is_uncached)
+        if not is_one:
+            self.file.sync()
 
 
 #: What takes effect once a commit is written, in the order of positions.
@@ -137,11 +168,11 @@ class Commit:
     def carry_out(self) -> None:
         """Write all of it, on this thread."""
         for place in self.places:
-            write_all(place.file, place.buffers, place.at, durable=True)
+            place.carry_out()
         if self.epoch is not None:
             self.epoch.carry_out(durable=self.durable)
 
-    def add_place(self, file: File, at: int, buffers: Sequence[ReadableBuffer]) -> None:
+    def add_place(self, file: File, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool) -> None:
         """Write a batch at its place; places that follow one another are one write."""
         size = sum(map(len, buffers))
         last = self.places[-1] if self.places else None
@@ -149,4 +180,4 @@ class Commit:
             last.buffers.extend(buffers)
             last.size += size
         else:
-            self.places.append(PlaceWrite(file, at, size, [*buffers]))
+            self.places.append(PlaceWrite(file, at, size, [*buffers], is_uncached))

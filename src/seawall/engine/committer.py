@@ -325,7 +325,7 @@ class Committer:
                 return
             at = segment.place(numbered.size)
             if room.is_kept:
-                commit.add_place(segment.file, at, [header, append.block])
+                commit.add_place(segment.file, at, [header, append.block], is_uncached=room.is_uncached)
                 self._writer.stage_reference(header, segment.first_seq, at)
             else:
                 # Memory needs nobody to write it; readers see it when it is published.

@@ -322,7 +322,7 @@ class Follower:
         for head, (source, size) in enumerate(zip(sources.tolist(), sizes.tolist(), strict=True)):
             buffers += (heads[head * _HEADER : (head + 1) * _HEADER], blocks[source + _HEADER : source + size])
         if room.is_kept:
-            commit.add_place(segment.file, at, buffers)
+            commit.add_place(segment.file, at, buffers, is_uncached=room.is_uncached)
         else:
             # Memory needs nobody to write it; readers see it when it is published.
             segment.write_at(at, buffers)

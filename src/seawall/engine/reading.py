@@ -279,6 +279,7 @@ def plan_records(
     if log is not None:
         start = max(from_seq, topic.floor)
         planned = log.plan(start, next_seq, size_max, records_max=records_max, live_runs=live_runs)
+        log.note_reader(planned.end_seq)
     try:
         last = Seq((next_seq if planned is None else planned.end_seq) - 1)
         if live_runs is None and from_seq >= topic.floor and not topic.losses.reach_into(from_seq, last):

@@ -68,6 +68,10 @@ _NS_PER_MS: Final = 1_000_000
 _EVICTED_MORE: Final = 64
 
 
+#: Bytes of one commit that are many.
+_MUCH: Final = limits.MIB
+
+
 class Removal:
     """What removes records from the topics of one store. One owner at a time."""
 
@@ -175,8 +179,9 @@ class Removal:
         if self._is_overfull(topic, record_count, byte_count):
             config, spare = topic.config, 0
             # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due; up to
-            # the end of a batch, if one is near, which does not have to be read then.
-            if config.durability is not Durability.FSYNC:
+            # the end of a batch, if one is near, which does not have to be read then. To read one costs more than to
+            # write down an eviction: where much comes at once it is worth it in every class.
+            if config.durability is not Durability.FSYNC or byte_count >= _MUCH:
                 spare = config.bytes_max // _EVICTED_MORE
                 record_count += config.cap_records // _EVICTED_MORE
             return self._shrunk(topic, record_count, byte_count + spare, spare)

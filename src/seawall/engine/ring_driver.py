@@ -24,7 +24,7 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Final
 
-from seawall.engine.appends import LARGE_BLOCK_SIZE, Commit
+from seawall.engine.appends import LARGE_BLOCK_SIZE, Commit, PlaceWrite
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group
@@ -243,7 +243,7 @@ class RingDriver:
         epoch = commit.epoch
         for place in commit.places:
             is_last = epoch is None and place is commit.places[-1]
-            self._write(flight, place.file, place.buffers, place.at, link=not is_last, sync=True)
+            self._place(flight, place, link=not is_last)
         if epoch is not None:
             at_once = commit.durable and epoch.follows_synced
             syncs = commit.durable and not at_once
@@ -251,6 +251,16 @@ class RingDriver:
             if syncs:
                 self._ring.sync(epoch.file, tag=self._tag(flight, 0))
         return self._ring.submit_signalled()
+
+    def _place(self, flight: _Flight, place: PlaceWrite, *, link: bool) -> None:
+        pieces = place.pieces()
+        is_one = len(pieces) == 1
+        for at, piece in pieces:
+            tag = self._tag(flight, sum(map(len, piece)))
+            is_linked = link or not is_one
+            self._ring.write(place.file, piece, at, tag=tag, link=is_linked, sync=is_one, uncached=place.is_uncached)
+        if not is_one:
+            self._ring.sync(place.file, tag=self._tag(flight, 0), link=link)
 
     def _write(
         self, flight: _Flight, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool

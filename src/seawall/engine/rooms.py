@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from seawall.engine.staging import STAGING_TOPIC
 from seawall.engine.topic_log import Filling
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
@@ -27,6 +28,11 @@ class Room:
     until_ns: int
     #: Whether small batches may go the short way: they need nothing but numbers, and nobody watches the lane.
     goes_short: bool = False
+
+    @property
+    def is_uncached(self) -> bool:
+        """Whether nobody is expected to read soon what is written here: what is staged is read by its commit."""
+        return not self.filling.is_read and self.topic.name != STAGING_TOPIC
 
     def take(self, records: int, size: int, now: int) -> bool:
         """Count a batch in; false if it does not fit, and then somebody has to look."""

@@ -60,6 +60,8 @@ class Filling:
 
     segment: ActiveSegment
     waiting: Waiting = field(default_factory=Waiting)
+    #: Whether a reader has come as far as this segment.
+    is_read: bool = False
 
     @property
     def filled(self) -> int:
@@ -218,6 +220,12 @@ class TopicLog:
             planned.release()
             raise
         return planned
+
+    def note_reader(self, end_seq: Seq) -> None:
+        """Somebody reads up to a seq: where that is what is being written, what follows is read soon as well."""
+        writing = self.writing
+        if writing is not None and end_seq > writing.segment.first_seq:
+            writing.is_read = True
 
     def entries_between(self, first_seq: Seq, last_seq: Seq) -> Entries:
         """The entries of all batches that hold something from a seq to another."""

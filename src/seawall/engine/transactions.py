@@ -44,6 +44,7 @@ from seawall.engine.staging import STAGING_TOPIC, StagedBatches, delete_staged, 
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import ConflictError, InvalidInputError, LimitError, NotFoundError
 from seawall.io.files import write_all
+from seawall.io.interfaces import File
 from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
 from seawall.storage.batch_index import INDEX_ENTRY, Entries
@@ -68,6 +69,9 @@ _CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
 _RANGE_SIZE: Final = 64
 
 _NOTHING: Final = Need(0, 0, 0)
+
+#: The least size of batches, on average, of which one write each may pass the memory of the system by.
+_UNCACHED_SIZE: Final = 256 * limits.KIB
 
 #: From so many bytes on places are synced while readers go on: then there is little left to sync while they cannot.
 _SYNCED_AHEAD_SIZE: Final = limits.MIB
@@ -317,11 +321,30 @@ def _copy(plan: _Plan, first: int, found: list[StoredBatch]) -> int:
         raise NotFoundError(
             f"staged batches from seq {int(expected['base_seq'][0])} on are damaged; stage the records again"
         )
-    segment = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room.filling.segment
-    write_all(segment.file, [batch.data for batch in found], int(plan.places[first]))
+    room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
+    data = [batch.data for batch in found]
+    is_uncached = room.is_uncached and sum(map(len, data)) >= len(data) * _UNCACHED_SIZE
+    write = _write_uncached if is_uncached else write_all
+    write(room.filling.segment.file, data, int(plan.places[first]))
     for number, batch in enumerate(found, first):
         plan.headers[number * _HEADER : (number + 1) * _HEADER] = np.frombuffer(batch.data[:_HEADER], np.uint8)
     return len(found)
+
+
+def _write_uncached(file: File, batches: list[memoryview], at: int) -> None:
+    """Write batches that follow one another, and keep nothing of them in memory but the pages of their headers, which
+    are written again."""
+    page = limits.PAGE_SIZE
+    waiting: list[memoryview] = []
+    waiting_at = at
+    for data in batches:
+        head = min(len(data), -(-(at + _HEADER) // page) * page - at)
+        tail = max(head, (at + len(data)) // page * page - at)
+        write_all(file, [*waiting, data[:head]], waiting_at)
+        write_all(file, [data[head:tail]], at + head, uncached=True)
+        waiting, waiting_at = [data[tail:]], at + tail
+        at += len(data)
+    write_all(file, waiting, waiting_at)
 
 
 def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:

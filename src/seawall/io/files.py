@@ -24,6 +24,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -56,17 +57,23 @@ _FULL_SYNC_COMMAND: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 #: Whether a kernel that writes and syncs by itself keeps the promise of `OsFile.sync`.
 PLAIN_SYNC_IS_ENOUGH: Final = _FULL_SYNC_COMMAND is None
 
+#: Has a write go to the disk at once, and be dropped from memory then: since Linux 6.14, and not in every file system.
+_RWF_DONTCACHE: Final = 0x80 if sys.platform.startswith("linux") else 0
+
 #: Reasons the kernel gives when it cannot copy between these two files, though a read and a write would work.
 _COPY_UNSUPPORTED: Final = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
-def write_all(file: File, buffers: Sequence[ReadableBuffer], at: int, *, durable: bool = False) -> int:
+def write_all(
+    file: File, buffers: Sequence[ReadableBuffer], at: int, *, durable: bool = False, uncached: bool = False
+) -> int:
     """Write every byte of the buffers at position `at`, finishing short writes without copying; return the count.
 
-    With `durable` they are on the disk when it returns; what was written before, only after a sync.
+    With `durable` they are on the disk when it returns; what was written before, only after a sync. Those that are
+    `uncached`, and not that, nobody is expected to read soon.
     """
     remaining = _byte_views(buffers)
-    write = file.write_durably if durable else file.write
+    write = file.write_durably if durable else file.write_uncached if uncached else file.write
     total = 0
     while remaining:
         written = write(remaining, at + total)
@@ -189,6 +196,18 @@ class OsFile:
         if not buffers:
             return 0
         return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
+
+    def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write as `write` does; where the system can do that, nothing of it stays in memory once it is on the disk."""
+        self.require_synced()
+        self._require_position(at)
+        try:
+            return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at, _RWF_DONTCACHE)
+        except OSError as error:
+            # Unknown to the system or to this file system, and nothing is written.
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return self.write(buffers, at)
 
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write as `write` does, durable when it returns; by one call where the disk is quicker with that."""

@@ -69,6 +69,11 @@ class File(Readable, Protocol):
         """Write the buffers at position `at`; return the bytes written, which may be fewer than asked."""
         ...
 
+    def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write as `write` does what nobody is expected to read soon: it goes to the disk at once, and need not stay in
+        memory then."""
+        ...
+
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write as `write` does; the bytes this call took are durable when it returns, earlier ones need a `sync`.
 

@@ -190,6 +190,10 @@ class MemoryFile:
         self._content.write(views, at, at + total)
         return total
 
+    def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write: memory is all there is."""
+        return self.write(buffers, at)
+
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write: as durable as it gets."""
         return self.write(buffers, at)

@@ -157,9 +157,13 @@ class DiskRing:
         tag: int,
         link: bool = False,
         sync: bool = False,
+        uncached: bool = False,
     ) -> None:
-        """Queue one vectored write; with `sync` it is durable when it completes."""
-        operation = disk_ring.WRITE_SYNC if sync else disk_ring.WRITE
+        """Queue one vectored write; with `sync` it is durable when it completes.
+
+        One that is `uncached` goes to the disk at once, and need not stay in memory then, where the server can do that.
+        """
+        operation = (disk_ring.WRITE_SYNC if sync else disk_ring.WRITE) | (disk_ring.UNCACHED if uncached else 0)
         self._queue(operation, file, [np.frombuffer(buffer, np.uint8) for buffer in buffers], at, tag, link)
 
     def read(

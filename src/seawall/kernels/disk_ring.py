@@ -8,7 +8,7 @@ loop of `uring.py`, or a simulated disk. All share one array of 64-bit words:
                          beside the last, whether a durable write is one call (RWF_DSYNC) or a write and a sync
     scratch              content of one slot for each side, since kernels allocate nothing
     counters             of the submission ring, of the completion ring
-    submission slots     tag, operation + LINK, fd, address of an iovec array, its count, file position, bytes in all
+    submission slots     tag, operation with LINK, UNCACHED, fd, address of an iovec array, its count, position, bytes
     completion slots     tag, bytes done or minus errno
 
 INV-DISK-LINK: order between operations holds only along a chain. An operation marked LINK must succeed in full before
@@ -38,13 +38,15 @@ from seawall.kernels.rings import (
     ring_push,
 )
 from seawall.kernels.system import (
+    RWF_DONTCACHE,
+    RWF_DSYNC,
     monotonic_ns,
     poll_readable,
     read_vector,
     signal_event,
     sync_data,
     take_event,
-    write_sync,
+    write_flagged,
     write_vector,
 )
 
@@ -54,6 +56,8 @@ WRITE_SYNC = 3
 READ = 4
 OPERATION_MASK = 0xFF
 LINK = 0x100
+#: Of a write: nobody is expected to read it soon, so it need not stay in memory once it is on the disk.
+UNCACHED = 0x200
 
 SUBMIT_TAG = 0
 SUBMIT_OPERATION = 1
@@ -192,6 +196,30 @@ def _pause(ring: Words, doorbell: int, last_ns: int) -> int:
 
 
 @kernel(int64(int64_in, int64))
+def _write(operation: Words, direct_sync: int) -> int:
+    """Carry out one write: bytes done, or minus errno. What the file system does not know is done without it."""
+    fd = operation[SUBMIT_FD]
+    iovec = operation[SUBMIT_IOVEC]
+    count = operation[SUBMIT_COUNT]
+    at = operation[SUBMIT_AT]
+    is_durable = operation[SUBMIT_OPERATION] & OPERATION_MASK == WRITE_SYNC
+    flags = RWF_DSYNC if is_durable and direct_sync != 0 else 0
+    result = _UNSUPPORTED
+    if operation[SUBMIT_OPERATION] & UNCACHED != 0:
+        result = write_flagged(fd, iovec, count, at, flags | RWF_DONTCACHE)
+    if result == _UNSUPPORTED and flags != 0:
+        result = write_flagged(fd, iovec, count, at, flags)
+    if result == _UNSUPPORTED:
+        flags = 0
+        result = write_vector(fd, iovec, count, at)
+    if is_durable and flags == 0 and result >= 0:
+        # A write and a sync of the file keep the same promise.
+        synced = sync_data(fd)
+        result = synced if synced < 0 else result
+    return result
+
+
+@kernel(int64(int64_in, int64))
 def execute(operation: Words, direct_sync: int) -> int:
     """Carry out one operation: bytes done, or minus errno."""
     kind = operation[SUBMIT_OPERATION] & OPERATION_MASK
@@ -201,19 +229,12 @@ def execute(operation: Words, direct_sync: int) -> int:
     at = operation[SUBMIT_AT]
     result = _INTERRUPTED
     while result == _INTERRUPTED:
-        if kind == WRITE:
-            result = write_vector(fd, iovec, count, at)
-        elif kind == SYNC:
+        if kind == SYNC:
             result = sync_data(fd)
         elif kind == READ:
             result = read_vector(fd, iovec, count, at)
         else:
-            result = write_sync(fd, iovec, count, at) if direct_sync != 0 else _UNSUPPORTED
-            if result == _UNSUPPORTED:
-                # Not asked for, or unknown to the file system: a write and a sync of the file keep the same promise.
-                result = write_vector(fd, iovec, count, at)
-                synced = sync_data(fd) if result >= 0 else 0
-                result = synced if synced < 0 else result
+            result = _write(operation, direct_sync)
     return result
 
 

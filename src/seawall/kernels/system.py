@@ -3,13 +3,13 @@
 Each primitive calls the C library by symbol (nothing of an address is baked into cached code) and returns the result,
 or minus errno. They are as raw as the calls themselves: addresses must stay valid until the call returns.
 
-On macOS `sync_data` asks for F_FULLFSYNC, since plain `fsync` there does not reach the platter, and `write_sync`
-(one write that returns when it is durable) is a write followed by that.
+On macOS `sync_data` asks for F_FULLFSYNC, since plain `fsync` there does not reach the platter, and no write has flags.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import select
 import socket
@@ -26,7 +26,10 @@ from seawall.kernels.jit import primitive
 IS_LINUX = sys.platform.startswith("linux")
 IS_MACOS = sys.platform == "darwin"
 
+#: Of a write: it returns when its bytes are durable; they go to the disk at once and need not stay in memory then.
 RWF_DSYNC = 0x2
+RWF_DONTCACHE = 0x80
+_UNSUPPORTED = -errno.EOPNOTSUPP
 _F_FULLFSYNC = 51
 _CLOCK_MONOTONIC = 6 if IS_MACOS else 1
 _ERRNO_SYMBOL = "__error" if IS_MACOS else "__errno_location"
@@ -117,34 +120,22 @@ def sync_data(typing_context: Any, fd: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-def _write_sync(fd: int, iovec: int, count: int, at: int) -> int:
-    if IS_LINUX:
-        return libc_call("pwritev2", fd, iovec, count, at, RWF_DSYNC)
-    written = libc_call("pwritev", fd, iovec, count, at)
-    synced = _sync_data(fd) if written >= 0 else 0
-    return synced if synced < 0 else written
+def _write_flagged(fd: int, iovec: int, count: int, at: int, flags: int) -> int:
+    return libc_call("pwritev2", fd, iovec, count, at, flags) if IS_LINUX else _UNSUPPORTED
 
 
-@primitive(_write_sync)
-def write_sync(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any) -> Any:
-    """Write and make that write durable in one call, where the kernel has one (RWF_DSYNC)."""
+@primitive(_write_flagged)
+def write_flagged(typing_context: Any, fd: Any, iovec: Any, count: Any, at: Any, flags: Any) -> Any:
+    """Write with flags (RWF_DSYNC, RWF_DONTCACHE); −EOPNOTSUPP, and nothing is written, where one is unknown."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        fd, iovec, count, at = arguments
-        narrow = [builder.trunc(fd, _int32), iovec, builder.trunc(count, _int32), at]
-        if IS_LINUX:
-            flags = ir.Constant(_int32, RWF_DSYNC)
-            return _result(builder, _call(builder, "pwritev2", _int64, *narrow, flags))
-        written = _result(builder, _call(builder, "pwritev", _int64, *narrow))
-        out = cgutils.alloca_once_value(builder, written)
-        with builder.if_then(builder.icmp_signed(">=", written, ir.Constant(_int64, 0))):
-            command, zero = ir.Constant(_int32, _F_FULLFSYNC), ir.Constant(_int32, 0)
-            synced = _result(builder, _call(builder, "fcntl", _int32, narrow[0], command, zero, fixed=2))
-            with builder.if_then(builder.icmp_signed("<", synced, ir.Constant(_int64, 0))):
-                builder.store(synced, out)
-        return builder.load(out)
+        fd, iovec, count, at, flags = arguments
+        if not IS_LINUX:
+            return ir.Constant(_int64, _UNSUPPORTED)
+        narrow = [builder.trunc(fd, _int32), iovec, builder.trunc(count, _int32), at, builder.trunc(flags, _int32)]
+        return _result(builder, _call(builder, "pwritev2", _int64, *narrow))
 
-    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), generate
 
 
 def _signal_event(fd: int) -> int:

@@ -83,6 +83,10 @@ class SimFile:
         data = b"".join(buffers[:IOVEC_COUNT_MAX])
         return self._put("write", data, at)
 
+    def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        """Write: how long it stays in memory makes no difference here."""
+        return self.write(buffers, at)
+
     def write_durably(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write as `write` does and make those bytes durable, and no others: a call each, so a crash fits between."""
         written = self.write(buffers, at)

@@ -1,0 +1,145 @@
+"""Large batches that nobody reads soon are written past the memory of the system; what others read stays in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall.engine import appends
+from seawall.engine.aio import AsyncLog
+from seawall.engine.appends import PlaceWrite
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
+from seawall.engine.records import ReceivedBatch
+from seawall.io.files import OsFile
+from seawall.io.interfaces import ReadableBuffer
+from seawall.io.memory_files import MemoryFiles
+from seawall.io.ring import DiskRing, HasDescriptor
+from seawall.limits import KIB, MIB, PAGE_SIZE
+
+LARGE = 300 * KIB
+
+
+@pytest.fixture
+def uncached(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of every write that need not stay in memory, by whichever way."""
+    sizes: list[int] = []
+    write, ring_write = OsFile.write_uncached, DiskRing.write
+
+    def write_uncached(self: OsFile, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return write(self, buffers, at)
+
+    def write_by_ring(
+        self: DiskRing,
+        file: HasDescriptor,
+        buffers: Sequence[ReadableBuffer],
+        at: int,
+        *,
+        tag: int,
+        link: bool = False,
+        sync: bool = False,
+        uncached: bool = False,
+    ) -> None:
+        if uncached:
+            sizes.append(sum(map(len, buffers)))
+        ring_write(self, file, buffers, at, tag=tag, link=link, sync=sync, uncached=uncached)
+
+    monkeypatch.setattr(OsFile, "write_uncached", write_uncached)
+    monkeypatch.setattr(DiskRing, "write", write_by_ring)
+    return sizes
+
+
+@pytest.fixture(params=[0, 1], ids=["alone", "one broker"])
+def log(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedLog]:
+    with open_log(tmp_path / "data", brokers=request.param) as log:
+        log.create_topic("a", segment_max_bytes=4 * MIB)
+        yield log
+
+
+def values(log: EmbeddedLog, topic: str) -> list[bytes]:
+    return [bytes(record.value) for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
+
+
+def test_only_what_nobody_reads_along_is_dropped(log: EmbeddedLog, uncached: list[int]) -> None:
+    log.publish("a", bytes(LARGE))
+    assert len(uncached) == 1
+    assert len(values(log, "a")) == 1  # somebody reads what is being written
+    log.publish("a", bytes(LARGE))
+    assert len(uncached) == 1
+    while len(uncached) == 1:  # until a segment begins that nobody has read of
+        log.publish("a", bytes(MIB))
+    log.publish("a", [bytes(MIB)] * 5)
+    assert sum(uncached) >= 5 * MIB
+
+
+def test_reading_what_is_old_keeps_nothing(log: EmbeddedLog, uncached: list[int]) -> None:
+    for _ in range(6):
+        log.publish("a", bytes(MIB))
+    count = len(uncached)
+    assert log.read("a", 1, limit=1)
+    log.publish("a", bytes(LARGE))
+    assert len(uncached) == count + 1
+
+
+def test_small_batches_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> None:
+    for number in range(20):
+        log.publish("a", b"%d" % number)
+    log.checkpoint()
+    assert not uncached
+
+
+def test_a_transaction_is_copied_so_and_what_was_staged_is_not(log: EmbeddedLog, uncached: list[int]) -> None:
+    sizes = [LARGE, LARGE + 1, MIB, 7, 2 * MIB + PAGE_SIZE // 2, LARGE - 96]
+    records = [bytes([number]) * size for number, size in enumerate(sizes)]
+    with log.transaction() as transaction:
+        for record in records:
+            transaction.publish("a", record)
+        assert not uncached
+    assert sum(uncached) > sum(sizes) - len(sizes) * 3 * PAGE_SIZE
+    assert values(log, "a") == records
+    assert not log.verify().findings
+
+
+def test_small_batches_of_a_transaction_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> None:
+    with log.transaction() as transaction:
+        for number in range(20):
+            transaction.publish("a", b"%d" % number)
+    assert not uncached
+    assert values(log, "a") == [b"%d" % number for number in range(20)]
+
+
+def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int]) -> None:
+    async def run() -> list[bytes]:
+        async with AsyncLog(tmp_path / "data") as log:
+            await log.create_topic("a")
+            await asyncio.gather(*(log.publish("a", bytes([number]) * MIB) for number in range(8)))
+            before = len(uncached)
+            items = await log.read("a", max_bytes=16 * MIB)
+            await log.publish("a", bytes(MIB))
+            assert before
+            assert len(uncached) == before
+            return sorted(bytes(record.value) for item in items if isinstance(item, ReceivedBatch) for record in item)
+
+    assert asyncio.run(run()) == [bytes([number]) * MIB for number in range(8)]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 100))
+def test_pieces_are_all_of_a_place(sizes: list[int], at: int) -> None:
+    buffers = [bytes([number]) * size for number, size in enumerate(sizes)]
+    place = PlaceWrite(MemoryFiles().open("f", create=True), at, sum(sizes), [*buffers], is_uncached=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(appends, "_PIECE_SIZE", 16)
+        pieces = place.pieces()
+        place.carry_out()
+    assert all(sum(map(len, piece)) <= 16 for _, piece in pieces)
+    assert [start for start, _ in pieces] == [
+        at + sum(sum(map(len, piece)) for _, piece in pieces[:number]) for number in range(len(pieces))
+    ]
+    assert b"".join(part for _, piece in pieces for part in piece) == b"".join(buffers)
+    assert place.file.read(1_000, at) == b"".join(buffers)
