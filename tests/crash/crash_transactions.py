@@ -105,6 +105,11 @@ class TransactionWorld(World):
     def check_opened(self) -> None:
         super().check_opened()
         self._check_transactions()
+        last = self._usable().catalog.transactions.last(OWNER)
+        for tried in self.told.tried:
+            if last is not None and tried.epoch == last.epoch and tried.result is None:
+                # Its commit failed, nobody knew how far it had come, and now it is seen to have happened.
+                tried.result = last
 
     def check(self) -> None:
         super().check()

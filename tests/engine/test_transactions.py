@@ -39,6 +39,7 @@ from seawall.io.files import OsFiles
 from seawall.limits import KIB
 from seawall.storage.batch_index import INDEX_ENTRY
 from seawall.topics.gaps import Gap
+from seawall.topics.state import TopicState
 from seawall.wire.transactions import StagedCall
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
@@ -67,9 +68,15 @@ def values(log: EmbeddedLog, topic: str) -> list[bytes]:
     return [bytes(record.value) for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
 
 
-def staged_left(log: EmbeddedLog) -> int:
+def staging_of(log: EmbeddedLog) -> TopicState:
     with log.looking() as store:
-        return store.catalog.named(STAGING_TOPIC).live_records
+        topic = store.catalog.own(STAGING_TOPIC)
+    assert topic is not None
+    return topic
+
+
+def staged_left(log: EmbeddedLog) -> int:
+    return staging_of(log).live_records
 
 
 def put(log: EmbeddedLog, *records: bytes) -> list[StagedRange]:
@@ -244,8 +251,7 @@ def test_what_is_refused_changes_nothing(log: EmbeddedLog) -> None:
 
 def refused(log: EmbeddedLog, parts: list[tuple[str, StagedRange]], error: type[Exception], words: str) -> None:
     before = log.describe("a")
-    with log.looking() as store:
-        staged = store.catalog.named(STAGING_TOPIC).live_records
+    staged = staged_left(log)
     with pytest.raises(error, match=words):
         log.commit_staged("job", 1, parts)
     assert log.describe("a") == before
@@ -267,7 +273,7 @@ def test_ranges_that_are_not_staged_whole(log: EmbeddedLog) -> None:
     refused(log, [("a", StagedRange(0, 3))], InvalidInputError, "no range")
     refused(log, [("a", StagedRange(3, 1))], InvalidInputError, "no range")
     refused(log, [("a", whole), ("b", whole)], InvalidInputError, "in two ranges")
-    refused(log, [(STAGING_TOPIC, whole)], InvalidInputError, "where transactions are staged")
+    refused(log, [(STAGING_TOPIC, whole)], NotFoundError, "there is no topic")
     refused(log, [("a", whole), ("missing", StagedRange(1, 3))], InvalidInputError, "in two ranges")
     assert log.commit_staged("job", 1, [("a", whole)]).spans[0].record_count == 3
     with pytest.raises(NotFoundError, match="were committed or aborted"):
@@ -476,19 +482,30 @@ def test_staging_is_nobody_elses(log: EmbeddedLog) -> None:
     for name in (STAGING_TOPIC, "_other"):
         with pytest.raises(InvalidInputError, match="not allowed"):
             log.create_topic(name)
+    for refused in (
+        lambda: log.publish(STAGING_TOPIC, b"2"),
+        lambda: log.configure_topic(STAGING_TOPIC, ttl_ms=1),
+        lambda: log.delete(STAGING_TOPIC, before_seq=9),
+        lambda: log.delete_topic(STAGING_TOPIC),
+        lambda: log.describe(STAGING_TOPIC),
+        lambda: log.read(STAGING_TOPIC),
+        lambda: transact(log, **{STAGING_TOPIC: b"3"}),
+    ):
+        with pytest.raises(NotFoundError, match="there is no topic '_staging'"):
+            refused()
+    assert staged_left(log) == 1
 
 
-def test_what_is_staged_goes_by_its_age(tmp_path: Path) -> None:
-    with opened(tmp_path) as log:
+def test_what_is_staged_goes_by_its_age(tmp_path: Path, brokers: int) -> None:
+    with opened(tmp_path, brokers) as log:
         log.create_topic("a")
         put(log, b"1")
-    with opened(tmp_path, settings=replace(SMALL, staging_ttl_ms=1)) as log:
+    with opened(tmp_path, brokers, settings=replace(SMALL, staging_ttl_ms=1)) as log:
         put(log, b"2")
         threading.Event().wait(0.01)
         put(log, b"3")
-        with log.looking() as store:
-            assert store.catalog.named(STAGING_TOPIC).config.ttl_ms == 1
-            assert store.catalog.named(STAGING_TOPIC).floor >= 3
+        assert staging_of(log).config.ttl_ms == 1
+        assert staging_of(log).floor >= 3
         with pytest.raises(NotFoundError, match="are too old"):
             log.commit_staged("job", 1, [("a", StagedRange(1, 1))])
 

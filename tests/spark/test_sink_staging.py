@@ -51,7 +51,7 @@ def staged_count(server: RealServer) -> int:
     """Records that are staged and neither committed nor aborted."""
 
     async def count(log: ServedLog) -> int:
-        return await log.ask(lambda store: store.catalog.named(STAGING_TOPIC).live_records)
+        return await log.ask(lambda store: store.catalog.own(STAGING_TOPIC).live_records)
 
     return server.run(count)
 

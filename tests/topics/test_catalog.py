@@ -97,7 +97,7 @@ def test_planning_changes_nothing() -> None:
     for _ in range(2):
         assert log.catalog.create("b", TopicConfig()).topic_id == 2
     log.catalog.delete("a")
-    log.catalog.configure("a", {"ttl_ms": 9})
+    log.catalog.configure(log.catalog.named("a"), {"ttl_ms": 9})
     log.catalog.commit("reader", "a", 5)
     assert log.catalog.names() == ["a"]
     assert log.catalog.named("a").config == TopicConfig()
@@ -130,7 +130,7 @@ def test_names_and_numbers_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match="the topic itself"):
         log.catalog.create("b", TopicConfig(dead_letter="b"))
     with pytest.raises(ConfigError, match="the topic itself"):
-        log.catalog.configure("a", {"dead_letter": "a"})
+        log.catalog.configure(log.catalog.named("a"), {"dead_letter": "a"})
     with pytest.raises(NotFoundError):
         log.catalog.delete("b")
     with pytest.raises(InvariantError, match="INV-TOPIC-ID-ONCE"):
@@ -156,11 +156,11 @@ def test_a_create_whose_name_is_taken_ends_the_older_topic() -> None:
 def test_settings_change_by_a_control() -> None:
     log = Log()
     log.create("a")
-    control = log.catalog.configure("a", {"ttl_ms": 9})
+    control = log.catalog.configure(log.catalog.named("a"), {"ttl_ms": 9})
     assert (control.before["ttl_ms"], control.after["ttl_ms"]) == (0, 9)
     assert log.apply(control)
     assert log.catalog.named("a").config.ttl_ms == 9
-    assert log.catalog.configure("a", {"ttl_ms": 9}) is None
+    assert log.catalog.configure(log.catalog.named("a"), {"ttl_ms": 9}) is None
 
 
 # --- what the log says -----------------------------------------------------------------------------------------------

@@ -52,10 +52,7 @@ def staging_config(ttl_ms: int) -> TopicConfig:
 
 def find_staging(catalog: TopicCatalog) -> TopicState | None:
     """The topic, if anything was ever staged."""
-    try:
-        return catalog.named(STAGING_TOPIC)
-    except NotFoundError:
-        return None
+    return catalog.own(STAGING_TOPIC)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

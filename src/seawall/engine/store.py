@@ -146,7 +146,9 @@ class Store(Changeable, StoreTransactions):
             self._directory.make_topic(created.topic_id)
         ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
         self._commit(created, ceiling)
-        return self.catalog.named(name)
+        topic = self.catalog.find(created.topic_id)
+        assert topic is not None, "it was created just now"
+        return topic
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
@@ -158,10 +160,13 @@ class Store(Changeable, StoreTransactions):
 
     def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
         """Change settings of a topic; durable when this returns."""
-        changed = self.catalog.configure(name, patch)
+        return self._configure(self.catalog.named(name), patch)
+
+    def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState:
+        changed = self.catalog.configure(topic, patch)
         if changed is not None:
             self._commit(changed)
-        return self.catalog.named(name)
+        return topic
 
     def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
         """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""

@@ -29,15 +29,15 @@ class StoreTransactions(StoreQuestions):
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState: ...
 
     @abstractmethod
-    def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
-        """Change settings of a topic; durable when this returns."""
+    def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState: ...
 
     def staging(self) -> TopicState:
         """The topic that transactions are staged in, made if it is not there; durable when this returns."""
         config = staging_config(self._settings.staging_ttl_ms)
-        if find_staging(self.catalog) is None:
+        found = find_staging(self.catalog)
+        if found is None:
             return self._create(STAGING_TOPIC, config, is_reserved=True)
-        return self.configure_topic(STAGING_TOPIC, config.to_json())
+        return self._configure(found, config.to_json())
 
     def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
         """Publish what was staged, all of it or nothing, at one position, once for its key; durable when this returns.

@@ -40,9 +40,9 @@ from seawall.engine.headroom import HEADROOM
 from seawall.engine.reading import sound_batches
 from seawall.engine.room_making import CONTROL_ROOM, Need
 from seawall.engine.rooms import Room
-from seawall.engine.staging import STAGING_TOPIC, StagedBatches, delete_staged, find_staging
+from seawall.engine.staging import StagedBatches, delete_staged, find_staging
 from seawall.engine.topic_log import StoredBatch, TopicLog
-from seawall.errors import ConflictError, InvalidInputError, LimitError, NotFoundError
+from seawall.errors import ConflictError, LimitError, NotFoundError
 from seawall.io.files import write_all
 from seawall.io.interfaces import File
 from seawall.kernels.frontier import Rows
@@ -217,8 +217,6 @@ class Transactions:
 
     def _destination(self, name: str) -> TopicState:
         topic = self._parts.catalog.named(name)
-        if name == STAGING_TOPIC:
-            raise InvalidInputError(f"{name!r} is where transactions are staged; publish into another topic")
         if topic.config.durability is Durability.EPHEMERAL:
             raise ConflictError(
                 f"topic {name!r} is kept in memory alone, and would lose its part of a transaction by any end; give "

@@ -92,11 +92,15 @@ class TopicCatalog:
         return self._by_id.get(topic_id)
 
     def named(self, name: str) -> TopicState:
-        """The topic with this name, or `NotFoundError`."""
+        """The topic with this name, or `NotFoundError`; Seawall's own are nobody else's, whatever they are called."""
         topic = self._by_name.get(name)
-        if topic is None:
+        if topic is None or is_reserved_name(name):
             raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
+
+    def own(self, name: str) -> TopicState | None:
+        """The topic of Seawall's own with this name, if it is there."""
+        return self._by_name.get(name) if is_reserved_name(name) else None
 
     def names(self) -> list[str]:
         """Every name but Seawall's own, sorted by its bytes."""
@@ -132,11 +136,10 @@ class TopicCatalog:
         topic = self.named(name)
         return TopicDelete(topic.topic_id, name, topic.epoch, topic.config.to_json())
 
-    def configure(self, name: str, patch: JsonObject) -> TopicConfigure | None:
+    def configure(self, topic: TopicState, patch: JsonObject) -> TopicConfigure | None:
         """The control that changes settings of a topic; None where that changes nothing."""
-        topic = self.named(name)
         config = topic.config.patched(patch)
-        _check_dead_letter(name, config)
+        _check_dead_letter(topic.name, config)
         if config == topic.config:
             return None
         return TopicConfigure(topic.topic_id, topic.config.to_json(), config.to_json())
