@@ -23,8 +23,9 @@ from seawall.errors import InvariantError
 from seawall.limits import KIB, MIB
 from seawall.wire.received import Item, ReceivedBatch
 
-#: What a topic holds: it is read over and over, out of the memory of the node's system.
-STORED_SIZE: Final = 128 * MIB
+#: What a topic holds: it is read over and over, out of the memory of the node's system. A subscription is begun for each
+#: time, on a connection of its own, which takes some megabytes to come up to speed.
+STORED_SIZE: Final = 512 * MIB
 
 _CALL_SIZE: Final = MIB
 
@@ -56,9 +57,12 @@ def reading(directory: Path, pieces: Pieces, stored_size: int = STORED_SIZE) -> 
 
     @contextmanager
     def opened() -> Iterator[Run]:
-        with connected_log(directory, durability="disk") as log:
+        with connected_log(directory, durability="disk", cap_bytes=0) as log:
             count = _fill(log, stored_size)
-            yield _runs(log, pieces, count)
+            run = _runs(log, pieces, count)
+            # What was written need not be in memory: whoever reads it first brings it there.
+            run(0)
+            yield run
 
     return opened
 
