@@ -127,7 +127,7 @@ def filled_file(directory: Path) -> Iterator[int]:
 
 
 @contextmanager
-def appending_file(directory: Path, write: DurableWrite = write_then_sync) -> Iterator[Callable[[memoryview], None]]:
+def appending_file(directory: Path, write: DurableWrite | None = None) -> Iterator[Callable[[memoryview], None]]:
     """What writes a block behind the last one, into reserved space of a nameless file, and syncs."""
     descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
     os.unlink(path)
@@ -141,7 +141,7 @@ def appending_file(directory: Path, write: DurableWrite = write_then_sync) -> It
                 position = reserved = 0
             reserve_space(descriptor, reserved + FILE_SIZE)
             reserved += FILE_SIZE
-        write(descriptor, block, position)
+        (write or write_then_sync)(descriptor, block, position)
         position += len(block)
 
     try:
@@ -154,7 +154,7 @@ def _appending(
     directory: Path,
     size: int,
     timed: Callable[[Callable[[], None]], Run],
-    write: DurableWrite = write_then_sync,
+    write: DurableWrite | None = None,
 ) -> Subject:
     @contextmanager
     def opened() -> Iterator[Run]:

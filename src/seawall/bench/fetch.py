@@ -23,8 +23,8 @@ from seawall.errors import InvariantError
 from seawall.limits import KIB, MIB
 from seawall.wire.received import Item, ReceivedBatch
 
-#: What a topic holds: it is read over and over, out of the memory of the node's system. A subscription is begun for each
-#: time, on a connection of its own, which takes some megabytes to come up to speed.
+#: What a topic holds: it is read over and over, out of the memory of the node's system. For each time a subscription is
+#: begun, on a connection of its own, which takes some megabytes to come up to speed.
 STORED_SIZE: Final = 512 * MIB
 
 _CALL_SIZE: Final = MIB
