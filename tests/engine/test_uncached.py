@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,19 +37,11 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return write(self, buffers, at)
 
     def write_by_ring(
-        self: DiskRing,
-        file: HasDescriptor,
-        buffers: Sequence[ReadableBuffer],
-        at: int,
-        *,
-        tag: int,
-        link: bool = False,
-        sync: bool = False,
-        uncached: bool = False,
+        self: DiskRing, file: HasDescriptor, buffers: Sequence[ReadableBuffer], at: int, **how: Any
     ) -> None:
-        if uncached:
+        if how.get("uncached"):
             sizes.append(sum(map(len, buffers)))
-        ring_write(self, file, buffers, at, tag=tag, link=link, sync=sync, uncached=uncached)
+        ring_write(self, file, buffers, at, **how)
 
     monkeypatch.setattr(OsFile, "write_uncached", write_uncached)
     monkeypatch.setattr(DiskRing, "write", write_by_ring)
