@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.engine import appends
+from seawall.engine import appends, rooms
 from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import PlaceWrite
 from seawall.engine.embedded import EmbeddedLog
@@ -48,10 +48,18 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> int:
+    """What may be unread and stay in memory."""
+    monkeypatch.setattr(rooms, "_UNREAD_CACHED_SIZE", MIB)
+    return MIB
+
+
 @pytest.fixture(params=[0, 1], ids=["alone", "one broker"])
-def log(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[EmbeddedLog]:
+def log(tmp_path: Path, kept: int, request: pytest.FixtureRequest) -> Iterator[EmbeddedLog]:
+    assert kept
     with open_log(tmp_path / "data", brokers=request.param) as log:
-        log.create_topic("a", segment_max_bytes=4 * MIB)
+        log.create_topic("a", segment_max_bytes=2 * MIB)
         yield log
 
 
@@ -59,21 +67,35 @@ def values(log: EmbeddedLog, topic: str) -> list[bytes]:
     return [bytes(record.value) for item in log.follow(topic) if isinstance(item, ReceivedBatch) for record in item]
 
 
-def test_only_what_nobody_reads_along_is_dropped(log: EmbeddedLog, uncached: list[int]) -> None:
+def fill(log: EmbeddedLog, size: int) -> None:
+    for _ in range(size // LARGE):
+        log.publish("a", bytes(LARGE))
+
+
+def test_what_nobody_has_read_is_dropped_once_it_is_much(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+    fill(log, kept)
+    assert not uncached
     log.publish("a", bytes(LARGE))
     assert len(uncached) == 1
-    assert len(values(log, "a")) == 1  # somebody reads what is being written
-    log.publish("a", bytes(LARGE))
-    assert len(uncached) == 1
-    while len(uncached) == 1:  # until a segment begins that nobody has read of
-        log.publish("a", bytes(MIB))
+    fill(log, 3 * MIB)  # over the ends of segments
     log.publish("a", [bytes(MIB)] * 5)
-    assert sum(uncached) >= 5 * MIB
+    assert sum(uncached) > 8 * MIB
 
 
-def test_reading_what_is_old_keeps_nothing(log: EmbeddedLog, uncached: list[int]) -> None:
-    for _ in range(6):
-        log.publish("a", bytes(MIB))
+def test_who_reads_along_finds_it_in_memory(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+    read = 0
+    for _ in range(3 * kept // LARGE):
+        log.publish("a", bytes(LARGE))
+        read += len(log.read("a", read + 1))
+    assert not uncached
+    fill(log, kept)
+    assert not uncached
+    fill(log, kept)
+    assert uncached
+
+
+def test_reading_what_is_old_keeps_nothing(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+    fill(log, 3 * kept)
     count = len(uncached)
     assert log.read("a", 1, limit=1)
     log.publish("a", bytes(LARGE))
@@ -87,7 +109,9 @@ def test_small_batches_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> 
     assert not uncached
 
 
-def test_a_transaction_is_copied_so_and_what_was_staged_is_not(log: EmbeddedLog, uncached: list[int]) -> None:
+def test_a_transaction_is_copied_so_and_not_what_was_staged(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+    fill(log, 2 * kept)
+    uncached.clear()
     sizes = [LARGE, LARGE + 1, MIB, 7, 2 * MIB + PAGE_SIZE // 2, LARGE - 96]
     records = [bytes([number]) * size for number, size in enumerate(sizes)]
     with log.transaction() as transaction:
@@ -95,7 +119,7 @@ def test_a_transaction_is_copied_so_and_what_was_staged_is_not(log: EmbeddedLog,
             transaction.publish("a", record)
         assert not uncached
     assert sum(uncached) > sum(sizes) - len(sizes) * 3 * PAGE_SIZE
-    assert values(log, "a") == records
+    assert values(log, "a")[-len(records) :] == records
     assert not log.verify().findings
 
 
@@ -107,19 +131,21 @@ def test_small_batches_of_a_transaction_are_no_concern(log: EmbeddedLog, uncache
     assert values(log, "a") == [b"%d" % number for number in range(20)]
 
 
-def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int]) -> None:
+def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int], kept: int) -> None:
     async def run() -> list[bytes]:
         async with AsyncLog(tmp_path / "data") as log:
             await log.create_topic("a")
+            await log.publish("a", bytes([9]) * (kept // 2))
+            assert not uncached
             await asyncio.gather(*(log.publish("a", bytes([number]) * MIB) for number in range(8)))
             before = len(uncached)
             items = await log.read("a", max_bytes=16 * MIB)
-            await log.publish("a", bytes(MIB))
+            await log.publish("a", bytes(LARGE))
             assert before
             assert len(uncached) == before
             return sorted(bytes(record.value) for item in items if isinstance(item, ReceivedBatch) for record in item)
 
-    assert asyncio.run(run()) == [bytes([number]) * MIB for number in range(8)]
+    assert asyncio.run(run()) == [*(bytes([number]) * MIB for number in range(8)), bytes([9]) * (kept // 2)]
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 100))

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from seawall.bench.harness import Run, Subject, latency, rate
 from seawall.errors import UnsupportedError
-from seawall.io.files import OsFile, reserve_space, write_all
+from seawall.io.files import reserve_space
 from seawall.limits import MIB
 
 #: Size of the file: many times what is written per sync, small next to any disk.
@@ -60,24 +60,14 @@ def append_rate(directory: Path, size: int) -> Subject:
 
 
 def append_bandwidth(directory: Path, size: int) -> Subject:
-    """Bytes per second that become durable that way: what a log can do that never writes a byte twice.
-
-    Past the memory of the system where that can be: a bare disk is quicker so, wherever fresh memory is dear.
-    """
-    return _appending(directory, size, lambda step: rate(step, size), write_past_cache)
+    """Bytes per second that become durable that way: what a log can do that never writes a byte twice."""
+    return _appending(directory, size, lambda step: rate(step, size))
 
 
 def write_then_sync(descriptor: int, block: memoryview, position: int) -> None:
     """The portable way: all the bytes, then one sync of data and length."""
     write_fully(os.pwrite, descriptor, block, position)
     sync(descriptor)
-
-
-def write_past_cache(descriptor: int, block: memoryview, position: int) -> None:
-    """The same without leaving anything in memory, where the system knows how."""
-    file = OsFile(descriptor, "the file that is measured")
-    write_all(file, [block], position, uncached=True)
-    file.sync()
 
 
 def write_flagged(descriptor: int, block: memoryview, position: int) -> None:
@@ -127,7 +117,7 @@ def filled_file(directory: Path) -> Iterator[int]:
 
 
 @contextmanager
-def appending_file(directory: Path, write: DurableWrite | None = None) -> Iterator[Callable[[memoryview], None]]:
+def appending_file(directory: Path) -> Iterator[Callable[[memoryview], None]]:
     """What writes a block behind the last one, into reserved space of a nameless file, and syncs."""
     descriptor, path = tempfile.mkstemp(prefix="seawall-bench-", dir=directory)
     os.unlink(path)
@@ -141,7 +131,7 @@ def appending_file(directory: Path, write: DurableWrite | None = None) -> Iterat
                 position = reserved = 0
             reserve_space(descriptor, reserved + FILE_SIZE)
             reserved += FILE_SIZE
-        (write or write_then_sync)(descriptor, block, position)
+        write_then_sync(descriptor, block, position)
         position += len(block)
 
     try:
@@ -150,16 +140,11 @@ def appending_file(directory: Path, write: DurableWrite | None = None) -> Iterat
         os.close(descriptor)
 
 
-def _appending(
-    directory: Path,
-    size: int,
-    timed: Callable[[Callable[[], None]], Run],
-    write: DurableWrite | None = None,
-) -> Subject:
+def _appending(directory: Path, size: int, timed: Callable[[Callable[[], None]], Run]) -> Subject:
     @contextmanager
     def opened() -> Iterator[Run]:
         block = memoryview(os.urandom(size))
-        with appending_file(directory, write) as append:
+        with appending_file(directory) as append:
             yield timed(lambda: append(block))
 
     return opened

@@ -61,7 +61,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
         _publishing(directory, _in_bulk(KIB, KIB), durability="fsync", ack=2, cap_bytes=0),
         baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
         goal=Goal.ratio_at_least(0.7),
-        note="class fsync, ack 2, no cap; both past the memory of the system, where it can do that",
+        note="class fsync, ack 2, no cap",
     )
     for percent in (50, 99):
         yield Measurement(

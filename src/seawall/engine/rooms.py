@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from seawall.engine.staging import STAGING_TOPIC
 from seawall.engine.topic_log import Filling
+from seawall.limits import GIB
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
 from seawall.topics.state import TopicState
+
+#: What may come to a topic, since somebody has read its end, before large batches of it pass the page cache by.
+_UNREAD_CACHED_SIZE: Final = GIB
 
 
 @dataclass(slots=True)
@@ -31,8 +36,11 @@ class Room:
 
     @property
     def is_uncached(self) -> bool:
-        """Whether nobody is expected to read soon what is written here: what is staged is read by its commit."""
-        return not self.filling.is_read and self.topic.name != STAGING_TOPIC
+        """Whether nobody is expected to read soon what is written here: so much has come since somebody did.
+
+        What is staged is read by its commit.
+        """
+        return self.filling.unread >= _UNREAD_CACHED_SIZE and self.topic.name != STAGING_TOPIC
 
     def take(self, records: int, size: int, now: int) -> bool:
         """Count a batch in; false if it does not fit, and then somebody has to look."""

@@ -60,8 +60,13 @@ class Filling:
 
     segment: ActiveSegment
     waiting: Waiting = field(default_factory=Waiting)
-    #: Whether a reader has come as far as this segment.
-    is_read: bool = False
+    #: Bytes of the segments before it that nobody has read; less the bytes of this one that somebody has.
+    unread_before: int = 0
+
+    @property
+    def unread(self) -> int:
+        """Bytes up to its end that have come since a reader was there."""
+        return self.unread_before + self.segment.size
 
     @property
     def filled(self) -> int:
@@ -144,7 +149,9 @@ class TopicLog:
         if self.filling and self.is_kept:
             # A topic that fills segments without a checkpoint in between will need as much again.
             reserve = min(max(reserve, self.filling[-1].segment.reserved), limits.SEGMENT_RESERVE_SIZE_MAX)
-        self.filling.append(Filling(ActiveSegment.create(self._home, first_seq, created_ns, reserve=reserve)))
+        unread = self.filling[-1].unread if self.filling else 0
+        segment = ActiveSegment.create(self._home, first_seq, created_ns, reserve=reserve)
+        self.filling.append(Filling(segment, unread_before=unread))
 
     def take_back(self) -> None:
         """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
@@ -225,7 +232,7 @@ class TopicLog:
         """Somebody reads up to a seq: where that is what is being written, what follows is read soon as well."""
         writing = self.writing
         if writing is not None and end_seq > writing.segment.first_seq:
-            writing.is_read = True
+            writing.unread_before = -writing.segment.size
 
     def entries_between(self, first_seq: Seq, last_seq: Seq) -> Entries:
         """The entries of all batches that hold something from a seq to another."""
