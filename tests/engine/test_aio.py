@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -220,17 +220,8 @@ def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest
     """A chain that broke: what the ring was given is not in the files, and it says so."""
     real_write, real_reap = DiskRing.write, DiskRing.reap
 
-    def write(
-        self: DiskRing,
-        file: HasDescriptor,
-        buffers: list[ReadableBuffer],
-        at: int,
-        *,
-        tag: int,
-        link: bool = False,
-        sync: bool = False,
-    ) -> None:
-        real_write(self, file, [bytes(len(each)) for each in buffers], at, tag=tag, link=link, sync=sync)
+    def write(self: DiskRing, file: HasDescriptor, buffers: list[ReadableBuffer], at: int, **how: Any) -> None:
+        real_write(self, file, [bytes(len(each)) for each in buffers], at, **how)
 
     def reap(self: DiskRing, *, wait_ms: int = 0, count: int = 1) -> list[Completion]:
         done = real_reap(self, wait_ms=wait_ms, count=count)
