@@ -225,7 +225,9 @@ def test_deleting_records_makes_room_on_a_real_file_system(small_file_system: Pa
         assert log.delete("events", before_seq=accepted - 4) == accepted - 5
         log.checkpoint()
         again = fill_log(log, "events")
-        assert again > accepted // 2
+        # Each takes more than twice its size, in whole files of the log, while that is kept for the last two
+        # checkpoints; when the thread on the side makes them decides how many do.
+        assert again > accepted // 3
         assert log.read_arrow("events").num_rows == 5 + again
     with open_log(small_file_system / "data", REAL_SETTINGS) as log:
         assert log.describe("events").record_count == 5 + again
