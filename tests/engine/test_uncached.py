@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seawall.core.transactions import StagedPart
 from seawall.engine import appends, rooms
 from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import PlaceWrite
@@ -109,15 +110,25 @@ def test_small_batches_are_no_concern(log: EmbeddedLog, uncached: list[int]) -> 
     assert not uncached
 
 
-def test_a_transaction_is_copied_so_and_not_what_was_staged(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+def test_a_commit_reads_what_was_staged(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
+    for _ in range(3):
+        with log.transaction() as transaction:
+            for _ in range(kept // 2 // LARGE):
+                transaction.publish("a", bytes(LARGE))
+        log.read("a", log.describe("a").next_seq - 1)
+    assert not uncached
+
+
+def test_a_transaction_is_copied_so_too(log: EmbeddedLog, uncached: list[int], kept: int) -> None:
     fill(log, 2 * kept)
-    uncached.clear()
     sizes = [LARGE, LARGE + 1, MIB, 7, 2 * MIB + PAGE_SIZE // 2, LARGE - 96]
     records = [bytes([number]) * size for number, size in enumerate(sizes)]
-    with log.transaction() as transaction:
+    with log.stage() as stager:
         for record in records:
-            transaction.publish("a", record)
-        assert not uncached
+            stager.publish(record)
+        staged = stager.ranges()
+    uncached.clear()
+    log.commit_staged("job", 1, [StagedPart("a", each) for each in staged])
     assert sum(uncached) > sum(sizes) - len(sizes) * 3 * PAGE_SIZE
     assert values(log, "a")[-len(records) :] == records
     assert not log.verify().findings

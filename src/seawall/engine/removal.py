@@ -67,7 +67,6 @@ _NS_PER_MS: Final = 1_000_000
 #: The part of a cap that is evicted beyond need where that saves syncs.
 _EVICTED_MORE: Final = 64
 
-
 #: Bytes of one commit that are many.
 _MUCH: Final = limits.MIB
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from seawall.engine.staging import STAGING_TOPIC
 from seawall.engine.topic_log import Filling
 from seawall.limits import GIB
 from seawall.storage.control import SegmentRoll
@@ -36,11 +35,8 @@ class Room:
 
     @property
     def is_uncached(self) -> bool:
-        """Whether nobody is expected to read soon what is written here: so much has come since somebody did.
-
-        What is staged is read by its commit.
-        """
-        return self.filling.unread >= _UNREAD_CACHED_SIZE and self.topic.name != STAGING_TOPIC
+        """Whether nobody is expected to read soon what is written here: so much has come since somebody did."""
+        return self.filling.unread >= _UNREAD_CACHED_SIZE
 
     def take(self, records: int, size: int, now: int) -> bool:
         """Count a batch in; false if it does not fit, and then somebody has to look."""

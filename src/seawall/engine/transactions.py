@@ -248,7 +248,9 @@ class Transactions:
             while at < numbers.stop:
                 first_seq = Seq(int(plan.batches.entries[at]["base_seq"]))
                 end_seq = Seq(part.staged.last_seq + 1)
-                planned = self._log_of(staging).plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
+                log = self._log_of(staging)
+                planned = log.plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
+                log.note_reader(planned.end_seq)
                 with unlocked():
                     at += _copy(plan, at, sound_batches(planned))
         with unlocked():
