@@ -199,6 +199,34 @@ def test_a_failing_ring_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     on_loop(tmp_path, work)
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_ring_that_takes_no_more_ends_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int) -> None:
+    """Whatever it raises, and however much of the commit it has: everybody who waits is told."""
+    real = DiskRing._queue
+
+    async def work(log: AsyncLog) -> None:
+        calls: list[int] = []
+        defects: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: defects.append(str(told["exception"])))
+
+        def queue(self: DiskRing, *args: Any) -> None:
+            calls.append(1)
+            if len(calls) > taken:
+                raise RuntimeError("nobody expected this")
+            real(self, *args)
+
+        monkeypatch.setattr(DiskRing, "_queue", queue)
+        # A large one has a place, so its commit is two operations.
+        with pytest.raises(FatalError, match="nobody expected this"):
+            async with asyncio.timeout(20):
+                await log.publish("events", bytes(200_000))
+        assert (len(calls), defects) == (taken + 1, ["nobody expected this"])
+        with pytest.raises(FatalError, match="earlier change"):
+            await log.publish("events", b"y")
+
+    on_loop(tmp_path, work)
+
+
 def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = DiskRing.reap
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +20,11 @@ from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.upkeep import Upkeep
 from seawall.errors import DiskFullError, FatalError, SyncError
+from seawall.io.interfaces import Files
+from seawall.storage import segments
+from seawall.storage.batch_index import BatchIndex
 from seawall.storage.epochs import WalAddress
+from seawall.storage.preface import Preface
 from seawall.topics.gaps import Gap
 
 
@@ -248,6 +254,32 @@ def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatc
     with pytest.raises(FatalError, match="the disk is gone"):
         log.publish("events", b"second")
     assert values(log) == [b"first"]
+
+
+def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.configure_topic("events", segment_max_records=2)
+    for number in range(7):
+        log.publish("events", b"%d" % number)
+    real = segments.write_sidecar
+    refused: list[str] = []
+
+    def write_sidecar(files: Files, path: str, index: BatchIndex, preface: Preface) -> None:
+        if len(refused) < 2:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        real(files, path, index, preface)
+
+    monkeypatch.setattr(segments, "write_sidecar", write_sidecar)
+    for _ in range(2):
+        log.placer.place()
+        log.publish("events", b"goes on")
+    # The first in turn was tried again, and nothing behind it was sealed before it.
+    assert refused == [refused[0]] * 2
+    log.placer.place()
+    with log.looking() as store:
+        assert store.plan_seals() == []
+    assert values(log) == [b"%d" % number for number in range(7)] + [b"goes on"] * 2
+    assert log.verify().is_sound
 
 
 def test_a_topic_is_not_taken_away_from_under_who_places(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

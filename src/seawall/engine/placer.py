@@ -17,6 +17,7 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.pump import Pump
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
+from seawall.io.files import NO_SPACE
 from seawall.limits import MIB
 
 #: Nothing came for so long: the moment is quiet.
@@ -67,6 +68,10 @@ class Placer:
                 with state:
                     store.upkeep.placed()
             except (SeawallError, OSError) as error:
+                if isinstance(error, OSError) and error.errno in NO_SPACE:
+                    # No room for an index, say: what was not done is done once there is some, by the next pass or
+                    # by a checkpoint, which says so.
+                    return
                 # Whoever changes something next is told: a place that could not be filled is no place.
                 with state:
                     store.refuse_changes(error)

@@ -240,6 +240,17 @@ class RingDriver:
         """Hand the commit to the ring as one chain: places first, then the epoch. Whether something is done already."""
         flight = _Flight(group, commit, is_durable=_is_one_durable_write(commit))
         self._flights.append(flight)
+        try:
+            self._queue_writes(flight, commit)
+        except BaseException as error:
+            # What the ring has of it by now is awaited; then everybody is told.
+            flight.error = FatalError(f"the disk ring did not take a commit ({error!r}): stop and recover")
+            self._ring.submit_signalled()
+            self._loop.call_soon_threadsafe(self._reap, 0)
+            raise
+        return self._ring.submit_signalled()
+
+    def _queue_writes(self, flight: _Flight, commit: Commit) -> None:
         epoch = commit.epoch
         for place in commit.places:
             is_last = epoch is None and place is commit.places[-1]
@@ -249,37 +260,47 @@ class RingDriver:
             syncs = commit.durable and not at_once
             self._write(flight, epoch.file, epoch.buffers, epoch.file_at, link=syncs, sync=at_once)
             if syncs:
-                self._ring.sync(epoch.file, tag=self._tag(flight, 0))
-        return self._ring.submit_signalled()
+                self._sync(flight, epoch.file, link=False)
 
     def _place(self, flight: _Flight, place: PlaceWrite, *, link: bool) -> None:
         pieces = place.pieces()
         is_one = len(pieces) == 1
         for at, piece in pieces:
-            tag = self._tag(flight, sum(map(len, piece)))
             is_linked = link or not is_one
-            self._ring.write(place.file, piece, at, tag=tag, link=is_linked, sync=is_one, uncached=place.is_uncached)
+            self._ring.write(
+                *(place.file, piece, at),
+                tag=self._next_tag(),
+                link=is_linked,
+                sync=is_one,
+                uncached=place.is_uncached,
+            )
+            self._expect(flight, sum(map(len, piece)))
         if not is_one:
-            self._ring.sync(place.file, tag=self._tag(flight, 0), link=link)
+            self._sync(flight, place.file, link=link)
 
     def _write(
         self, flight: _Flight, file: File, buffers: list[ReadableBuffer], at: int, *, link: bool, sync: bool
     ) -> None:
-        if len(buffers) == 1:
-            self._ring.write(file, buffers, at, tag=self._tag(flight, len(buffers[0])), link=link, sync=sync)
-            return
         for first in range(0, len(buffers), IOVEC_COUNT_MAX):
             pieces = buffers[first : first + IOVEC_COUNT_MAX]
             size = sum(map(len, pieces))
             more = first + IOVEC_COUNT_MAX < len(buffers)
-            self._ring.write(file, pieces, at, tag=self._tag(flight, size), link=link or more, sync=sync)
+            self._ring.write(file, pieces, at, tag=self._next_tag(), link=link or more, sync=sync)
+            self._expect(flight, size)
             at += size
 
-    def _tag(self, flight: _Flight, expected: int) -> int:
+    def _sync(self, flight: _Flight, file: File, *, link: bool) -> None:
+        self._ring.sync(file, tag=self._next_tag(), link=link)
+        self._expect(flight, 0)
+
+    def _next_tag(self) -> int:
         self._tags += 1
-        self._expected[self._tags] = flight, expected
-        flight.left += 1
         return self._tags
+
+    def _expect(self, flight: _Flight, size: int) -> None:
+        """The ring has taken the operation with the last tag, which is to move so many bytes."""
+        self._expected[self._tags] = flight, size
+        flight.left += 1
 
     def _reap(self, wait_ms: int) -> None:
         """Take results, and finish commits of which there are all."""
@@ -384,11 +405,13 @@ class RingDriver:
                 self._queue.tidy_up(group)
                 self._queue.tell(group)
         finally:
-            if following is None:
-                self._hand_on()
-            else:
-                self._follow(following)
-            self._is_tidy.set()
+            try:
+                if following is None:
+                    self._hand_on()
+                else:
+                    self._follow(following)
+            finally:
+                self._is_tidy.set()
 
 
 class _Flight:
