@@ -31,6 +31,8 @@ KEYS = [
     "server.listen",
     "server.connections",
     "server.token_file",
+    "server.tls_cert",
+    "server.tls_key",
     "server.memory_limit",
     "server.read_rate",
     "server.outbox_size",
@@ -63,6 +65,8 @@ valid = {
     "server.listen": st.lists(addresses, min_size=1, max_size=16).map(",".join),
     "server.connections": st.integers(1, 1_000_000),
     "server.token_file": paths,
+    "server.tls_cert": paths,
+    "server.tls_key": paths,
     "server.memory_limit": st.just(0) | st.integers(64 << 20, limits.TIB),
     "server.read_rate": st.just(0) | st.integers(limits.READ_RATE_MIN, limits.TIB),
     "server.outbox_size": st.integers(1 << 20, 1 << 30),
@@ -116,7 +120,7 @@ def test_the_defaults() -> None:
         *("", "auto", 256, "auto"),
         *(64 << 20, 1 << 30, 1 << 20, 86_400_000),
         *("", 1, 1 << 16, 1 << 12, 16 << 20, 32 << 20),
-        *(False, "127.0.0.1:1992", 10_000, "", 0, 0, 8 << 20, 60.0, 25.0, "error"),
+        *(False, "127.0.0.1:1992", 10_000, "", "", "", 0, 0, 8 << 20, 60.0, 25.0, "error"),
         *(".", 2.0, 5),
     ]
 

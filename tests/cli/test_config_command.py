@@ -27,6 +27,8 @@ topology.pin             true            flag --set
 server.listen            127.0.0.1:1992  default
 server.connections       10000           default
 server.token_file        ""              default
+server.tls_cert          ""              default
+server.tls_key           ""              default
 server.memory_limit      0               default
 server.read_rate         0               default
 server.outbox_size       8388608         default

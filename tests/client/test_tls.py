@@ -119,8 +119,14 @@ def test_plain_and_encrypted_do_not_mix(server: RealServer, certificate: tuple[P
         assert log.topics() == []
 
 
-def test_a_node_of_its_own_and_commands(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    node = ServerProcess(tmp_path / "data", "--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1]))
+@pytest.mark.parametrize("source", ["options", "file"])
+def test_a_node_of_its_own_and_commands(tmp_path: Path, certificate: tuple[Path, Path], source: str) -> None:
+    given = ["--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1])]
+    if source == "file":
+        settings = tmp_path / "seawall.toml"
+        settings.write_text(f'[server]\ntls_cert = "{certificate[0]}"\ntls_key = "{certificate[1]}"\n')
+        given = ["--config", str(settings)]
+    node = ServerProcess(tmp_path / "data", *given)
     try:
         place = ("--url", node.url, "--tls-ca", str(certificate[0]))
         runner = CliRunner()

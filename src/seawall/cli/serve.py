@@ -32,7 +32,7 @@ import click
 from seawall.cli.data_directory import data_option
 from seawall.cli.main import FLAGS_KEY
 from seawall.config import SETTINGS, Config, LoadedConfig, load
-from seawall.errors import InvalidInputError
+from seawall.errors import ConfigError, InvalidInputError
 from seawall.limits import CUT_OFF_S
 
 if TYPE_CHECKING:
@@ -77,12 +77,10 @@ class _Place:
 )
 @click.option(
     "--tls-cert",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, dir_okay=False),
     help="Encrypt with this certificate, or chain of them (PEM).",
 )
-@click.option(
-    "--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The key of --tls-cert (PEM)."
-)
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of --tls-cert (PEM).")
 @click.option("--connections", type=int, help="Connections at most.")
 @click.option("--drain", type=float, help="Seconds to end in order.")
 @click.option("--memory-limit", help="Memory it may take before writes are held, such as 2GiB.")
@@ -100,8 +98,6 @@ def serve(
     host: str | None,
     port: int | None,
     dev: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
     run_file: Path | None,
     **given: object,
 ) -> None:
@@ -126,7 +122,7 @@ def serve(
             port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
             # Beside the data, so that nothing is left of it whatever happens.
             config = replace(config, fabric=replace(config.fabric, directory=str(temporary)))
-        settings = _settings(config, host, port, _tls(tls_cert, tls_key))
+        settings = _settings(config, host, port)
         place = _Place(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
@@ -147,7 +143,7 @@ def _loaded(context: click.Context, path: str | None, given: dict[str, object]) 
     return load(path, os.environ, {**context.meta[FLAGS_KEY], **flags})
 
 
-def _settings(config: Config, host: str | None, port: int | None, tls: SSLContext | None) -> NodeSettings:
+def _settings(config: Config, host: str | None, port: int | None) -> NodeSettings:
     """What a node needs of a configuration; a host or a port that is given is the first address's."""
     from seawall.io.sockets import parse_address
     from seawall.server.node import NodeSettings
@@ -162,7 +158,7 @@ def _settings(config: Config, host: str | None, port: int | None, tls: SSLContex
         connections_max=own.connections,
         past_end=own.v1_past_end,
         bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size),
-        tls=tls,
+        tls=_tls(own.tls_cert, own.tls_key),
     )
 
 
@@ -249,15 +245,15 @@ def _secured(settings: NodeSettings) -> str:
     return "" if settings.tls is None else " over TLS"
 
 
-def _tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
+def _tls(certificate: str, key: str) -> SSLContext | None:
     """How connections are encrypted, if they are."""
     from seawall.io.tls import server_context
 
-    if certificate is None and key is None:
+    if not certificate and not key:
         return None
-    if certificate is None or key is None:
-        raise click.UsageError("TLS needs both: --tls-cert and --tls-key.")
-    return server_context(certificate, key)
+    if not certificate or not key:
+        raise ConfigError("TLS needs both a certificate and its key: server.tls_cert and server.tls_key")
+    return server_context(Path(certificate), Path(key))
 
 
 def _access(token_file: str, read_rate: int) -> Access:

@@ -38,6 +38,15 @@ class ServerConfig(Section):
         default="",
         metadata=about(path_text(may_be_empty=True), "file of tokens, a line each; if empty, everybody may come in"),
     )
+    tls_cert: str = field(
+        default="",
+        metadata=about(
+            path_text(may_be_empty=True), "certificate or chain of them (PEM); if empty, nothing is encrypted"
+        ),
+    )
+    tls_key: str = field(
+        default="", metadata=about(path_text(may_be_empty=True), "key of the certificate (PEM); both or neither")
+    )
     memory_limit: int = field(
         default=0,
         metadata=about(
