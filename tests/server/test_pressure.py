@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import threading
 
 import pytest
 from lwp2_peer import SMALL, Data, Peer
@@ -143,6 +144,48 @@ def test_writes_are_held_and_everything_else_goes_on(on_loop, tmp_path):
         for each in (peer, reader):
             each.close()
         await old.close()
+
+    with_node(on_loop, tmp_path, work)
+
+
+def test_who_finds_the_ring_full_for_a_second_is_told_to_wait(on_loop, tmp_path):
+    """A disk that stands still: nobody is refused, and memory has nothing to do with it."""
+
+    async def work(made):
+        peer, late = await made.peer(), await made.peer(8)
+        stands, goes = threading.Event(), threading.Event()
+
+        def stand_still(_store):
+            stands.set()
+            assert goes.wait(60)
+
+        standing = asyncio.ensure_future(made.node.log.change(stand_still))
+        while not stands.is_set():
+            await asyncio.sleep(0.001)
+        count = 40
+        peer.send(b"".join(peer.batch(1, bytes(MIB)) for _ in range(count)))
+        await made.waiting(1)
+        made.look(10)
+        made.look(10, 0.9)
+        assert made.node.counts == {}
+        made.look(10, 0.2)
+        told = await peer.answer(Error)
+        assert (told.code, told.closes, told.retry_after_ms) == (ErrorCode.BACKPRESSURE, False, 1000)
+        assert "to the disk" in told.text
+        # Not again before there was time to send what others may wait for, and nobody who does not wait.
+        made.look(10, 1.9)
+        assert made.node.counts == {"publishers_told": 1}
+        made.look(10, 0.2)
+        assert (await peer.answer(Error)).code == ErrorCode.BACKPRESSURE
+        goes.set()
+        await standing
+        assert [row["status"] for row in await peer.acks(count)] == [0] * count
+        assert await late.publish(1, b"behind them")
+        made.look(10, 10)
+        assert made.node.counts == {"publishers_told": 2}
+        assert made.told == []
+        for each in (peer, late):
+            each.close()
 
     with_node(on_loop, tmp_path, work)
 

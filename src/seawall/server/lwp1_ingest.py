@@ -205,7 +205,7 @@ class Lwp1Ingest:
     def fence(self) -> None:
         """Nobody else has this client id."""
 
-    def slow_down(self, _retry_ms: int) -> None:
+    def slow_down(self, _retry_ms: int, _cause: str) -> None:
         """Version 1 feels that it is not read from; a frame about it would be taken for a failure."""
 
     def _tell(self) -> None:

@@ -332,9 +332,9 @@ class Lwp2Session:
         """A newer session of the same client was opened."""
         self._close(ErrorCode.FENCED, "a newer session of this client was opened: this one has ended", 0)
 
-    def slow_down(self, retry_ms: int) -> None:
+    def slow_down(self, retry_ms: int, cause: str) -> None:
         """Batches are not taken for now: advice, which refuses nothing."""
-        text = "the memory of the server is short: what was sent is taken later, send no more for now"
+        text = f"{cause}: what was sent is taken later, send no more for now"
         self._connection.write(refusal(ErrorCode.BACKPRESSURE, text, retry_after_ms=retry_ms))
 
     # --- the end ---------------------------------------------------------------------------------------------------

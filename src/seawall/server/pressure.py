@@ -1,10 +1,13 @@
-"""Memory under pressure: what is given back early, and when writes are held.
+"""Pressure: what is given back early when memory is short, when writes are held, and who is told to wait.
 
     calm     nothing happens
     flush    from 80 % of the limit on: batches that wait in the log go to their places, a checkpoint is made, and
              memory that is kept for later is returned to the system; again every few seconds while it lasts
     hold     from 95 % on, moreover: batches of connections are not taken, so those connections are not read from, and
              version 2 is told to wait (error 31, which closes nothing); reads and commands of all others go on
+
+Where batches of a connection wait for a second and none of them is taken, though memory is not short, the ring is full:
+version 2 is told to wait then, too.
 
 Each level ends a little below where it began. Who is held keeps in memory what it had sent already. So that holding
 everybody cannot last for ever, after a while one connection after the other is let through, a receive at each look.
@@ -25,7 +28,13 @@ from typing import Final, Protocol
 
 from seawall import limits
 from seawall.server.ingest import Ingest
+from seawall.server.publishing import Publishing
 
+#: Why batches are not taken, in words that an error begins with.
+_SHORT: Final = "the memory of the server is short"
+_FULL: Final = "the server has more on its way to the disk than it has room for"
+#: How long publishers are told to wait, and how long they do at a full ring before they are told.
+_RETRY_S: Final = limits.PRESSURE_RETRY_MS / 1000
 #: While memory stays short, it is given back so often.
 _FLUSH_EVERY_S: Final = 5.0
 
@@ -99,6 +108,8 @@ class Pressure:
         self._held_since = 0.0
         #: When publishers that wait were told so, by their owners.
         self._told: dict[int, float] = {}
+        #: How far those were that wait, and since when they are no further, by their owners.
+        self._waits: dict[int, tuple[tuple[int, int], float]] = {}
         #: How often memory was given back, writes were held, publishers told and let through.
         self.counts: Counter[str] = Counter()
 
@@ -128,8 +139,14 @@ class Pressure:
             self._flush_at = now + _FLUSH_EVERY_S
             self.counts["memory_flushes"] += 1
             self._give_back()
-        if level is Level.HOLD:
-            self._press(now)
+        stalled = self._stalled(now)
+        if level is not Level.HOLD:
+            # With as much time between as they are to wait: what the order waits for may be what they have to send.
+            self._advise(stalled, now, _FULL, 2 * _RETRY_S)
+            return
+        self._advise(list(self._ingest.waiting), now, _SHORT, _RETRY_S)
+        if now - self._held_since >= limits.PRESSURE_PASS_S and self._ingest.let_one_through():
+            self.counts["publishers_let_through"] += 1
 
     def _changed(self, before: Level, level: Level, taken: int, now: float) -> None:
         if level is Level.HOLD:
@@ -143,14 +160,23 @@ class Pressure:
         used = f"{taken // limits.MIB} of {limit // limits.MIB} MiB ({taken * 100 // limit} %)"
         self._tell(f"memory: {used} are taken: {_WORDS[level]}")
 
-    def _press(self, now: float) -> None:
-        """Tell who waits to wait, and let one of them through if all have waited long."""
-        waiting = {publishing.owner: publishing.publisher for publishing in self._ingest.waiting}
-        self._told = {owner: at for owner, at in self._told.items() if owner in waiting}
-        for owner, publisher in waiting.items():
-            if now - self._told.get(owner, now - limits.PRESSURE_RETRY_MS) >= limits.PRESSURE_RETRY_MS / 1000:
-                self._told[owner] = now
+    def _stalled(self, now: float) -> list[Publishing]:
+        """Those that wait, of which nothing was taken or decided for a while."""
+        waiting = list(self._ingest.waiting)
+        before, self._waits = self._waits, {}
+        for each in waiting:
+            place = (each.highest, each.undecided)
+            known = before.get(each.owner)
+            self._waits[each.owner] = known if known is not None and known[0] == place else (place, now)
+        return [each for each in waiting if now - self._waits[each.owner][1] >= _RETRY_S]
+
+    def _advise(self, waiting: list[Publishing], now: float, cause: str, every_s: float) -> None:
+        """Tell who waits to wait, and again after a while."""
+        told, self._told = self._told, {}
+        for each in waiting:
+            at = told.get(each.owner, now - every_s)
+            if now - at >= every_s:
+                at = now
                 self.counts["publishers_told"] += 1
-                publisher.slow_down(limits.PRESSURE_RETRY_MS)
-        if now - self._held_since >= limits.PRESSURE_PASS_S and self._ingest.let_one_through():
-            self.counts["publishers_let_through"] += 1
+                each.publisher.slow_down(limits.PRESSURE_RETRY_MS, cause)
+            self._told[each.owner] = at

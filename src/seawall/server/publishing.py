@@ -43,8 +43,8 @@ class Publisher(Protocol):
         """Nothing more can be written."""
         ...
 
-    def slow_down(self, retry_ms: int) -> None:
-        """Batches are not taken for now: tell the peer to send no more for so long, where the protocol can."""
+    def slow_down(self, retry_ms: int, cause: str) -> None:
+        """Batches are not taken for now: tell the peer why, and to send no more for so long, where the protocol can."""
         ...
 
 
