@@ -44,7 +44,7 @@ test: setup test-compiled test-checked test-python ## Run all tests, the kernels
 
 .PHONY: test-compiled
 test-compiled: setup ## Run the tests with compiled kernels
-	$(PYTEST) -q -n 2 --dist loadgroup $(ARGS) tests
+	$(PYTEST) -q -n 2 --dist loadgroup --durations=20 $(ARGS) tests
 
 .PHONY: test-checked
 test-checked: setup ## Run the kernel tests with bounds checks

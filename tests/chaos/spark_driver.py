@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 #: How often a query may fail on its way to the end, once nothing is killed any more.
 DRAIN_ATTEMPTS = 20
 
+#: How often a query may fail without a batch in between before the driver ends, as whoever looks after it would do.
+#: What two queries share in the JVM has been seen to be broken from the start (a collection of Spark's own that could
+#: not be serialized, "Illegal size 5 of collection, expected 6"), and then no query of that driver ever works.
+FAILURES_IN_A_ROW = 10
+
 SCHEMA = "value binary, offset long"
 
 #: Processes that live for seconds have no use for code that is compiled well.
@@ -122,6 +127,7 @@ class Queries:
         self._folder = Path(plan["folder"])
         self._makers = {"topic": self._to_topic, "parquet": self._to_parquet}
         self._running: dict[str, StreamingQuery] = {}
+        self._failed: dict[str, int] = {}
 
     def follow(self) -> None:
         """Go on until it is time to drain."""
@@ -131,11 +137,17 @@ class Queries:
                 query = self._running.get(name)
                 if query is not None and not query.isActive:
                     self._note_failure(name, query.exception())
+                    self._count_failure(name, query)
                 if query is None or not query.isActive:
                     self._running[name] = self._makers[name](False)
             time.sleep(0.1)
         for query in self._running.values():
             query.stop()
+
+    def _count_failure(self, name: str, query: StreamingQuery) -> None:
+        self._failed[name] = 1 if query.recentProgress else self._failed.get(name, 0) + 1
+        if self._failed[name] == FAILURES_IN_A_ROW:
+            raise RuntimeError(f"query {name} has failed {FAILURES_IN_A_ROW} times without a batch in between")
 
     def drain(self) -> None:
         """Read what there is, and end."""
