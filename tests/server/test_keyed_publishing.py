@@ -126,6 +126,24 @@ def test_the_largest_request_is_stored(on_loop, tmp_path):
     on_loop(work())
 
 
+def test_large_ones_come_between_large_batches(on_loop, tmp_path):
+    """Bytes of the ring are lent for the next large batch, and something else comes."""
+
+    async def work():
+        async with world(tmp_path) as made:
+            peer = await made.peer()
+            for number in range(3):
+                assert (await peer.publish(1, b"%d" % number * MIB))["base_seq"] == 2 * number + 1
+                assert (await told(peer, b"%d" % number, b"k" * (MIB + number))).first_seq == 2 * number + 2
+            for number in range(3):
+                assert (await told(peer, b"%d" % number, b"k" * (MIB + number))).first_seq == 2 * number + 2
+            sizes = [len(value) for value in await values_of(made.log)]
+            assert sizes == [size for number in range(3) for size in (MIB, MIB + number)]
+            peer.close()
+
+    on_loop(work())
+
+
 @pytest.mark.parametrize(
     ("request_", "code", "text"),
     [
