@@ -59,6 +59,21 @@ def test_a_key_counts_within_one_commit(tmp_path: Path) -> None:
         assert values(log) == [b"0"]
 
 
+@pytest.mark.parametrize("brokers", [0, 1])
+def test_a_repetition_needs_no_room(tmp_path: Path, brokers: int) -> None:
+    with open_log(tmp_path / "data", SMALL, brokers=brokers) as log:
+        log.create_topic("full", cap_records=2, discard="reject")
+        log.create_topic("capped", cap_records=2)
+        for topic in ("full", "capped"):
+            log.publish(topic, b"before")
+            log.publish(topic, b"once", idempotency_key="order-17")
+            again = log.publish(topic, [b"more", b"than", b"fits"], idempotency_key="order-17")
+            assert (again.first_seq, again.is_duplicate) == (2, True)
+            assert values(log, topic) == [b"before", b"once"]
+        with pytest.raises(FullError):
+            log.publish("full", b"once", idempotency_key="order-18")
+
+
 def test_keys_are_forgotten_after_their_window_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(tmp_path) as log:
         log.create_topic("short", idempotency_window_ms=0)

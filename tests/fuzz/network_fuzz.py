@@ -33,6 +33,7 @@ from seawall.wire.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, 
 from seawall.wire.decoder import FrameDecoder
 from seawall.wire.lwp1_requests import CreateTopicWithRetention, DeleteTopic, GetTopic, ListTopics, SetRetention
 from seawall.wire.lwp2 import encode_control, encode_ping
+from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
@@ -111,6 +112,8 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         TopicConfigure(TopicId(4), {"cap_records": 60, "ttl_ms": 1 << 40}),
         RecordsDelete(TopicId(3), Seq(4), "tag"),
         RecordsDelete(TopicId(1), Seq(chance.randrange(1, 9))),
+        PublishKeyed(TopicId(chance.choice([1, 2, 4, 99])), 1, chance.randbytes(chance.randrange(9)), record(value)),
+        PublishKeyed(TopicId(1), 2, b"key", record(value) * 2),
     ]
     if chance.random() < 0.05:
         payloads += [

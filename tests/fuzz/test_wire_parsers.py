@@ -26,6 +26,7 @@ from seawall.wire import (
     lwp1_replies,
     lwp1_requests,
     lwp2,
+    lwp2_keyed,
     lwp2_reading,
     lwp2_session,
     lwp2_topics,
@@ -273,6 +274,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionCommit(_WANTED),
         lwp2_transactions.TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
         lwp2_transactions.TransactionState("job"),
+        lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -284,6 +286,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2.BoundsReply(1, 2, 3, 4, 5, 6, 7, 8),
         lwp2_transactions.TransactionTold("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
         lwp2_transactions.TransactionTold("job", None),
+        lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

@@ -27,6 +27,7 @@ from seawall.wire.lwp2_session import Hello
 MIB = 1 << 20
 TOPIC, FULL, ORDERED = 1, 2, 3
 COMMIT = struct.Struct("<QHHIII")
+KEYED = struct.Struct("<IIII")
 OK, DUPLICATE, REJECTED = 0, 1, 2
 
 
@@ -161,6 +162,13 @@ def said(command: int, payload: bytes = b"", **named: int) -> bytes:
     return encode_header_v2(Kind.CONTROL, command, payload_length=len(payload), payload_crc=crc, **named) + payload
 
 
+def keyed(
+    block: bytes = record(b"bad"), *, count: int = 1, topic: int = TOPIC, length: int = 3, reserved: int = 0
+) -> bytes:
+    """A publish under a key."""
+    return said(0x6B, KEYED.pack(topic, count, length, reserved) + b"key" + block)
+
+
 def refused(code: int, *, closes: bool = False) -> tuple[str, int, bool]:
     return ("error", code, closes)
 
@@ -259,6 +267,23 @@ VERSION_2 = {
     "transaction: staging with a payload": Row(lambda _: said(0x66, b"x"), (refused(0x04),)),
     "transaction: owner that is no text": Row(lambda _: said(0x6A, b"\xff"), (refused(0x04),)),
     "transaction: the server's": Row(lambda _: said(0x68, bytes(32)), (refused(0x07),)),
+    "keyed: cut": Row(lambda _: said(0x6B, bytes(15)), (refused(0x04),)),
+    "keyed: without a block": Row(lambda _: said(0x6B, KEYED.pack(TOPIC, 1, 3, 0) + b"key"), (refused(0x04),)),
+    "keyed: more key than bytes": Row(lambda _: keyed(length=1 << 31), (refused(0x04),)),
+    "keyed: reserved field": Row(lambda _: keyed(reserved=1), (refused(0x04),)),
+    "keyed: no records": Row(lambda _: keyed(count=0), (refused(0x04),)),
+    "keyed: fewer records than it says": Row(lambda _: keyed(count=2), (refused(0x04),)),
+    "keyed: more records than it says": Row(lambda _: keyed(record(b"bad") * 2), (refused(0x04),)),
+    "keyed: more records than a batch": Row(lambda _: keyed(count=(1 << 32) - 1), (refused(0x04),)),
+    "keyed: half a record": Row(lambda _: keyed(record(b"bad")[:-1]), (refused(0x04),)),
+    "keyed: a type of the server's": Row(lambda _: keyed(b"\x7f\3\0\0\0bad"), (refused(0x04),)),
+    "keyed: topic unknown": Row(lambda _: keyed(topic=99), (refused(0x10),)),
+    "keyed: topic of version 1": Row(lambda _: keyed(topic=0), (refused(0x10),)),
+    "keyed: topic full": Row(lambda p: (p.batch(FULL, b"last"), keyed(topic=FULL)), (("ack", 2, OK, 0), refused(0x31))),
+    "keyed: more than the topic ever holds": Row(
+        lambda _: keyed(record(b"bad") * 2, count=2, topic=FULL), (refused(0x09),)
+    ),
+    "keyed: the server's": Row(lambda _: said(0x6C, bytes(40)), (refused(0x07),)),
     "control: credit of nothing": Row(lambda _: said(0x55, bytes(16)), (refused(0x08),)),
     "topic: unknown, batch": Row(bad(topic=99), (rejected(0x10),)),
     "topic: unknown, batch healed": Row(bad((40, b"\xff" * 4)), (rejected(0x10),)),

@@ -13,10 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
 from seawall.client.aio_ahead import AsyncReadAhead, read_all
+from seawall.client.aio_connection import AsyncConnection
 from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.aio_sender import AsyncSender
@@ -39,12 +41,13 @@ from seawall.client.commands import (
     start_of,
 )
 from seawall.client.delivery import Delivery
+from seawall.client.keyed_records import KeyedRecords, Told
 from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
 from seawall.core.types import Seq, TopicEpoch
-from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.errors import FullError, InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.fields import JsonValue
@@ -147,10 +150,15 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def publish(
         self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None
     ) -> Delivery:
-        """Append one record or many; durable in the topic's class when it is awaited."""
-        if idempotency_key is not None:
-            raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
+        """Append one record or many; durable in the topic's class when it is awaited.
+
+        With an `idempotency_key` records are stored once, however often that is tried within the topic's window, by
+        whatever client: a repetition is told where the first ones are.
+        """
         blocks, _ = LONE.encode(records, None)
+        if idempotency_key is not None:
+            keyed = KeyedRecords(topic, blocks, idempotency_key)
+            return await self._with_topic(topic, partial(self._publish_keyed, keyed))
 
         async def send(found: TopicReply) -> Delivery:
             sender = self._sender
@@ -311,6 +319,20 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         if self._opened is None:
             raise InvalidInputError("this log is not open: use `async with seawall.connect_async(url) as log`")
         return self._opened
+
+    async def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
+        request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
+
+        async def ask(connection: AsyncConnection) -> Told:
+            with keyed.asking(connection.welcome):
+                try:
+                    return await connection.request(request, timeout_s=timeout_s)
+                except FullError as full:
+                    return full
+
+        with keyed.deciding():
+            told = await self._requests.use(ask)
+        return keyed.delivery(found.topic_id, told)
 
     async def _lone_sender(self) -> AsyncSender:
         """The session of `publish`; another one if the last one failed."""

@@ -20,6 +20,7 @@ from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import WrongStateError
 from seawall.wire.codes import POSITION_UNKNOWN, Codec
 from seawall.wire.fields import Buffer
+from seawall.wire.lwp2_keyed import PublishedKeyed
 from seawall.wire.publishable import encode_plain
 
 _NO_SEQ: Final = Seq(0)
@@ -216,6 +217,26 @@ def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
     batch = Batch(delivery.topic, TopicId(0), 0)
     batch.is_done = True
     return Delivery(waiting, (batch,), 0, delivery.record_count)
+
+
+def told_delivery(topic: str, topic_id: TopicId, record_count: int, told: PublishedKeyed) -> Delivery:
+    """Records of which the server has told all there is to say."""
+    batch = Batch(topic, topic_id, 0)
+    batch.record_count = record_count
+    batch.base_seq, batch.position, batch.timestamp_ns = told.first_seq, told.position, told.timestamp_ns
+    batch.is_duplicate = told.is_repeated
+    batch.is_done = True
+    return Delivery(_Nobody(), (batch,), 0, record_count)
+
+
+class _Nobody:
+    """Waits for nothing, because everything is decided."""
+
+    def wait_for(self, _delivery: Delivery, _timeout_s: float | None) -> bool:
+        return True
+
+    def add_callback(self, _batch: Batch, _callback: Callable[[], object]) -> bool:
+        return False
 
 
 def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:

@@ -7,7 +7,8 @@
         log.read_arrow("events")                                    # a pyarrow Table
 
 Threads may share one log. Questions have connections of their own; `publish` has a session, in which it is stored once
-however often a lost connection makes it be sent. What the protocol has no words for is an `UnsupportedError`.
+however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
+words for is an `UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
@@ -35,7 +37,9 @@ from seawall.client.commands import (
     place_of_position,
     start_of,
 )
+from seawall.client.connection import Connection
 from seawall.client.delivery import Delivery
+from seawall.client.keyed_records import KeyedRecords, Told
 from seawall.client.lone_sender import LoneSender
 from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
@@ -53,7 +57,7 @@ from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.types import Seq
-from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.errors import FullError, InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
@@ -134,10 +138,14 @@ class RemoteLog(RemoteTransactions):
     # --- writing -------------------------------------------------------------------------------------------------
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Append one record or many, in order; durable in the topic's class when this returns."""
-        if idempotency_key is not None:
-            raise UnsupportedError(f"an idempotency key: {NOT_REMOTE}, or use a publisher with a client_id")
+        """Append one record or many, in order; durable in the topic's class when this returns.
+
+        With an `idempotency_key` records are stored once, however often that is tried within the topic's
+        `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
+        """
         blocks, _ = LONE.encode(records, None)
+        if idempotency_key is not None:
+            return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
         def send(found: TopicReply) -> Delivery:
             return self._lone_sender().publish(topic, found.topic_id, blocks)
@@ -347,6 +355,20 @@ class RemoteLog(RemoteTransactions):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
+        request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
+
+        def ask(connection: Connection) -> Told:
+            with keyed.asking(connection.welcome):
+                try:
+                    return connection.request(request, timeout_s=timeout_s)
+                except FullError as full:
+                    return full
+
+        with keyed.deciding():
+            told = self._requests.use(ask)
+        return keyed.delivery(found.topic_id, told)
 
     def _lone_sender(self) -> LoneSender:
         """The session of `publish`; another one if the last one failed."""

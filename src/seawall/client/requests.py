@@ -27,13 +27,15 @@ from seawall.wire.lwp2_session import Hello
 #: Connections that are kept while nobody asks anything.
 IDLE_CONNECTIONS_MAX: Final = 4
 
-READING_FEATURES: Final = int(
+#: What a connection for questions offers: everything that is read or published over one.
+ASKING_FEATURES: Final = int(
     Features.LZ4
     | Features.ZSTD
     | Features.PUSH
     | Features.READ_BY_POSITION
     | Features.LONG_POLL
     | Features.STORED_BLOCKS
+    | Features.IDEMPOTENCY_KEYS
 )
 
 _Result = TypeVar("_Result")
@@ -41,7 +43,7 @@ _Result = TypeVar("_Result")
 
 def asking_hello(target: Target) -> Hello:
     """What a connection without a session says first."""
-    return Hello(max_payload=PAYLOAD_SIZE_MIN, features=READING_FEATURES, token=target.token, name=target.name)
+    return Hello(max_payload=PAYLOAD_SIZE_MIN, features=ASKING_FEATURES, token=target.token, name=target.name)
 
 
 class Requests:

@@ -103,6 +103,7 @@ class Committer:
                 room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
                 if room is not None:
                     return self.short_way.begin(append, now, room.is_durable)
+        appends = self._unknown(appends, now)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
@@ -218,6 +219,7 @@ class Committer:
 
     def screen(self, appends: Sequence[Append], commit: Commit, now: int) -> list[Append]:
         """Those that others may number: their topics take them, and their keys are new. The rest have their answers."""
+        appends = self._unknown(appends, now)
         self._admit_all(appends, TimestampNs(now))
         return [
             append
@@ -342,28 +344,37 @@ class Committer:
         )
         commit.effects.append(append)
 
-    def _is_repeated(self, append: Append, topic: TopicState, commit: Commit, now: int) -> bool:
-        """Whether the key of an append was used before; then it has the numbers of the first, or a full topic's error.
+    def _unknown(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
+        """Appends but those whose keys are known: these have the numbers of the first, and need no room anywhere."""
+        if not any(append.flags & BatchFlags.KEYED for append in appends):
+            return appends
+        return [append for append in appends if not (append.flags & BatchFlags.KEYED and self._is_known(append, now))]
 
-        Keys of this commit count too: its appends are stored together.
-        """
-        key = key_of(append.client_id, append.client_seq)
-        now_ms, window_ms = now // _NS_PER_MS, topic.config.idempotency_window_ms
-        found = topic.keys.find(key, now_ms, window_ms)
-        first = commit.keyed.get((topic.topic_id, key))
-        if found is None and first is None:
-            try:
-                topic.keys.require_room(now_ms, window_ms)
-            except FullError as error:
-                append.error = error
-                return True
-            commit.keyed[topic.topic_id, key] = append
+    def _is_known(self, append: Append, now: int) -> bool:
+        topic = self._catalog.find(append.topic_id)
+        if topic is None:
             return False
+        key = key_of(append.client_id, append.client_seq)
+        found = topic.keys.find(key, now // _NS_PER_MS, topic.config.idempotency_window_ms)
         if found is not None:
             append.numbered = _stored_before(topic.topic_id, found)
-        elif first is not None and first.numbered is not None:
-            append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
-        return True
+        return found is not None
+
+    def _is_repeated(self, append: Append, topic: TopicState, commit: Commit, now: int) -> bool:
+        """Whether an append of this commit has its key; then it has the numbers of that, or a full topic's error."""
+        key = key_of(append.client_id, append.client_seq)
+        first = commit.keyed.get((topic.topic_id, key))
+        if first is not None:
+            if first.numbered is not None:
+                append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
+            return True
+        try:
+            topic.keys.require_room(now // _NS_PER_MS, topic.config.idempotency_window_ms)
+        except FullError as error:
+            append.error = error
+            return True
+        commit.keyed[topic.topic_id, key] = append
+        return False
 
 
 def _refuse(appends: Sequence[Append], error: SeawallError) -> None:

@@ -32,9 +32,11 @@ from seawall.errors import WrongStateError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.limits import BATCH_RECORDS_MAX
 from seawall.sequencer.frontier import Numbered
+from seawall.topics.keys import digest_of
 from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
-from seawall.wire.codes import AckStatus
+from seawall.wire.codes import AckStatus, BatchFlags
+from seawall.wire.publishable import more_than_one_batch
 
 if TYPE_CHECKING:
     from seawall.engine.commit_queue import CommitQueue
@@ -94,6 +96,13 @@ class Bundle:
         if len(pieces) > 1:
             bundle.counts = counts
         return bundle
+
+    def give_key(self, key: str | bytes) -> None:
+        """Have it stored once under an idempotency key; `LimitError` if it is more than the one batch that can be."""
+        if self.counts is not None:
+            raise more_than_one_batch(self.record_count)
+        client_id, client_seq = digest_of(key)
+        self.identity = Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
 
     @property
     def logged_size(self) -> int:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.delivery import Bundle, Delivery, Identity
+from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_transactions import EmbeddedTransactions
 from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
@@ -35,16 +35,15 @@ from seawall.engine.reading import ReadPlan
 from seawall.engine.records import Item, PositionItem, Publishable, encode, seq_after, told
 from seawall.engine.store import Store
 from seawall.engine.subscribing import PositionStart, PositionSubscriber, Subscriber
-from seawall.errors import InvalidInputError, LimitError, UnsupportedError
+from seawall.errors import InvalidInputError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.process import disown_on_fork
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
-from seawall.topics.keys import digest_of
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckLevel, BatchFlags
+from seawall.wire.codes import AckLevel
 from seawall.wire.fields import JsonValue
 from seawall.wire.records import encode_raw
 
@@ -175,7 +174,7 @@ class EmbeddedLog(EmbeddedTransactions):
             if not bundle.pieces:
                 raise InvalidInputError("nothing to publish: give at least one record")
         if idempotency_key is not None:
-            bundle.identity = _keyed(idempotency_key, bundle)
+            bundle.give_key(idempotency_key)
         return bundle
 
     def offer(self, bundle: Bundle) -> Delivery:
@@ -423,13 +422,6 @@ class EmbeddedLog(EmbeddedTransactions):
     def _check_usable(self) -> None:
         if self._refusal is not None:
             raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
-
-
-def _keyed(key: str | bytes, bundle: Bundle) -> Identity:
-    if bundle.counts is not None:
-        raise LimitError(f"{bundle.record_count} records do not fit one batch: what has one key is stored in one batch")
-    client_id, client_seq = digest_of(key)
-    return Identity(client_id, client_seq, flags=int(BatchFlags.KEYED))
 
 
 def _info(topic: TopicState) -> TopicInfo:

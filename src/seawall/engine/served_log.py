@@ -27,6 +27,7 @@ from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
+from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
 from seawall.engine.lone_way import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
@@ -41,7 +42,9 @@ from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
 from seawall.limits import READER_THREADS
 from seawall.sequencer.client_window import ClientState
+from seawall.sequencer.frontier import Numbered
 from seawall.topics.state import TopicState
+from seawall.wire.arrow import EncodedBlock
 from seawall.wire.fields import JsonValue
 from seawall.wire.read_buffers import READ_BUFFERS
 
@@ -168,6 +171,14 @@ class ServedLog(AsyncLog):
             self._lone_led_count = queue.led_count if is_next else -1
             self._tell_readers()
         return is_done
+
+    async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
+        """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
+        bundle = Bundle.of(topic, [block])
+        bundle.give_key(key)
+        await self.offer(bundle)
+        assert bundle.first is not None, "decided without an error"
+        return bundle.first
 
     def make_way(self) -> None:
         """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""

@@ -41,6 +41,7 @@ _WRITING: Final[frozenset[int]] = frozenset(
         Command.TRANSACTION_COMMIT,
         Command.TRANSACTION_ABORT,
         Command.TRANSACTION_STATE,
+        Command.PUBLISH_KEYED,
     }
 )
 

@@ -24,6 +24,7 @@ FEATURES: Final = int(
     | Features.READ_BY_POSITION
     | Features.LONG_POLL
     | Features.STORED_BLOCKS
+    | Features.IDEMPOTENCY_KEYS
 )
 
 

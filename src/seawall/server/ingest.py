@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -73,6 +74,8 @@ class Ingest:
         self._waiting: dict[Publishing, None] = {}
         #: Whether nobody's batches are taken for now, but those of a connection that is let through.
         self._is_held = False
+        self._released = asyncio.Event()
+        self._released.set()
         self._let_through: Publishing | None = None
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
@@ -137,15 +140,28 @@ class Ingest:
         """Batches of sessions that wait for their answers."""
         return sum(publishing.undecided for publishing in self._publishing.values())
 
+    @property
+    def is_held(self) -> bool:
+        """Whether no batches are taken for now."""
+        return self._is_held
+
     def hold(self) -> None:
         """Take no batches until `release`: connections that bring some are not read from meanwhile."""
         self._is_held = True
+        self._released.clear()
 
     def release(self) -> None:
         """Take batches again."""
         if self._is_held:
             self._is_held = False
+            self._released.set()
             self._go_on()
+
+    async def until_released(self, timeout_s: float) -> None:
+        """Wait while batches are held, for who publishes without a session; so long at the most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._released.wait()
 
     def let_one_through(self) -> bool:
         """Take what one connection has sent already, each in its turn; whether there was one."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from seawall.kernels.frames import Rows
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.context import FEATURES, ServerContext
+from seawall.server.keyed_publishing import KeyedPublishing
 from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
@@ -38,6 +39,7 @@ from seawall.wire.lwp1_replies import AuthenticateReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
 from seawall.wire.lwp2_files import FilesRequest
+from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
@@ -51,8 +53,12 @@ from seawall.wire.lwp2_transactions import (
 )
 
 _BATCH: Final = int(Kind.BATCH)
+_PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 _SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
+
+#: Requests that may take time, and need nothing but their answers.
+_Lasting: TypeAlias = Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SharedRequest
 
 
 class Lwp2Session:
@@ -72,6 +78,8 @@ class Lwp2Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
+        window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
+        self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
@@ -79,7 +87,7 @@ class Lwp2Session:
     # --- frames ----------------------------------------------------------------------------------------------------
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
-        """Take frames; fewer than there are where batches have no room."""
+        """Take frames; fewer than there are where batches, or what is published under keys, have no room."""
         handled = 0
         kinds = rows["kind"]
         while handled < rows.size and self._last is None:
@@ -94,8 +102,11 @@ class Lwp2Session:
                     return handled
                 continue
             at, size, request_id = rows[["at", "size", "id"]][handled].tolist()
+            command = int(rows["command"][handled])
+            if command == _PUBLISH_KEYED and not self._keyed.has_room:
+                return handled
             payload = buffer[at + _HEADER : at + size].tobytes()
-            self._take(int(kinds[handled]), int(rows["command"][handled]), request_id, payload)
+            self._take(int(kinds[handled]), command, request_id, payload)
             handled += 1
         return rows.size if self._last is not None else handled
 
@@ -145,14 +156,6 @@ class Lwp2Session:
                 self._greet(request, request_id)
             case Goodbye():
                 self._end_with(encode_control(Goodbye(0, 0)))
-            case Fetch():
-                self._start(self._fetching.fetch(request, request_id), request_id)
-            case Commit():
-                self._start(self._fetching.commit(request, request_id), request_id)
-            case Bounds():
-                self._start(self._fetching.bounds(request, request_id), request_id)
-            case FilesRequest():
-                self._start(self._fetching.files(request, request_id), request_id)
             case Subscribe():
                 self._subscriptions.subscribe(request, request_id)
             case Credit():
@@ -161,12 +164,29 @@ class Lwp2Session:
                 self._subscriptions.unsubscribe(request_id)
             case Authenticate():
                 self._authenticate(request, request_id)
-            case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
-                self._start(self._answer_own(request, request_id), request_id)
-            case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
-                self._start(self._answer_transaction(request, request_id), request_id)
+            case PublishKeyed():
+                if self._start(self._keyed.prepare(request, request_id), request_id):
+                    self._keyed.begun(request)
             case _:
-                self._start(self._answer_shared(request, request_id), request_id)
+                self._start(self._work_of(request, request_id), request_id)
+
+    def _work_of(self, request: _Lasting, request_id: int) -> Coroutine[None, None, None]:
+        """What carries a request out that may take time."""
+        match request:
+            case Fetch():
+                return self._fetching.fetch(request, request_id)
+            case Commit():
+                return self._fetching.commit(request, request_id)
+            case Bounds():
+                return self._fetching.bounds(request, request_id)
+            case FilesRequest():
+                return self._fetching.files(request, request_id)
+            case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
+                return self._answer_own(request, request_id)
+            case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
+                return self._answer_transaction(request, request_id)
+            case _:
+                return self._answer_shared(request, request_id)
 
     def _require_allowed(self, request: Request | SharedRequest) -> None:
         """Refuse what the token of this connection does not allow."""
@@ -197,14 +217,15 @@ class Lwp2Session:
         else:
             self._connection.write(frame)
 
-    def _start(self, work: Coroutine[None, None, None], request_id: int) -> None:
-        """Carry out a request beside others."""
+    def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
+        """Carry out a request beside others; false if they are too many, which the peer is told."""
         if len(self._tasks) - len(self._subscriptions) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are under way: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
-        else:
-            self._begin(work, request_id)
+            return False
+        self._begin(work, request_id)
+        return True
 
     def _begin(self, work: Coroutine[None, None, None], request_id: int) -> None:
         task = self._loop.create_task(self._run(work, request_id))

@@ -4,7 +4,8 @@
     flush    from 80 % of the limit on: batches that wait in the log go to their places, a checkpoint is made, and
              memory that is kept for later is returned to the system; again every few seconds while it lasts
     hold     from 95 % on, moreover: batches of connections are not taken, so those connections are not read from, and
-             version 2 is told to wait (error 31, which closes nothing); reads and commands of all others go on
+             version 2 is told to wait (error 31, which closes nothing); a publish with a key waits where it is; reads
+             and commands of all others go on
 
 Where batches of a connection wait for a second and none of them is taken, though memory is not short, the ring is full:
 version 2 is told to wait then, too.

@@ -94,6 +94,13 @@ class TopicCommands:
         topic = self._log.topic(topic_id)
         return None if topic is None or _is_hidden(topic) else topic
 
+    def existing(self, topic_id: TopicId) -> TopicState:
+        """The topic that peers mean by an id, where that must be one they can name; refused if it is not there."""
+        topic = None if topic_id == DEFAULT_TOPIC_ID else self.find(topic_id)
+        if topic is None:
+            raise unknown_topic(topic_id)
+        return topic
+
     async def default_topic(self) -> TopicState:
         """Topic 0, made if this is its first use."""
         async with self._turn:
@@ -109,7 +116,7 @@ class TopicCommands:
         """Answer one command; Authenticate belongs to the connection (`access`)."""
         match request:
             case GetTopic():
-                topic = self._existing(request.topic_id)
+                topic = self.existing(request.topic_id)
                 records, size = await self._log.ask(partial(_content, topic_id=topic.topic_id))
                 return replace(topic_reply(topic), record_count=records, byte_count=size)
             case ListTopics():
@@ -127,11 +134,11 @@ class TopicCommands:
                     return topic_reply(await self._create(request.name, _settings(wanted)), wanted)
                 case SetRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
-                    topic = self._existing(request.topic_id)
+                    topic = self.existing(request.topic_id)
                     await self._log.configure_topic(topic.name, **_settings(wanted))
                     return RetentionReply(topic.topic_id, wanted)
                 case DeleteTopic():
-                    topic = self._existing(request.topic_id)
+                    topic = self.existing(request.topic_id)
                     await self._log.delete_topic(topic.name)
                     return TopicDeletedReply(topic.topic_id)
 
@@ -139,7 +146,7 @@ class TopicCommands:
         """Answer one command that only version 2 has."""
         match request:
             case TopicDescribe():
-                return await self._described(self._existing(request.topic_id))
+                return await self._described(self.existing(request.topic_id))
             case TopicFind():
                 return topic_reply(self._named(request.name))
         async with self._turn:
@@ -147,11 +154,11 @@ class TopicCommands:
                 case TopicCreate():
                     return await self._described(await self._create(request.name, request.settings))
                 case TopicConfigure():
-                    topic = self._existing(request.topic_id)
+                    topic = self.existing(request.topic_id)
                     await self._log.configure_topic(topic.name, **request.settings)
                     return await self._described(topic)
                 case RecordsDelete():
-                    name = self._existing(request.topic_id).name
+                    name = self.existing(request.topic_id).name
                     by_tag = {"tag": request.tag, "tag_prefix": request.tag_prefix}
                     return RecordsDeleted(await self._log.delete(name, before_seq=request.before_seq, **by_tag))
 
@@ -177,13 +184,7 @@ class TopicCommands:
             topic = self._log.topic_named(name)
         except NotFoundError as error:
             raise refusal(error) from error
-        return self._existing(topic.topic_id)
-
-    def _existing(self, topic_id: TopicId) -> TopicState:
-        topic = None if topic_id == DEFAULT_TOPIC_ID else self.find(topic_id)
-        if topic is None:
-            raise unknown_topic(topic_id)
-        return topic
+        return self.existing(topic.topic_id)
 
 
 def unknown_topic(topic_id: TopicId) -> ProtocolError:

@@ -219,6 +219,8 @@ class Command(IntEnum):
     TRANSACTION_TOLD = 0x68
     TRANSACTION_ABORT = 0x69
     TRANSACTION_STATE = 0x6A
+    PUBLISH_KEYED = 0x6B
+    PUBLISHED_KEYED = 0x6C
     ERROR = 0xFF
 
 
@@ -239,6 +241,7 @@ class Features(IntFlag):
     READ_BY_POSITION = 0x20
     LONG_POLL = 0x40
     STORED_BLOCKS = 0x80
+    IDEMPOTENCY_KEYS = 0x100
 
 
 class HelloFlags(IntFlag):

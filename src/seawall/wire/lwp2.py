@@ -20,7 +20,15 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from seawall.errors import InvalidInputError
-from seawall.wire import lwp2_files, lwp2_reading, lwp2_session, lwp2_subscriptions, lwp2_topics, lwp2_transactions
+from seawall.wire import (
+    lwp2_files,
+    lwp2_keyed,
+    lwp2_reading,
+    lwp2_session,
+    lwp2_subscriptions,
+    lwp2_topics,
+    lwp2_transactions,
+)
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind
 from seawall.wire.fields import Buffer, malformed
 from seawall.wire.frames import checksum, encode_header_v2
@@ -34,6 +42,7 @@ from seawall.wire.lwp1_replies import (
 )
 from seawall.wire.lwp1_requests import SharedRequest, parse_shared_request
 from seawall.wire.lwp2_files import FilesReply, FilesRequest
+from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
 from seawall.wire.lwp2_session import Ack, Error, Goodbye, Hello, Welcome
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
@@ -55,6 +64,7 @@ Request: TypeAlias = (
     | FilesRequest
     | TopicRequest
     | TransactionRequest
+    | PublishKeyed
 )
 Answer: TypeAlias = (
     Welcome
@@ -68,6 +78,7 @@ Answer: TypeAlias = (
     | FilesReply
     | RecordsDeleted
     | TransactionTold
+    | PublishedKeyed
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -170,6 +181,7 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.TRANSACTION_COMMIT: lwp2_transactions.parse_transaction_commit,
     Command.TRANSACTION_ABORT: lwp2_transactions.parse_transaction_abort,
     Command.TRANSACTION_STATE: lwp2_transactions.parse_transaction_state,
+    Command.PUBLISH_KEYED: lwp2_keyed.parse_publish_keyed,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -184,5 +196,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.FILES_REPLY: lwp2_files.parse_files_reply,
     Command.RECORDS_DELETED: lwp2_topics.parse_records_deleted,
     Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_told,
+    Command.PUBLISHED_KEYED: lwp2_keyed.parse_published_keyed,
     Command.ERROR: lwp2_session.parse_error,
 }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 
 from seawall.core.types import TimestampNs
-from seawall.errors import InvalidInputError
+from seawall.errors import InvalidInputError, LimitError
 from seawall.kernels.values import HAS_KNOWN_LAYOUT, join_values, measure_values
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, RECORD_HEADER_SIZE
 from seawall.wire.arrow import EncodedBlock, encode_table, encode_values
@@ -68,6 +68,11 @@ def encode(records: Publishable) -> list[EncodedBlock]:
         raise InvalidInputError(f"cannot publish a {type(records).__name__}: give bytes, str, dict, Message or a table")
     each: list[OneRecord] = [*records]
     return _encode_each(each)
+
+
+def more_than_one_batch(record_count: int) -> LimitError:
+    """The refusal of records under one key that make several blocks."""
+    return LimitError(f"{record_count} records do not fit one batch: what has one key is stored in one batch")
 
 
 def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
