@@ -221,7 +221,6 @@ def test_more_at_once_than_a_connection_may_ask(server: RealServer) -> None:
 
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
-            await log.topic_named("events")
             sent = [log.publish("events", b"%d" % number, idempotency_key=f"{number % 700}") for number in range(count)]
             told = await asyncio.gather(*sent)
             assert sum(not each.is_duplicate for each in told) == 700

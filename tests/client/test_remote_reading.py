@@ -524,8 +524,26 @@ def test_a_server_under_pressure_is_asked_again_and_then_believed(server: Script
     with seawall.connect(server.url, timeout_s=0.5) as log:
         assert log.topics() == ["events"]
         presses[0] = 1_000
-        with pytest.raises(FullError, match="later"):
+        with pytest.raises(RetryableError, match="later"):
             log.topics()
+
+
+def test_a_server_that_is_full_is_not_asked_again(server: ScriptedServer) -> None:
+    asked: list[int] = []
+
+    def refuse(peer: Peer, request: object, request_id: int) -> bool:
+        if isinstance(request, TopicCreate):
+            asked.append(request_id)
+            peer.refuse(request_id, ErrorCode.BACKPRESSURE, "no topic can be added")
+            return False
+        return True
+
+    server.script.on_request = refuse
+    with seawall.connect(server.url, timeout_s=100) as log:
+        with pytest.raises(FullError, match="no topic can be added"):
+            log.create_topic("other")
+        assert log.topics() == ["events"]
+    assert len(asked) == 1
 
 
 def test_an_answer_that_does_not_come(server: ScriptedServer) -> None:

@@ -24,6 +24,7 @@ from seawall.errors import (
     CallerError,
     ConflictError,
     FencedError,
+    FullError,
     InvalidInputError,
     NotFoundError,
     OutcomeUnknownError,
@@ -60,6 +61,18 @@ def staged(log: RemoteLog, *records: bytes) -> list[StagedRange]:
         for record in records:
             stager.publish(record)
         return stager.ranges()
+
+
+def test_a_topic_that_is_full_refuses_a_commit_at_once(server: RealServer, log: RemoteLog) -> None:
+    """However patient the client is: only somebody who makes room changes that."""
+    log.create_topic("full", cap_records=3, discard="reject")
+    log.publish("full", b"before")
+    ranges = staged(log, b"1", b"2", b"3")
+    with seawall.connect(server.url, timeout_s=1_000) as patient, pytest.raises(FullError, match="full"):
+        patient.commit_staged("owner", 1, [("full", each) for each in ranges])
+    log.configure_topic("full", cap_records=4)
+    log.commit_staged("owner", 1, [("full", each) for each in ranges])
+    assert values(log, "full") == [b"before", b"1", b"2", b"3"]
 
 
 def test_topics_get_all_of_it_at_one_position(log: RemoteLog) -> None:

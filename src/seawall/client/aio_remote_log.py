@@ -41,15 +41,16 @@ from seawall.client.commands import (
     start_of,
 )
 from seawall.client.delivery import Delivery
-from seawall.client.keyed_records import KeyedRecords, Told
+from seawall.client.keyed_records import KeyedRecords
 from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
 from seawall.core.types import Seq, TopicEpoch
-from seawall.errors import FullError, InvalidInputError, NotFoundError, UnsupportedError
+from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
+from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
 from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
@@ -323,12 +324,9 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
-        async def ask(connection: AsyncConnection) -> Told:
+        async def ask(connection: AsyncConnection) -> Frame:
             with keyed.asking(connection.welcome):
-                try:
-                    return await connection.request(request, timeout_s=timeout_s)
-                except FullError as full:
-                    return full
+                return await connection.request(request, timeout_s=timeout_s)
 
         with keyed.deciding():
             told = await self._requests.use(ask)

@@ -1,23 +1,29 @@
 """Questions to a server on an event loop: one connection for all of them, made again when it is lost.
 
 The rules are those of `requests`: what is lost with its connection is asked again, unless it must not happen twice.
+
+INV-REQUESTS-BOUND: no more questions are under way than a server takes on one connection; more wait for their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.requests import asking_hello
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
-from seawall.errors import OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.errors import FullError, OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.limits import REQUESTS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
 
 _Result = TypeVar("_Result")
+
+#: Questions under way at once: a little fewer than a server takes, which counts one as done after it has answered.
+_UNDER_WAY_MAX: Final = REQUESTS_MAX - 64
 
 
 class AsyncRequests:
@@ -27,6 +33,7 @@ class AsyncRequests:
         self.target = target
         self._connection: AsyncConnection | None = None
         self._connecting = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_UNDER_WAY_MAX)
         self._turn = 0
         self._is_closed = False
 
@@ -41,6 +48,10 @@ class AsyncRequests:
 
     async def use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True) -> _Result:
         """Do something with the connection, and again with another one if it is lost."""
+        async with self._turns:
+            return await self._use(work, is_repeatable)
+
+    async def _use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool) -> _Result:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.target.timeout_s
         backoff = Backoff()
@@ -49,6 +60,8 @@ class AsyncRequests:
             try:
                 connection = await self._connected()
                 return await work(connection)
+            except FullError:
+                raise
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
                 if connection is not None and not is_repeatable and not is_refused:

@@ -3,8 +3,7 @@
     asking     around one question and its answer; a server that does not know keys is not asked
     deciding   around all of them: they are repeated while connections are lost, which is what the key is for
 
-The key's bytes travel as they are: what becomes of them, and for how long it is remembered, is the server's. A topic
-that is full is told at once, as every publish tells it, and not asked again.
+The key's bytes travel as they are: what becomes of them, and for how long it is remembered, is the server's.
 
 INV-KEYED-HONEST: what was sent and never answered is not called undone: its outcome is unknown, until it is published
 again under its key.
@@ -14,20 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
 from seawall.client.delivery import Delivery, told_delivery
 from seawall.core.types import TopicId
-from seawall.errors import FullError, OutcomeUnknownError, RetryableError, UnsupportedError
+from seawall.errors import OutcomeUnknownError, RetryableError, UnsupportedError
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import Features
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_keyed import PublishKeyed, parse_published_keyed
 from seawall.wire.lwp2_session import Welcome
 from seawall.wire.publishable import more_than_one_batch
-
-#: What a server says to a question: its answer, or that there is no room now.
-Told: TypeAlias = Frame | FullError
 
 
 class KeyedRecords:
@@ -72,8 +67,6 @@ class KeyedRecords:
                 f"records for {self._topic!r} may be stored or not ({error}): publish them again under the same key"
             ) from error
 
-    def delivery(self, topic_id: TopicId, told: Told) -> Delivery:
+    def delivery(self, topic_id: TopicId, told: Frame) -> Delivery:
         """The fate of the records, decided."""
-        if isinstance(told, FullError):
-            raise told
         return told_delivery(self._topic, topic_id, self._block.record_count, parse_published_keyed(told.payload))

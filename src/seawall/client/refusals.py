@@ -46,7 +46,6 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.CLIENT_SEQ_SKIPPED: ConflictError,
     ErrorCode.NOT_ALLOWED_BY_TOPIC: InvalidInputError,
     ErrorCode.PAYLOAD_MISMATCH: ConflictError,
-    ErrorCode.RATE_LIMITED: FullError,
     ErrorCode.BACKPRESSURE: FullError,
     ErrorCode.INVALID_OFFSET: InvalidInputError,
     ErrorCode.OFFSET_OUT_OF_RANGE: InvalidInputError,

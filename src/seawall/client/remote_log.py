@@ -39,7 +39,7 @@ from seawall.client.commands import (
 )
 from seawall.client.connection import Connection
 from seawall.client.delivery import Delivery
-from seawall.client.keyed_records import KeyedRecords, Told
+from seawall.client.keyed_records import KeyedRecords
 from seawall.client.lone_sender import LoneSender
 from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import (
@@ -57,7 +57,7 @@ from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.types import Seq
-from seawall.errors import FullError, InvalidInputError, NotFoundError, UnsupportedError
+from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
@@ -359,12 +359,9 @@ class RemoteLog(RemoteTransactions):
     def _publish_keyed(self, keyed: KeyedRecords, found: TopicReply) -> Delivery:
         request, timeout_s = keyed.request(found.topic_id), self.target.timeout_s
 
-        def ask(connection: Connection) -> Told:
+        def ask(connection: Connection) -> Frame:
             with keyed.asking(connection.welcome):
-                try:
-                    return connection.request(request, timeout_s=timeout_s)
-                except FullError as full:
-                    return full
+                return connection.request(request, timeout_s=timeout_s)
 
         with keyed.deciding():
             told = self._requests.use(ask)

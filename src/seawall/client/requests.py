@@ -2,7 +2,7 @@
 
 A question that is lost with its connection is asked again, after a pause that grows, until the patience of the target
 is over; one that must not happen twice is not, once it was sent (`OutcomeUnknownError`). A server that refuses for now
-is asked again too.
+is asked again too, but not one that says it is full: only somebody who makes room changes that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from seawall.client.connection import Connection
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
-from seawall.errors import OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
+from seawall.errors import FullError, OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
 from seawall.io.waiting import await_streams
@@ -83,6 +83,9 @@ class Requests:
             try:
                 connection = self._take(deadline_ns) if first is None else self._take_back(first)
                 result = work(connection)
+            except FullError:
+                self._end(connection, keep=True)
+                raise
             except (ConnectionError, RetryableError) as error:
                 is_refused = isinstance(error, RetryableError)
                 self._end(connection, keep=is_refused)
