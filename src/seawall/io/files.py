@@ -30,6 +30,7 @@ from typing import Final
 
 from seawall.errors import CorruptionError, InvalidInputError, SyncError
 from seawall.io.interfaces import File, Files, ReadableBuffer, WritableBuffer
+from seawall.io.releasing import RELEASER
 from seawall.limits import COPY_BUFFER_SIZE, IOVEC_COUNT_MAX
 
 __all__ = [
@@ -195,7 +196,12 @@ class OsFile:
         self._require_position(at)
         if not buffers:
             return 0
-        return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
+        try:
+            return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
+        except OSError as error:
+            if not _is_space_back(error):
+                raise
+            return os.pwritev(self._descriptor, buffers[:IOVEC_COUNT_MAX], at)
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write as `write` does; where the system can do that, nothing of it stays in memory once it is on the disk."""
@@ -235,7 +241,12 @@ class OsFile:
     def allocate(self, length: int) -> None:
         """Reserve disk space for the first `length` bytes, growing the file with zeros if it is shorter."""
         self.require_synced()
-        reserve_space(self._descriptor, length)
+        try:
+            reserve_space(self._descriptor, length)
+        except OSError as error:
+            if not _is_space_back(error):
+                raise
+            reserve_space(self._descriptor, length)
 
     def truncate(self, length: int) -> None:
         """Cut or extend the file to `length` bytes; an extension reads as zeros and reserves nothing."""
@@ -324,8 +335,13 @@ class OsFiles:
         os.rename(old, new)
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
-        os.unlink(path)
+        """Remove a name; the space of a large file comes back a little later (`releasing.py`)."""
+        kept = RELEASER.keep(path)
+        try:
+            os.unlink(path)
+        finally:
+            if kept is not None:
+                RELEASER.take(kept)
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable; `SyncError` if that fails."""
@@ -357,8 +373,14 @@ class OsFiles:
 
     def free_bytes(self, path: str) -> int:
         """Bytes an unprivileged writer may still add to the file system of `path`."""
+        RELEASER.wait()
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+def _is_space_back(error: OSError) -> bool:
+    """Whether a disk was found full while space was on its way back, which it is now: then it is worth another try."""
+    return error.errno in NO_SPACE and RELEASER.wait()
 
 
 def _byte_views(buffers: Sequence[ReadableBuffer]) -> list[memoryview]:

@@ -1,0 +1,161 @@
+"""Large files that are removed: the name goes at once, the space on a thread, and who needs it waits for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seawall.io import files, releasing
+from seawall.io.files import OsFiles
+from seawall.io.releasing import Releaser
+from seawall.limits import MIB
+
+
+class Gate:
+    """A releaser whose closing of descriptors waits until somebody opens the gate."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.releaser = Releaser()
+        self.opened = threading.Event()
+        self.closed: list[int] = []
+        real = os.close
+
+        def close(descriptor: int) -> None:
+            if threading.current_thread().name == "seawall-releasing":
+                assert self.opened.wait(30)
+                self.closed.append(descriptor)
+            real(descriptor)
+
+        monkeypatch.setattr(os, "close", close)
+        monkeypatch.setattr(files, "RELEASER", self.releaser)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    made = Gate(monkeypatch)
+    yield made
+    made.opened.set()
+    made.releaser.wait()
+
+
+def make(path: Path, size: int) -> str:
+    with path.open("wb") as file:
+        file.write(os.urandom(MIB) * (size // MIB))
+    return str(path)
+
+
+def test_the_name_goes_at_once_and_the_bytes_later(tmp_path: Path, gate: Gate) -> None:
+    path = make(tmp_path / "large", 16 * MIB)
+    OsFiles().unlink(path)
+    assert list(tmp_path.iterdir()) == []
+    assert gate.closed == []
+    gate.opened.set()
+    assert gate.releaser.wait()
+    assert len(gate.closed) == 1
+    assert not gate.releaser.wait()
+
+
+def test_small_files_and_those_that_are_not_there_need_no_thread(tmp_path: Path, gate: Gate) -> None:
+    OsFiles().unlink(make(tmp_path / "small", MIB))
+    with pytest.raises(FileNotFoundError):
+        OsFiles().unlink(str(tmp_path / "small"))
+    assert not gate.releaser.wait()
+
+
+def test_a_name_that_cannot_be_removed_leaves_nothing_open(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "large", 16 * MIB)
+
+    def refuse(_path: str) -> None:
+        raise PermissionError(errno.EACCES, "not now")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "unlink", refuse)
+        with pytest.raises(PermissionError):
+            OsFiles().unlink(path)
+    gate.opened.set()
+    gate.releaser.wait()
+    assert len(gate.closed) == 1
+    assert Path(path).exists()
+
+
+def test_a_disk_is_not_full_while_space_is_on_its_way_back(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-RELEASE-FULL, of reserved and of written space; once everything is back, full is full."""
+    reserve, write = files.reserve_space, os.pwritev
+    refused: list[str] = []
+
+    def no_space(what: str) -> None:
+        if not gate.closed:
+            refused.append(what)
+            # Only now: whoever was refused has to wait.
+            gate.opened.set()
+            raise OSError(errno.ENOSPC, "full")
+
+    def reserve_space(descriptor: int, length: int) -> None:
+        no_space("reserve")
+        reserve(descriptor, length)
+
+    def pwritev(descriptor: int, buffers: list[bytes], at: int) -> int:
+        no_space("write")
+        return write(descriptor, buffers, at)
+
+    disk = OsFiles()
+    file = disk.open(str(tmp_path / "next"), create=True)
+    monkeypatch.setattr(files, "reserve_space", reserve_space)
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    for needs in (lambda: file.allocate(4096), lambda: file.write([b"x"], 0)):
+        gate.opened.clear()
+        gate.closed.clear()
+        disk.unlink(make(tmp_path / "large", 16 * MIB))
+        needs()
+    assert refused == ["reserve", "write"]
+    gate.closed.clear()
+    with pytest.raises(OSError, match="full"):
+        file.allocate(8192)
+    file.close()
+
+
+def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-RELEASE-BOUND."""
+    monkeypatch.setattr(releasing, "_WAITING_MAX", 2)
+    paths = [make(tmp_path / f"{number}", 8 * MIB) for number in range(3)]
+    disk = OsFiles()
+    for path in paths[:2]:
+        disk.unlink(path)
+    third = threading.Thread(target=disk.unlink, args=(paths[2],))
+    third.start()
+    while Path(paths[2]).exists():
+        third.join(0.01)
+    assert third.is_alive()
+    assert len(gate.releaser._waiting) == 2
+    gate.opened.set()
+    third.join(30)
+    gate.releaser.wait()
+    assert len(gate.closed) == 3
+
+
+def test_a_child_has_nothing_that_waits(tmp_path: Path, gate: Gate) -> None:
+    OsFiles().unlink(make(tmp_path / "large", 16 * MIB))
+    path = make(tmp_path / "of the child", 16 * MIB)
+    pid = os.fork()
+    if not pid:
+        # Nobody opens the gate here: what the parent waits for is not waited for.
+        code = 1
+        try:
+            if not gate.releaser.wait():
+                gate.opened.set()
+                OsFiles().unlink(path)
+                gate.releaser.wait()
+                code = 0 if len(gate.closed) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert gate.closed == []
