@@ -24,6 +24,7 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.limits import KIB
+from seawall.storage.segment_drops import drop_segments
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap, Losses
@@ -260,8 +261,7 @@ def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
     plan = store.plan_read("events", Seq(1), size_max=1 << 20)
     handles += [segment.shared.file for segment in log.sealed]
     if how == "drop the segments":
-        for segment in log.sealed:
-            segment.drop()
+        drop_segments(log.home, log.sealed)
     elif how == "delete the topic":
         store.delete_topic("events")
     else:

@@ -42,6 +42,7 @@ from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords, TagMatch
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.delete_sidecar import DeletedSeqs, Ranges, load_deletes, write_deletes
+from seawall.storage.segment_drops import drop_segments
 from seawall.storage.segment_names import deletes_name
 from seawall.storage.segments import SealedSegment
 from seawall.topics.catalog import TopicCatalog
@@ -293,16 +294,20 @@ class Removal:
         """Drop sealed segments that nobody will ask for any more; how many."""
         dropped = 0
         for topic_id, (first, last) in list(self.loose.items()):
-            for segment in self._disposable(topic_id, first, last):
-                if dropped == _DROPS_MAX:
-                    return dropped
+            found = self._disposable(topic_id, first, last)
+            gone = found[: _DROPS_MAX - dropped]
+            if gone:
                 if not dropped:
                     # What removed its records may not be durable yet.
                     self._sync()
-                self._logs[topic_id].sealed.remove(segment)
-                segment.drop()
-                self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
-                dropped += 1
+                log = self._logs[topic_id]
+                for segment in gone:
+                    log.sealed.remove(segment)
+                    self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
+                drop_segments(log.home, gone)
+                dropped += len(gone)
+            if len(gone) < len(found):
+                break
             del self.loose[topic_id]
         return dropped
 

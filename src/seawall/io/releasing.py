@@ -8,6 +8,9 @@ The name of a file is gone at once, but what it held goes with the last that has
 20 ms for 64 MiB on a disk that is told of every free block (ext4 mounted with `discard`, without a journal). Whoever
 drops segments does so while appends wait.
 
+Whoever removes files syncs their directory next, and that would wait for a disk that is busy with free blocks. So it
+begins a moment later, unless somebody waits for it.
+
 INV-RELEASE-BOUND: so many descriptors wait at the most; whoever comes then waits for room.
 INV-RELEASE-FULL: nobody is told that a disk is full while space is on its way back.
 
@@ -20,6 +23,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -32,6 +36,9 @@ _LARGE_SIZE: Final = 8 * MIB
 
 #: Descriptors that wait to be closed, at the most.
 _WAITING_MAX: Final = 64
+
+#: The moment before they are.
+_PAUSE_S: Final = 0.1
 
 #: What is needed of a file to keep it: where there is such a thing, nothing of what is in it.
 _KEEPING: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0)
@@ -49,6 +56,8 @@ class Releaser:
         self._change = threading.Condition()
         #: Not closed yet; the first one is being closed, if there is one.
         self._waiting: deque[int] = deque()
+        #: Threads that wait for it.
+        self._hurried = 0
         self._thread: threading.Thread | None = None
 
     def keep(self, path: str) -> int | None:
@@ -61,8 +70,7 @@ class Releaser:
     def take(self, descriptor: int) -> None:
         """Have a descriptor closed soon (INV-RELEASE-BOUND)."""
         with self._change:
-            while len(self._waiting) >= _WAITING_MAX:
-                self._change.wait()
+            self._await(lambda: len(self._waiting) < _WAITING_MAX)
             self._waiting.append(descriptor)
             self._change.notify_all()
             if self._thread is None:
@@ -73,15 +81,24 @@ class Releaser:
         """Wait until everything is closed that was to be; false if nothing was (INV-RELEASE-FULL)."""
         with self._change:
             was_any = bool(self._waiting)
-            while self._waiting:
-                self._change.wait()
+            self._await(lambda: not self._waiting)
             return was_any
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        """Wait for the thread; called with the lock, which is free meanwhile."""
+        if is_done():
+            return
+        self._hurried += 1
+        self._change.notify_all()
+        self._change.wait_for(is_done)
+        self._hurried -= 1
 
     def _run(self) -> None:
         while True:
             with self._change:
-                while not self._waiting:
-                    self._change.wait()
+                if not self._waiting:
+                    self._change.wait_for(lambda: self._waiting)
+                    self._change.wait_for(lambda: self._hurried, _PAUSE_S)
                 descriptor = self._waiting[0]
             os.close(descriptor)
             with self._change:

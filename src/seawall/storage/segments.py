@@ -40,7 +40,7 @@ from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
+from seawall.storage.segment_names import SealedName, active_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
 from seawall.storage.shared_file import SharedFile
 
@@ -367,17 +367,6 @@ class SealedSegment:
             preface = self._preface or self._home.preface(self.name.first_seq)
             write_sidecar(self._home.files, self._home.path(index_name(self.name.first_seq)), index, preface)
         return rebuilt
-
-    def drop(self) -> None:
-        """Remove the segment and what belongs to it. The data goes first: what records were deleted must outlive it."""
-        self.close()
-        files, home = self._home.files, self._home
-        files.unlink(self.path)
-        files.sync_directory(home.directory)
-        for path in (home.path(index_name(self.name.first_seq)), home.path(deletes_name(self.name.first_seq))):
-            if files.exists(path):
-                files.unlink(path)
-        files.sync_directory(home.directory)
 
     def rest(self) -> None:
         """Give the file back and keep the index, which holds no descriptor; the next use opens the file again."""
