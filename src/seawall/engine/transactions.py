@@ -24,9 +24,10 @@ One owner at a time, the same as the store's. This module must not know who wait
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +73,9 @@ _NOTHING: Final = Need(0, 0, 0)
 
 #: The least size of batches, on average, of which one write each may pass the memory of the system by.
 _UNCACHED_SIZE: Final = 256 * limits.KIB
+
+#: From so many bytes on they are written by a thread of their own, beside the reading.
+_WRITTEN_BESIDE_SIZE: Final = 32 * limits.MIB
 
 #: From so many bytes on places are synced while readers go on: then there is little left to sync while they cannot.
 _SYNCED_AHEAD_SIZE: Final = limits.MIB
@@ -242,17 +246,20 @@ class Transactions:
     def _fill(self, plan: _Plan, unlocked: Unlocked) -> None:
         """Copy every staged batch to its place, not durably yet, and keep its header."""
         staging = find_staging(self._parts.catalog)
-        for part, numbers in zip(plan.wanted.parts, plan.batches.numbers, strict=True):
-            assert staging is not None, "it holds what was found"
-            at = numbers.start
-            while at < numbers.stop:
-                first_seq = Seq(int(plan.batches.entries[at]["base_seq"]))
-                end_seq = Seq(part.staged.last_seq + 1)
-                log = self._log_of(staging)
-                planned = log.plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
-                log.note_reader(planned.end_seq)
-                with unlocked():
-                    at += _copy(plan, at, sound_batches(planned))
+        with _Copying(plan) as copying:
+            for part, numbers in zip(plan.wanted.parts, plan.batches.numbers, strict=True):
+                assert staging is not None, "it holds what was found"
+                at = numbers.start
+                while at < numbers.stop:
+                    first_seq = Seq(int(plan.batches.entries[at]["base_seq"]))
+                    end_seq = Seq(part.staged.last_seq + 1)
+                    log = self._log_of(staging)
+                    planned = log.plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
+                    log.note_reader(planned.end_seq)
+                    with unlocked():
+                        at += copying.copy(at, sound_batches(planned))
+            with unlocked():
+                copying.finish()
         with unlocked():
             for share in plan.shares.values():
                 if share.need.size >= _SYNCED_AHEAD_SIZE:
@@ -314,13 +321,46 @@ class Transactions:
         segment.index.extend(entries)
 
 
-def _copy(plan: _Plan, first: int, found: list[StoredBatch]) -> int:
-    """Write batches that follow one another to their places, which do so too; how many."""
-    expected = plan.batches.entries[first : first + max(1, len(found))]
-    if [batch.base_seq for batch in found] != expected["base_seq"].tolist():
-        raise NotFoundError(
-            f"staged batches from seq {int(expected['base_seq'][0])} on are damaged; stage the records again"
-        )
+class _Copying:
+    """Batches on their way to their places: where they are many, one piece is written while the next is read."""
+
+    def __init__(self, plan: _Plan) -> None:
+        self._plan = plan
+        is_large = sum(share.need.size for share in plan.shares.values()) >= _WRITTEN_BESIDE_SIZE
+        self._beside = ThreadPoolExecutor(1, "seawall-copying") if is_large else None
+        self._under_way: Future[None] | None = None
+
+    def copy(self, first: int, found: list[StoredBatch]) -> int:
+        """Have batches that follow one another written to their places; how many. Raises what the last ones met."""
+        expected = self._plan.batches.entries[first : first + max(1, len(found))]
+        if [batch.base_seq for batch in found] != expected["base_seq"].tolist():
+            raise NotFoundError(
+                f"staged batches from seq {int(expected['base_seq'][0])} on are damaged; stage the records again"
+            )
+        if self._beside is None:
+            _write(self._plan, first, found)
+        else:
+            self.finish()
+            self._under_way = self._beside.submit(_write, self._plan, first, found)
+        return len(found)
+
+    def finish(self) -> None:
+        """Wait until everything is written; raises what went wrong."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Whatever happened: nothing may be written to a place that is given back.
+        if self._beside is not None:
+            self._beside.shutdown()
+
+
+def _write(plan: _Plan, first: int, found: list[StoredBatch]) -> None:
+    """Write batches to their places, and keep their headers."""
     room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
     data = [batch.data for batch in found]
     is_uncached = room.is_uncached and sum(map(len, data)) >= len(data) * _UNCACHED_SIZE
@@ -328,7 +368,6 @@ def _copy(plan: _Plan, first: int, found: list[StoredBatch]) -> int:
     write(room.filling.segment.file, data, int(plan.places[first]))
     for number, batch in enumerate(found, first):
         plan.headers[number * _HEADER : (number + 1) * _HEADER] = np.frombuffer(batch.data[:_HEADER], np.uint8)
-    return len(found)
 
 
 def _write_uncached(file: File, batches: list[memoryview], at: int) -> None:
