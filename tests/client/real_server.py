@@ -26,6 +26,18 @@ Result = TypeVar("Result")
 SMALL = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB)
 
 
+class ToldMemory:
+    """Memory of which a test says how much is taken."""
+
+    limit = 1 << 30
+
+    def __init__(self) -> None:
+        self.percent = 10
+
+    def taken(self) -> int:
+        return self.limit * self.percent // 100
+
+
 class RealServer:
     """Serves a directory from `start` to `stop`, on the same port every time."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from losing_proxy import LosingProxy
-from real_server import SMALL, RealServer, ServerProcess
+from real_server import SMALL, RealServer, ServerProcess, ToldMemory
 from scripted_server import CutError, Peer, Script, ScriptedServer
 
 import seawall
@@ -359,20 +359,8 @@ def test_a_refusal_behind_a_lost_answer_leaves_the_outcome_unknown(publish: Call
             publish(server.url, "events", b"x", "k", timeout_s=0.5)
 
 
-class Memory:
-    """Memory of which the test says how much is taken."""
-
-    limit = 1 << 30
-
-    def __init__(self) -> None:
-        self.percent = 10
-
-    def taken(self) -> int:
-        return self.limit * self.percent // 100
-
-
 def test_memory_that_is_short_is_waited_for(tmp_path: Path) -> None:
-    memory = Memory()
+    memory = ToldMemory()
 
     async def work(url: str, is_held: Callable[[], Awaitable[None]]) -> None:
         async with seawall.connect_async(url) as log, seawall.connect_async(url) as other:

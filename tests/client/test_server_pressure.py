@@ -8,31 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_server import RealServer
+from real_server import RealServer, ToldMemory
 
 import seawall
 from seawall.wire.received import ReceivedBatch
 
 
-class Memory:
-    """Memory of which the test says how much is taken."""
-
-    limit = 1 << 30
-
-    def __init__(self) -> None:
-        self.percent = 10
-
-    def taken(self) -> int:
-        return self.limit * self.percent // 100
+@pytest.fixture
+def memory() -> ToldMemory:
+    return ToldMemory()
 
 
 @pytest.fixture
-def memory() -> Memory:
-    return Memory()
-
-
-@pytest.fixture
-def server(tmp_path: Path, memory: Memory) -> Iterator[RealServer]:
+def server(tmp_path: Path, memory: ToldMemory) -> Iterator[RealServer]:
     with RealServer(tmp_path / "data", memory=memory) as real:
         yield real
 
@@ -43,7 +31,7 @@ def until(server: RealServer, cause: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_publisher_waits_and_others_read(server: RealServer, memory: Memory) -> None:
+def test_a_publisher_waits_and_others_read(server: RealServer, memory: ToldMemory) -> None:
     with seawall.connect(server.url) as log, seawall.connect(server.url) as other:
         log.create_topic("events")
         log.publish("events", b"before")
@@ -61,7 +49,7 @@ def test_a_publisher_waits_and_others_read(server: RealServer, memory: Memory) -
         assert [delivery.result().seqs.start for delivery in deliveries] == list(range(2, 302))
 
 
-def test_a_publisher_on_an_event_loop_waits_too(server: RealServer, memory: Memory) -> None:
+def test_a_publisher_on_an_event_loop_waits_too(server: RealServer, memory: ToldMemory) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
             await log.create_topic("events")

@@ -20,9 +20,11 @@ from seawall.server.session import ConnectionLimits
 from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
 from seawall.wire.frames import checksum, encode_header_v2
 from seawall.wire.lwp2 import encode_ping
+from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Fetch
 from seawall.wire.lwp2_session import Error, parse_error
 from seawall.wire.lwp2_subscriptions import Subscribe
+from seawall.wire.records import encode_raw
 
 OK, REJECTED = int(AckStatus.OK), int(AckStatus.REJECTED)
 
@@ -109,7 +111,12 @@ def test_complete_earlier_frames_are_answered_before_the_end(on_loop, tmp_path, 
     on_loop(work())
 
 
-def test_a_request_whose_connection_ends_at_once_leaves_nothing_behind(on_loop, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "request_of",
+    [lambda: Fetch(TopicId(1), ReadBy.SEQ, 1, KIB, 0), lambda: PublishKeyed(TopicId(1), 1, b"key", encode_raw(b"x"))],
+    ids=["fetch", "publish under a key"],
+)
+def test_a_request_whose_connection_ends_at_once_leaves_nothing_behind(on_loop, tmp_path, monkeypatch, request_of):
     """Its task is cancelled before the first step: a coroutine that nobody awaits would be told of as a warning."""
     begin = Lwp2Session._begin
 
@@ -123,9 +130,9 @@ def test_a_request_whose_connection_ends_at_once_leaves_nothing_behind(on_loop, 
             peer, other = await made.peer(), await made.peer(8)
             with monkeypatch.context() as patch:
                 patch.setattr(Lwp2Session, "_begin", begin_and_lose)
-                peer.ask(Fetch(TopicId(1), ReadBy.SEQ, 1, KIB, 0))
+                peer.ask(request_of())
                 await peer.ended()
-            assert (await other.publish(1, b"one"))["status"] == OK
+            assert (await other.publish(1, b"one"))["base_seq"] == 1
             other.close()
 
     on_loop(work())

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 
 import pytest
 from lwp2_peer import Data, world
@@ -13,7 +12,6 @@ from seawall.io import files
 from seawall.limits import MIB
 from seawall.server.access import Access, Right
 from seawall.server.context import ServerSettings
-from seawall.server.lwp2_session import Lwp2Session
 from seawall.wire.codes import POSITION_UNKNOWN, ErrorCode, Features, HelloFlags, ReadBy
 from seawall.wire.lwp2 import encode_control, encode_ping
 from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
@@ -338,26 +336,3 @@ def test_what_is_not_answered_is_told_under_its_key_later(on_loop, tmp_path, mon
             other.close()
 
     on_loop(work())
-
-
-def test_a_request_whose_connection_ends_at_once_leaves_nothing_behind(on_loop, tmp_path, monkeypatch):
-    """Its task is cancelled before the first step: a coroutine that nobody awaits would be told of as a warning."""
-    begin = Lwp2Session._begin
-
-    def begin_and_lose(session, work, request_id):
-        begin(session, work, request_id)
-        session._connection.abort()
-        session.lost()
-
-    async def work():
-        async with world(tmp_path) as made:
-            peer, other = await asking(made), await asking(made)
-            with monkeypatch.context() as patch:
-                patch.setattr(Lwp2Session, "_begin", begin_and_lose)
-                peer.ask(keyed(b"k", b"x"))
-                await peer.ended()
-            assert not (await told(other, b"k", b"x")).is_repeated
-            other.close()
-
-    on_loop(work())
-    gc.collect()
