@@ -220,11 +220,14 @@ class Gate:
     def __init__(self, log, monkeypatch):
         self._publish = log.publish_keyed
         self._open = asyncio.Event()
+        self._came = asyncio.Condition()
         self.waiting = 0
         monkeypatch.setattr(log, "publish_keyed", self._wait)
 
     async def _wait(self, *arguments):
-        self.waiting += 1
+        async with self._came:
+            self.waiting += 1
+            self._came.notify_all()
         await self._open.wait()
         self.waiting -= 1
         return await self._publish(*arguments)
@@ -234,8 +237,9 @@ class Gate:
 
     async def holds(self, count):
         """Until so many wait, and nobody comes behind them for a while."""
-        while self.waiting < count:
-            await asyncio.sleep(0.001)
+        async with self._came:
+            await self._came.wait_for(lambda: self.waiting >= count)
+        # That nobody comes has no event.
         for _ in range(20):
             await asyncio.sleep(0.001)
         assert self.waiting == count
@@ -329,8 +333,6 @@ def test_what_is_not_answered_is_told_under_its_key_later(on_loop, tmp_path, mon
                 peer.ask(keyed(b"k", b"x"))
                 await stored.wait()
                 peer.close()
-                while len(made.listener.connections) > 1:
-                    await asyncio.sleep(0.001)
             assert (await told(other, b"k", b"x")).is_repeated
             assert await values_of(made.log) == [b"x"]
             other.close()

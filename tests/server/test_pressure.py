@@ -160,8 +160,7 @@ def test_who_finds_the_ring_full_for_a_second_is_told_to_wait(on_loop, tmp_path)
             assert goes.wait(60)
 
         standing = asyncio.ensure_future(made.node.log.change(stand_still))
-        while not stands.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(stands.wait, 60)
         count = 40
         peer.send(b"".join(peer.batch(1, bytes(MIB)) for _ in range(count)))
         await made.waiting(1)
