@@ -298,3 +298,32 @@ def test_nothing_is_lent_where_there_is_no_room_or_somebody_waits(
     assert ring.publish(make_batch(6, BLOG - 2_000), 70, defaults).stop is Stop.DONE
     assert ring.publish(make_batch(7, 2_000), 71, defaults).stop is Stop.FULL
     assert ring.lend(70, 100, nobody) is None
+
+
+def test_bytes_are_lent_for_what_is_at_hand_and_others_give_theirs_back(
+    ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    publish_alone(ring, defaults, make_batch)
+    returned: list[int] = []
+    assert ring.lend(70, 200, lambda: returned.append(70)) is not None
+    lent = ring.lend(71, 200, lambda: returned.append(71), at_hand=True)
+    assert lent is not None
+    assert returned == [70]
+    lent[:] = make_batch(1)
+    assert ring.publish(lent, 71, defaults).first == 5
+    assert returned == [70]
+
+
+def test_who_would_wait_for_room_is_told_before_it_publishes(
+    arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make
+) -> None:
+    assert ring.has_room(70, BLOG)
+    assert ring.has_room(70, BLOG + 1), "such a batch is refused, and waits for nothing"
+    ring.publish(make_batch(1, BLOG - 1_024), 70, defaults)
+    assert ring.has_room(70, 1_024)
+    assert not ring.has_room(70, 1_025)
+    assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) > BLOG
+    assert not ring.has_room(71, 1), "it is the turn of who waits longer"
+    assert ring.leave(70)
+    assert int(arrays.tail_words[1][records.TAIL_BLOG_WANTED]) == 0
+    assert ring.has_room(71, 1)

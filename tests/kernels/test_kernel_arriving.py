@@ -197,8 +197,15 @@ def test_the_next_place_is_where_the_next_batch_goes(given_batches: list[tuple[i
     place = arriving.free_place(ring.state, ring.completion, ring.pending, 1024, wanted)
     assert place == twin.free_place(model.state, model.completion, model.pending, 1024, wanted)
     assert ring.contents() == model.contents()
+    if wanted <= 1024:
+        arriving.want_place(ring.state, ring.tails, 1024, wanted)
+        twin.want_place(model.state, model.tails, 1024, wanted)
+        assert ring.contents() == model.contents()
+    waits_for = int(ring.tails[broker_ring.TAIL_BLOG_WANTED])
     slot = broker_ring.claim_slot(ring.state, ring.tails, ring.completion, ring.pending, 1024, wanted)
     assert (slot < 0) == (place < 0)
+    if slot == broker_ring.NO_ROOM and ring.state[broker_ring.CLAIMED] - ring.state[broker_ring.FREED] < 4:
+        assert int(ring.tails[broker_ring.TAIL_BLOG_WANTED]) == waits_for
     if slot >= 0:
         assert int(ring.pending[slot % 4]["blog_offset"]) % 1024 == place
 

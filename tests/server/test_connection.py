@@ -47,8 +47,11 @@ class Recorded:
         self.news.set()
         return taken
 
-    def place_for(self, _size, _take_back):
+    def place_for(self, _size, _take_back, *, at_hand):
         return None
+
+    def has_room_for(self, _size):
+        return True
 
     def take_lone(self, _buffer, _size, _socket):
         return None

@@ -22,12 +22,12 @@ def loans(monkeypatch):
     made = {"lent": 0, "taken back": 0}
     lend = BrokerRing.lend
 
-    def counted(ring, owner, size, take_back):
+    def counted(ring, owner, size, take_back, *, at_hand=False):
         def taken_back():
             made["taken back"] += 1
             take_back()
 
-        lent = lend(ring, owner, size, taken_back)
+        lent = lend(ring, owner, size, taken_back, at_hand=at_hand)
         made["lent"] += lent is not None
         return lent
 
@@ -207,6 +207,57 @@ def test_what_has_no_room_waits(on_loop, tmp_path):
                 await asyncio.sleep(0)
             made.context.ingest.release()
             assert {row["status"] for row in await peer.acks(4)} == {OK}
+            assert await stored(made.log) == values + more
+            peer.close()
+
+    on_loop(work())
+
+
+def test_several_publishers_of_large_batches(on_loop, tmp_path, loans):
+    """None of them is alone: bytes are lent for what has come as a whole."""
+    values = {client: [bytes([client]) + os.urandom(1 * MIB) for _ in range(30)] for client in (7, 8, 9)}
+
+    async def send(peer, own):
+        for value in own:
+            peer.send(peer.batch(1, value))
+            await peer.writer.drain()
+        assert {row["status"] for row in await peer.acks(len(own))} == {OK}
+
+    async def work():
+        async with world(tmp_path) as made:
+            peers = [await made.peer(client) for client in values]
+            await asyncio.gather(*(send(peer, own) for peer, own in zip(peers, values.values(), strict=True)))
+            found = await stored(made.log)
+            assert {client: [value for value in found if value[0] == client] for client in values} == values
+            for peer in peers:
+                peer.close()
+
+    on_loop(work())
+    assert loans["lent"] > 10
+
+
+def test_what_the_ring_has_no_room_for_is_not_received(on_loop, tmp_path):
+    """It stays in the system's memory, nothing of it is copied, and it is taken when there is room."""
+
+    async def work():
+        async with world(tmp_path) as made:
+            peer = await made.peer()
+            values = await in_a_row(peer)
+            (connection,) = made.listener.connections
+            made.context.ingest.hold()
+            # The first comes to a connection that still listens; behind it there are always more.
+            more = [os.urandom(LARGE) for _ in range(24)]
+            for value in more:
+                peer.send(peer.batch(1, value))
+            while not made.context.ingest.waiting:
+                await asyncio.sleep(0)
+            for _ in range(3):
+                assert made.context.ingest.let_one_through()
+                while not made.context.ingest.waiting:
+                    await asyncio.sleep(0)
+                assert connection._arriving._rest.size < 3 * LARGE
+            made.context.ingest.release()
+            assert {row["status"] for row in await peer.acks(len(more))} == {OK}
             assert await stored(made.log) == values + more
             peer.close()
 

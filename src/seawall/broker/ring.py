@@ -3,7 +3,9 @@
     publish    batches that have arrived, back to back, in one kernel call
     reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
     answers    what can be said about published batches (`kernels.broker_acks`)
-    lend       free bytes to an owner that publishes alone: what it receives there need not be copied
+    lend       free bytes to an owner that publishes alone, or has all of a batch at hand: what it receives there need
+               not be copied
+    has_room   for who would rather receive nothing before there is room for it
     leave      an owner does not wait for room any more
 
 Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
@@ -205,28 +207,48 @@ class BrokerRing:
         self._had_turn(owner, is_waiting=code == broker_ring.RUN_FULL and not handled)
         return Arrived(Stop(code), count, size, first, handled)
 
-    def lend(self, owner: int, size: int, take_back: Callable[[], None]) -> Bytes | None:
-        """Free bytes where the next batch of an owner would lie; None if it is not alone, or there are not so many.
+    def lend(self, owner: int, size: int, take_back: Callable[[], None], *, at_hand: bool = False) -> Bytes | None:
+        """Free bytes where the next batch of an owner would lie; None if there are not so many, or others publish too.
 
         They are the owner's until it publishes, one batch that begins where they do; or until `take_back` is called.
+        With others between, that is mostly before the batch has come; so they get bytes only for what is `at_hand`.
         """
-        if self._queue or owner != self._last_owner or self._in_a_row < _ALONE_AFTER:
+        is_alone = owner == self._last_owner and self._in_a_row >= _ALONE_AFTER
+        if self._queue or not (is_alone or at_hand):
             return None
-        at = arriving.free_place(self._state, self._completion, self._pending, self._blog.size, size)
+        at = self._free_place(size)
         if at == broker_ring.NO_ROOM:
             return None
+        if owner != self._last_owner:
+            self._change_owner(owner)
         self._take_back = take_back
         return self._blog[at : at + size]
+
+    def has_room(self, owner: int, size: int) -> bool:
+        """Whether a batch of so many bytes would get its room now; if not, its owner stands in the queue for it."""
+        if not self._has_turn(owner):
+            return False
+        if size > self._blog.size or self._free_place(size) != broker_ring.NO_ROOM:
+            return True
+        arriving.want_place(self._state, self._tails, self._blog.size, size)
+        self._queue[owner] = None
+        return False
+
+    def _free_place(self, size: int) -> int:
+        return arriving.free_place(self._state, self._completion, self._pending, self._blog.size, size)
 
     def _end_loan(self, owner: int) -> None:
         """Somebody is about to claim: what is lent to another comes back first."""
         if owner == self._last_owner:
             self._in_a_row += 1
         else:
-            self._last_owner, self._in_a_row = owner, 0
-            if self._take_back is not None:
-                self._take_back()
+            self._change_owner(owner)
         self._take_back = None
+
+    def _change_owner(self, owner: int) -> None:
+        self._last_owner, self._in_a_row = owner, 0
+        if self._take_back is not None:
+            self._take_back()
 
     def leave(self, owner: int) -> bool:
         """An owner waits for room no more; whether others do for whom that makes way."""

@@ -38,9 +38,10 @@ from seawall.kernels.broker_ring import (
     free_completed,
     publish_filled,
     publish_refused,
+    want_bytes,
 )
 from seawall.kernels.frames import FRAME_ROW
-from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import Bytes, address_of, as_int64, copy_bytes, load_i64, load_u16, load_u32
 from seawall.kernels.rings import Words
 
@@ -155,19 +156,30 @@ def judge_batches(
     return others
 
 
+@kernel(int64(int64_out, int64, int64))
+def _next_start(state: Words, blog_size: int, size: int) -> int:
+    """Where the next claim of `size` bytes would begin, by the count of all bytes."""
+    start = as_int64(state[BLOG_CLAIMED])
+    before_end = blog_size - start % blog_size
+    return start + before_end if size > before_end else start
+
+
 @kernel(int64(int64_out, int64_out, _pending, int64, int64))
 def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
     """Where in the BLog the next claim of `size` bytes would lie, as long as nothing else is claimed; or NO_ROOM."""
     free_completed(state, completion, pending)
     if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
         return NO_ROOM
-    start = as_int64(state[BLOG_CLAIMED])
-    before_end = blog_size - start % blog_size
-    if size > before_end:
-        start += before_end
+    start = _next_start(state, blog_size, size)
     freed = start if state[CLAIMED] == state[FREED] else as_int64(state[BLOG_FREED])
     after = start + (size + LINE - 1) // LINE * LINE
     return NO_ROOM if after - freed > blog_size else start % blog_size
+
+
+@kernel(void(int64_out, int64_out, int64, int64))
+def want_place(state: Words, tails: Words, blog_size: int, size: int) -> None:
+    """Say that the next claim of `size` bytes, which fit the BLog, waits for room."""
+    want_bytes(state, tails, _next_start(state, blog_size, size) + (size + LINE - 1) // LINE * LINE)
 
 
 @kernel(

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from seawall import limits
 from seawall.errors import ProtocolError
+from seawall.io.receiving import queued_size
 from seawall.io.sending import FilePiece, FileSender, read_stretch
 from seawall.kernels import frames
 from seawall.server.receive_room import Arriving, ReceiveRoom
@@ -43,7 +44,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits) -> None:
         self._listener = listener
-        self._arriving = Arriving(room)
+        self._arriving = Arriving(room, self._queued)
         self._bounds = bounds
         self._loop = listener.loop
         self._session: Session | None = None
@@ -236,6 +237,15 @@ class Connection(asyncio.BufferedProtocol):
         if start < end and self._frame_began is None:
             self._frame_began = now
         arriving.wait(buffer, start, end)
+        if arriving.awaited and self._queued() and not self._has_room_for(arriving.awaited):
+            self._is_blocked = True
+
+    def _has_room_for(self, size: int) -> bool:
+        return self._session is None or self._session.has_room_for(size)
+
+    def _queued(self) -> int:
+        """Bytes that can be received without waiting; 0 if that is unknown."""
+        return 0 if self._is_encrypted or self._transport.is_closing() else queued_size(self._descriptor())
 
     def _hears(self) -> bool:
         """Whether anybody wants to know what comes; sessions change it."""

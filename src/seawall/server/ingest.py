@@ -181,11 +181,22 @@ class Ingest:
 
     # --- batches ---------------------------------------------------------------------------------------------------
 
-    def place_for(self, publishing: Publishing, size: int, take_back: Callable[[], None]) -> Bytes | None:
-        """Bytes of the ring for a large batch that is to come, where the connection publishes alone; else None."""
+    def place_for(
+        self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: bool
+    ) -> Bytes | None:
+        """Bytes of the ring for a large batch that is at hand, or of a connection that publishes alone; else None."""
         if publishing.room <= 0 or self._is_held:
             return None
-        return self._log.ring.lend(publishing.owner, size, take_back)
+        return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand)
+
+    def has_room_for(self, publishing: Publishing, size: int) -> bool:
+        """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `go_on`."""
+        if publishing.room > 0 and not self._is_kept_out(publishing):
+            if self._log.ring.has_room(publishing.owner, size):
+                return True
+            self._log.make_way()
+        self._waiting[publishing] = None
+        return False
 
     def take(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish BATCH frames; how many were handled. The others have to wait, until `go_on`.

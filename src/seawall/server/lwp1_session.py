@@ -149,8 +149,12 @@ class Lwp1Session:
 
     # --- what a connection says --------------------------------------------------------------------------------------
 
-    def place_for(self, _size: int, _take_back: Callable[[], None]) -> None:
+    def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: bool) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
+
+    def has_room_for(self, _size: int) -> bool:
+        """Whether there is room shows when they have come."""
+        return True
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Take frames as far as that can be now; how many."""

@@ -110,10 +110,17 @@ class Lwp2Session:
             handled += 1
         return rows.size if self._last is not None else handled
 
-    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
         """Bytes of the ring, for whoever publishes."""
         publishing = self._publishing
-        return None if publishing is None else self._server.ingest.place_for(publishing, size, take_back)
+        if publishing is None:
+            return None
+        return self._server.ingest.place_for(publishing, size, take_back, at_hand=at_hand)
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether the ring has, for whoever publishes."""
+        publishing = self._publishing
+        return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
 
     def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:
         """Take one batch that came alone, and answer it at once."""

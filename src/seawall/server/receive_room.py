@@ -2,11 +2,13 @@
 
     shared     for most: many frames a receive; what is left over is copied out, and lent to the next connection
     its own    for a large frame, so that it is not moved at every receive
-    lent       for a large batch of a connection that publishes alone: free bytes of the ring, where it would be copied
-               to when it is whole (`broker.ring.BrokerRing.lend`)
+    lent       for a large batch: free bytes of the ring, where it would be copied to when it is whole
+               (`broker.ring.BrokerRing.lend`)
 
 Large batches come one behind the other, mostly of one size. So once one has come, bytes are lent for the next before it
-begins; what comes then and is something else is moved. Bytes of a large frame are summed as they arrive.
+begins; what comes then and is something else is moved. Where several connections publish, that is done only if all of
+the next batch has come as far as the system's memory: nobody else publishes while it is received. And if the ring has
+no room for it, it stays there (`awaited`). Bytes of a large frame are summed as they arrive.
 
 INV-ARRIVING-LENT: what is lent is left before it is somebody else's: when it is taken back, when its batch is taken,
 and when nobody listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
@@ -24,6 +26,7 @@ import numpy as np
 from seawall import limits
 from seawall.kernels import frames
 from seawall.server.session import Bytes
+from seawall.wire.read_buffers import READ_BUFFERS
 
 _NOTHING: Final = np.zeros(0, np.uint8)
 #: Frames that need more than this of the shared memory get memory of their own, which is not moved at every receive.
@@ -37,7 +40,7 @@ _PIECES_SIZE: Final = _PIECE_SIZE * 3 // 2
 class Lender(Protocol):
     """Who has memory for large batches: a session, as far as this has to know it."""
 
-    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
         """Memory in which the next batch may be received, until `take_back` is called or it is fed; or None."""
         ...
 
@@ -56,17 +59,17 @@ class ReceiveRoom:
 class Arriving:
     """The bytes of one connection that are no frames yet."""
 
-    __slots__ = ("_expected", "_is_lent", "_own", "_own_end", "_rest", "_room", "_spare", "needed", "state")
+    __slots__ = ("_expected", "_is_lent", "_own", "_own_end", "_queued", "_rest", "_room", "needed", "state")
 
-    def __init__(self, room: ReceiveRoom) -> None:
+    def __init__(self, room: ReceiveRoom, queued: Callable[[], int]) -> None:
         self._room = room
+        #: Bytes that have come as far as the system's memory.
+        self._queued = queued
         #: Bytes that are no whole frame yet: copied out of the shared memory, or the start of memory for it alone.
         self._rest: Bytes = _NOTHING
         self._own: Bytes | None = None
         self._own_end = 0
         self._is_lent = False
-        #: Its own memory of the frame before, for a next one that is as large.
-        self._spare: Bytes | None = None
         #: The size of the last frame, if it was a large one.
         self._expected = 0
         #: What a split keeps, and the bytes that the next frame takes as far as is known.
@@ -77,6 +80,11 @@ class Arriving:
     def rows(self) -> frames.Rows:
         """Where a split of these bytes tells of frames: of one, where they are lent."""
         return self._room.one_row if self._is_lent else self._room.rows
+
+    @property
+    def awaited(self) -> int:
+        """The size of a large frame that is expected, and of which nothing was received yet; 0 if there is none."""
+        return 0 if self._own is not None or self._rest.size else self._expected
 
     def buffer(self, lender: Lender | None) -> memoryview:
         """Where the next bytes go: behind the beginning of their frame."""
@@ -94,14 +102,16 @@ class Arriving:
         return slab.data[self._rest.size :]
 
     def _begin_large(self, size: int, lender: Lender | None) -> None:
-        spare, self._spare = self._spare, None
-        memory = None if lender is None else lender.place_for(size, self._take_back)
+        memory = None
+        if lender is not None:
+            at_hand = self._rest.size + self._queued() >= size
+            memory = lender.place_for(size, self._take_back, at_hand=at_hand)
         self._is_lent = memory is not None
         if memory is None:
             if self.needed <= _SHARED_FRAME_MAX:
                 return
-            # Reserved and not touched: the peer that announces a large frame costs memory as it sends it.
-            memory = np.empty(self.needed + limits.RECEIVE_SIZE, np.uint8) if spare is None else spare
+            # Fresh memory is not touched: the peer that announces a large frame costs some as it sends it.
+            memory = READ_BUFFERS.take(self.needed + limits.RECEIVE_SIZE)
         memory[: self._rest.size] = self._rest
         self._own, self._own_end, self._rest = memory, self._rest.size, _NOTHING
 
@@ -127,16 +137,20 @@ class Arriving:
     def wait(self, buffer: Bytes, start: int, end: int) -> None:
         """The rest is the beginning of a frame: keep it, out of the memory that others use."""
         self.needed = int(self.state[frames.STATE_NEEDED])
-        own = self._own
         if self.needed > _SHARED_FRAME_MAX:
             frames.sum_ahead(buffer, start, end, self.state)
-        if own is not None and not start and self.needed <= own.size:
+        if self._own is not None and not start and self.needed <= self._own.size:
             return
-        is_kept = own is not None and not self._is_lent and _SHARED_FRAME_MAX < self.needed <= own.size
-        self.keep(buffer, start, end)
-        self._spare = own if is_kept else None
+        self._move(buffer, start, end)
 
     def keep(self, buffer: Bytes, start: int, end: int) -> None:
+        """Keep what is left of a buffer, which nobody takes for now: where it is, if nobody else uses that."""
+        if self._is_lent or buffer is self._room.slab:
+            self._move(buffer, start, end)
+        else:
+            self._rest, self._own = buffer[start:end], None
+
+    def _move(self, buffer: Bytes, start: int, end: int) -> None:
         """Keep what is left of a buffer in memory of its size."""
         self._rest = buffer[start:end].copy() if start < end else _NOTHING
         self._own, self._is_lent = None, False
@@ -148,11 +162,11 @@ class Arriving:
 
     def drop(self) -> None:
         """Nobody wants to know what comes."""
-        self._rest, self._own, self._spare, self._is_lent = _NOTHING, None, None, False
+        self._rest, self._own, self._is_lent = _NOTHING, None, False
         self.needed = self._expected = 0
 
     def _take_back(self) -> None:
         """Others need what was lent: what is there goes elsewhere."""
         if self._is_lent:
             assert self._own is not None, "something was lent"
-            self.keep(self._own, 0, self._own_end)
+            self._move(self._own, 0, self._own_end)

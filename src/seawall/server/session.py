@@ -35,11 +35,16 @@ class Session(Protocol):
         """
         ...
 
-    def place_for(self, size: int, take_back: Callable[[], None]) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
         """Memory for a large batch that comes next, if it can be received where it is to lie; None if it cannot.
 
-        It has to be left when `take_back` is called. The batch is fed from there, with nothing behind it.
+        It has to be left when `take_back` is called. The batch is fed from there, with nothing behind it. One that is
+        `at_hand` can be received as a whole right now.
         """
+        ...
+
+    def has_room_for(self, size: int) -> bool:
+        """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
         ...
 
     def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 #: Rows of a topic are gathered until they are so many bytes: a transaction holds only so many batches.
 GATHERED_SIZE: Final = MIB
 
+#: Rows that come as more than this are staged as several batches: a server with many tasks receives one right where it
+#: is to lie if all of it has come as far as the system's memory, which holds a few megabytes for a connection.
+STAGED_SIZE: Final = 2 * MIB
+
 _LOG: Final = logging.getLogger("seawall.spark")
 
 
@@ -122,7 +126,7 @@ class _StagingTask:
     def _send(self, topic: str) -> None:
         rows, self._gathered[topic], self._sizes[topic] = self._gathered[topic], [], 0
         if rows:
-            self._calls[topic].append(self._stager.publish(_needed(_one_batch(rows))))
+            self._calls[topic] += [self._stager.publish(part) for part in _parts(_needed(_one_batch(rows)))]
 
 
 def find_topic(log: RemoteLog, topic: str) -> None:
@@ -151,6 +155,13 @@ def _one_batch(rows: list[pa.RecordBatch]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return rows[0] if len(rows) == 1 else pa.concat_batches(rows)
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Some rows in parts of about `STAGED_SIZE`, none of them copied."""
+    step = max(1, -(-rows.num_rows // max(1, round(rows.nbytes / STAGED_SIZE))))
+    for first in range(0, rows.num_rows, step):
+        yield rows.slice(first, step)
 
 
 def _needed(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.kernels import blocks, columns, headers
 from seawall.wire.fields import Buffer
+from seawall.wire.read_buffers import READ_BUFFERS
 from seawall.wire.records import RecordType
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[E
     record_type = int(record_type)  # to a kernel a member of an enum is another, much slower type
     for first, last in _runs(np.diff(offsets) + header):
         part = offsets[first : last + 1]
-        block = np.empty(blocks.encoded_size(part, last - first, record_type), np.uint8)
+        block = READ_BUFFERS.take(blocks.encoded_size(part, last - first, record_type))
         blocks.encode_block(data, part, last - first, record_type, block, 0)
         yield EncodedBlock(block.data, last - first)
 
@@ -261,6 +262,8 @@ class _Column:
         first = array.offset * np.dtype(width).itemsize
         wide = np.frombuffer(offsets, width, count, first).astype(np.int64) if offsets else np.zeros(count, np.int64)
         content = np.frombuffer(data, np.uint8) if data and data.size else np.zeros(0, np.uint8)
+        if not array.null_count:
+            return cls(content, wide, np.zeros(len(array), np.bool_))
         return cls(content, wide, array.is_null().to_numpy(zero_copy_only=False))
 
 
@@ -316,7 +319,7 @@ class _Fields:
             starts = np.ascontiguousarray(self.starts[:, first:last])
             lengths = np.ascontiguousarray(self.lengths[:, first:last])
             moments = timestamps[first:last]
-            block = np.empty(columns.envelopes_size(lengths, moments, last - first), np.uint8)
+            block = READ_BUFFERS.take(columns.envelopes_size(lengths, moments, last - first))
             columns.encode_envelopes(content, starts, lengths, moments, last - first, block, 0)
             yield EncodedBlock(block.data, last - first)
 

@@ -74,6 +74,15 @@ def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, s
     return broker_ring.NO_ROOM if slot < 0 else int(rows[slot % len(rows)]["blog_offset"]) % blog_size
 
 
+def want_place(state: Words, tails: Words, blog_size: int, size: int) -> None:
+    """Claim it in a copy in which everything is in use, which wants its room."""
+    copied, rows = state.copy(), np.zeros(2, broker_ring.PENDING_ROW)
+    copied[[broker_ring.CLAIMED, broker_ring.ANSWERED, broker_ring.FREED]] = 1, 0, 0
+    copied[broker_ring.BLOG_FREED] = copied[broker_ring.BLOG_CLAIMED] - blog_size
+    claim_slot(copied, tails, np.zeros(8, np.int64), rows, blog_size, size)
+    state[broker_ring.BLOG_WANTED] = copied[broker_ring.BLOG_WANTED]
+
+
 def publish_judged(
     source: Bytes,
     rows: Rows,
