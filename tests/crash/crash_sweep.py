@@ -31,7 +31,7 @@ from unittest.mock import patch
 from crash_history import BrokenPromiseError, require
 from crash_world import PATH, WatchedDisk, World
 
-from seawall.engine import appends, rooms, transactions
+from seawall.engine import appends, rooms, transaction_copying
 from seawall.errors import InvariantError, SeawallError
 from seawall.limits import BATCH_HEADER_SIZE, KIB
 from seawall.storage.control_batches import read_control
@@ -78,7 +78,7 @@ class Case:
 
 #: Several large batches of a commit are several writes, as are those of a transaction, without megabytes of them.
 _small_places = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
-_small_copies = patch.object(transactions, "_UNCACHED_SIZE", 0)
+_small_copies = patch.object(transaction_copying, "_UNCACHED_SIZE", 0)
 _nothing_kept = patch.object(rooms, "_UNREAD_CACHED_SIZE", 0)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from seawall.core.types import Seq
-from seawall.engine import arrow_reading
+from seawall.engine import arrow_reading, run_pieces
 from seawall.engine.appends import Append
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
@@ -206,7 +206,7 @@ def test_a_table_keeps_its_memory(log: EmbeddedLog) -> None:
 
 @pytest.mark.parametrize("fetched", [True, False])
 def test_mapped_and_read_give_the_same(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch, fetched: bool) -> None:
-    monkeypatch.setattr(arrow_reading, "READ_MAPPED_SIZE_MIN", 1)
+    monkeypatch.setattr(run_pieces, "READ_MAPPED_SIZE_MIN", 1)
     if not fetched:
         monkeypatch.setattr(MappedPart, "fetch", lambda *_: False)
     fill(log, 40)
@@ -223,7 +223,7 @@ def test_mapped_and_read_give_the_same(log: EmbeddedLog, monkeypatch: pytest.Mon
 
 
 def test_a_segment_that_has_lost_its_end_has_fewer_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_reading, "READ_MAPPED_SIZE_MIN", 1)
+    monkeypatch.setattr(run_pieces, "READ_MAPPED_SIZE_MIN", 1)
     fill(log, 40)
     log.checkpoint()
     (topic_log,) = log._store._logs.values()

@@ -47,7 +47,7 @@ class Recorded:
         self.news.set()
         return taken
 
-    def place_for(self, _size, _take_back, *, at_hand):
+    def place_for(self, _size, _take_back, **_how):
         return None
 
     def has_room_for(self, _size):

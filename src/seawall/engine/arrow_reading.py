@@ -21,22 +21,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-
 from seawall.core.types import Seq
-from seawall.engine.planning import Run
-from seawall.engine.reading import ReadPlan, bring, pieces, sound
+from seawall.engine.reading import ReadPlan
 from seawall.engine.records import received, to_arrow
+from seawall.engine.run_pieces import brought
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CorruptionError
-from seawall.io.mapped import map_part
 from seawall.io.topology import discover
 from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED
-from seawall.limits import ARROW_THREADS_MAX, MIB, READ_MAPPED_SIZE_MIN, READ_PIECE_SIZE
-from seawall.storage.batch_index import Entries
+from seawall.limits import ARROW_THREADS_MAX, MIB
 from seawall.wire.arrow import check_columns, empty_table, plain_table
 from seawall.wire.gathering import PlainColumns
-from seawall.wire.read_buffers import READ_BUFFERS, Bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +112,7 @@ def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | No
     """All of a plan by the short way; None if something in it is not plain."""
     filled = PlainColumns([run.entries for run in plan.runs], plan.live)
     for run in plan.runs:
-        for buffer, at, entries in _brought(run):
+        for buffer, at, entries in brought(run):
             code = filled.add(buffer, at, entries)
             if code == GATHER_MALFORMED:
                 seq = int(entries[0]["base_seq"])
@@ -125,23 +120,3 @@ def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | No
             if code != GATHER_DONE:
                 return None
     return plain_table(filled.seqs, filled.types, filled.values, columns)
-
-
-def _brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:
-    """A run piece by piece: a buffer, which holds until the next one, its file position, the sound batches there."""
-    if run.source is None:
-        logged: Bytes = np.frombuffer(run.data, np.uint8)
-        for piece in pieces(run):
-            yield logged, run.at, bring(run, piece, logged, run.at)
-        return
-    mapped = map_part(run.source.file, run.at, run.size) if run.size >= READ_MAPPED_SIZE_MIN else None
-    if mapped is not None and mapped.fetch(run.at - mapped.at, run.at - mapped.at + run.size):
-        seen = mapped.bytes
-        for piece in pieces(run):
-            yield seen, mapped.at, sound(run, piece, seen, seen.size, mapped.at)
-        return
-    scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
-    for piece in pieces(run):
-        if piece.size > scratch.size:
-            scratch = READ_BUFFERS.take(piece.size)
-        yield scratch, piece.at, bring(run, piece, scratch, piece.at)

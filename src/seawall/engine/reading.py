@@ -29,11 +29,11 @@ import numpy as np
 
 from seawall.core.types import Position, Seq, TimestampNs
 from seawall.engine.planning import Planned, Run, SeqRuns
+from seawall.engine.run_pieces import bring, pieces
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.engine.waiting import Numbers
 from seawall.kernels.segments import verify_entries
 from seawall.limits import READ_PIECE_SIZE
-from seawall.storage.batch_index import Entries
 from seawall.topics.gaps import Gap
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
@@ -297,51 +297,6 @@ def seq_at(topic: TopicState, log: TopicLog | None, timestamp_ns: TimestampNs) -
     """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
     found = None if log is None else log.seq_at(timestamp_ns)
     return topic.next_seq if found is None else max(found, topic.floor)
-
-
-class Piece(NamedTuple):
-    """Some entries of a run that are read and verified in one step, and the bytes they cover."""
-
-    first: int
-    last: int
-    at: int
-    size: int
-
-
-def pieces(run: Run) -> list[Piece]:
-    """A run in pieces small enough to stay in the cache; a batch that is larger is one by itself."""
-    if run.size <= READ_PIECE_SIZE:
-        return [Piece(0, len(run.entries), run.at, run.size)]
-    # As plain integers: each step of a read looks at a few of them.
-    places, lengths = run.entries["at"].tolist(), run.entries["length"].tolist()
-    found: list[Piece] = []
-    first = 0
-    while first < len(places):
-        at = places[first]
-        last = max(first + 1, bisect_left(places, at + READ_PIECE_SIZE, first))
-        found.append(Piece(first, last, at, places[last - 1] + lengths[last - 1] - at))
-        first = last
-    return found
-
-
-def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
-    """Put a piece of a run into a buffer that begins at file position `at`; the entries of the batches that are sound.
-
-    What came out of the log is there already: the buffer is all of it.
-    """
-    filled = len(run.data)
-    if run.source is not None:
-        start = piece.at - at
-        filled = start + run.source.file.read_into([buffer.data[start : start + piece.size]], piece.at)
-    return sound(run, piece, buffer, filled, at)
-
-
-def sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entries:
-    """The entries of those batches of a piece that are sound, in a buffer filled so far from a file position on."""
-    entries = run.entries[piece.first : piece.last]
-    verdicts: Bytes = np.empty(len(entries), np.uint8)
-    bad = verify_entries(buffer, filled, at, entries, run.topic_id, verdicts)
-    return entries if not bad else entries[verdicts == 0]
 
 
 def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:

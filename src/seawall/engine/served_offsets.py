@@ -24,7 +24,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall.core.types import Offset, Seq
-from seawall.engine.reading import ReadPlan, bring, pieces, plan_records, stored_batches
+from seawall.engine.reading import ReadPlan, plan_records, stored_batches
+from seawall.engine.run_pieces import bring, pieces
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
 from seawall.kernels import v1_stream as kernel

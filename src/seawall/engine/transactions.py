@@ -24,10 +24,8 @@ One owner at a time, the same as the store's. This module must not know who wait
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,18 +36,15 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.appends import NO_SESSION
 from seawall.engine.follow_parts import FollowerParts
 from seawall.engine.headroom import HEADROOM
-from seawall.engine.reading import sound_batches
-from seawall.engine.room_making import CONTROL_ROOM, Need
-from seawall.engine.rooms import Room
 from seawall.engine.staging import StagedBatches, delete_staged, find_staging
-from seawall.engine.topic_log import StoredBatch, TopicLog
-from seawall.errors import ConflictError, LimitError, NotFoundError
-from seawall.io.files import write_all
-from seawall.io.interfaces import File
+from seawall.engine.topic_log import TopicLog
+from seawall.engine.transaction_copying import Copying
+from seawall.engine.transaction_plan import Share, TransactionPlan
+from seawall.errors import ConflictError, LimitError
 from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
 from seawall.storage.batch_index import INDEX_ENTRY, Entries
-from seawall.storage.control import Ceiling, CursorCommit, Reference
+from seawall.storage.control import Ceiling, Reference
 from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise
@@ -64,63 +59,8 @@ Unlocked: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 
-#: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
-_REFERENCE_SIZE: Final = 120
-_CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
-_RANGE_SIZE: Final = 64
-
-_NOTHING: Final = Need(0, 0, 0)
-
-#: The least size of batches, on average, of which one write each may pass the memory of the system by.
-_UNCACHED_SIZE: Final = 256 * limits.KIB
-
-#: From so many bytes on they are written by a thread of their own, beside the reading.
-_WRITTEN_BESIDE_SIZE: Final = 32 * limits.MIB
-
 #: From so many bytes on places are synced while readers go on: then there is little left to sync while they cannot.
 _SYNCED_AHEAD_SIZE: Final = limits.MIB
-
-
-@dataclass(slots=True)
-class _Share:
-    """What one topic gets: which of the batches, how much that is, and the room for it."""
-
-    topic: TopicState
-    numbers: list[int] = field(default_factory=list)
-    need: Need = _NOTHING
-    room: Room | None = None
-
-    def add(self, numbers: range, records: int, plain_size: int, size: int) -> None:
-        """Count some batches in."""
-        self.numbers += numbers
-        before = self.need
-        self.need = Need(before.records + records, before.plain_size + plain_size, before.size + size)
-
-    @property
-    def made_room(self) -> Room:
-        """Its room, once it is made."""
-        assert self.room is not None, "room is made before anything is filled"
-        return self.room
-
-
-@dataclass(slots=True, eq=False)
-class _Plan:
-    """A transaction that nothing stands against."""
-
-    wanted: WantedTransaction
-    batches: StagedBatches
-    shares: dict[TopicId, _Share]
-    cursors: list[CursorCommit]
-    #: The topic of each batch, its place there, and its header, one behind the other.
-    topic_ids: npt.NDArray[np.uint32]
-    places: npt.NDArray[np.uint64]
-    headers: Bytes
-
-    @property
-    def logged_size(self) -> int:
-        """Bytes that its compound takes in the log, at the most."""
-        fixed = CONTROL_ROOM * (1 + len(self.shares)) + len(self.batches.ranges) * _RANGE_SIZE
-        return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE
 
 
 class Transactions:
@@ -189,7 +129,7 @@ class Transactions:
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
-    def _plan(self, wanted: WantedTransaction) -> _Plan:
+    def _plan(self, wanted: WantedTransaction) -> TransactionPlan:
         """What a transaction does, or why it cannot."""
         catalog, removal = self._parts.catalog, self._parts.removal
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
@@ -197,13 +137,13 @@ class Transactions:
         staging = find_staging(catalog)
         log = None if staging is None else self._log_of(staging)
         batches = StagedBatches.of(staging, log, [part.staged for part in wanted.parts])
-        shares: dict[TopicId, _Share] = {}
+        shares: dict[TopicId, Share] = {}
         topic_ids: npt.NDArray[np.uint32] = np.zeros(len(batches), np.uint32)
         for part, numbers in zip(wanted.parts, batches.numbers, strict=True):
             assert staging is not None, "it holds what was found"
             topic = self._destination(part.topic)
             plain_size = removal.size_between(staging, *part.staged)
-            share = shares.setdefault(topic.topic_id, _Share(topic))
+            share = shares.setdefault(topic.topic_id, Share(topic))
             share.add(numbers, part.staged.record_count, plain_size, batches.size_of(numbers))
             topic_ids[numbers.start : numbers.stop] = topic.topic_id
         if len(shares) > limits.TRANSACTION_TOPICS_MAX:
@@ -211,7 +151,7 @@ class Transactions:
         cursors = [catalog.commit(*offset) for offset in wanted.offsets]
         places: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
-        plan = _Plan(wanted, batches, shares, cursors, topic_ids, places, headers)
+        plan = TransactionPlan(wanted, batches, shares, cursors, topic_ids, places, headers)
         if plan.logged_size > self._logged_max:
             raise LimitError(
                 f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
@@ -228,7 +168,7 @@ class Transactions:
             )
         return topic
 
-    def _make_rooms(self, plan: _Plan, now: int) -> None:
+    def _make_rooms(self, plan: TransactionPlan, now: int) -> None:
         """Room for the batches of every topic in one segment of it, and for the compound in the log."""
         parts = self._parts
         logged = plan.logged_size + HEADROOM
@@ -243,10 +183,10 @@ class Transactions:
 
     # --- fill ----------------------------------------------------------------------------------------------------
 
-    def _fill(self, plan: _Plan, unlocked: Unlocked) -> None:
+    def _fill(self, plan: TransactionPlan, unlocked: Unlocked) -> None:
         """Copy every staged batch to its place, not durably yet, and keep its header."""
         staging = find_staging(self._parts.catalog)
-        with _Copying(plan) as copying:
+        with Copying(plan) as copying:
             for part, numbers in zip(plan.wanted.parts, plan.batches.numbers, strict=True):
                 assert staging is not None, "it holds what was found"
                 at = numbers.start
@@ -257,7 +197,7 @@ class Transactions:
                     planned = log.plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
                     log.note_reader(planned.end_seq)
                     with unlocked():
-                        at += copying.copy(at, sound_batches(planned))
+                        at += copying.copy(at, planned)
             with unlocked():
                 copying.finish()
         with unlocked():
@@ -267,7 +207,7 @@ class Transactions:
 
     # --- log -----------------------------------------------------------------------------------------------------
 
-    def _log(self, plan: _Plan, now: int) -> None:
+    def _log(self, plan: TransactionPlan, now: int) -> None:
         """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
         writer, removal = self._parts.writer, self._parts.removal
         parts: list[SimpleControl] = [*self._ahead(plan)]
@@ -291,7 +231,7 @@ class Transactions:
             elif isinstance(part, DeleteRecords):
                 removal.deleted(part)
 
-    def _ahead(self, plan: _Plan) -> list[SimpleControl]:
+    def _ahead(self, plan: TransactionPlan) -> list[SimpleControl]:
         """What has to be in the log before the batches; ceilings count at once, since nobody sees what they allow."""
         frontier = self._parts.writer.frontier
         ahead: list[SimpleControl] = []
@@ -305,7 +245,7 @@ class Transactions:
                 frontier.set_ceiling(topic_id, ceiling)
         return ahead
 
-    def _place(self, plan: _Plan, share: _Share, rows: Rows) -> None:
+    def _place(self, plan: TransactionPlan, share: Share, rows: Rows) -> None:
         """Put the headers of a topic's batches over those that were copied, make all of them durable, index them."""
         segment = share.made_room.filling.segment
         segment.place(share.need.size)
@@ -321,71 +261,6 @@ class Transactions:
         segment.index.extend(entries)
 
 
-class _Copying:
-    """Batches on their way to their places: where they are many, one piece is written while the next is read."""
-
-    def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
-        is_large = sum(share.need.size for share in plan.shares.values()) >= _WRITTEN_BESIDE_SIZE
-        self._beside = ThreadPoolExecutor(1, "seawall-copying") if is_large else None
-        self._under_way: Future[None] | None = None
-
-    def copy(self, first: int, found: list[StoredBatch]) -> int:
-        """Have batches that follow one another written to their places; how many. Raises what the last ones met."""
-        expected = self._plan.batches.entries[first : first + max(1, len(found))]
-        if [batch.base_seq for batch in found] != expected["base_seq"].tolist():
-            raise NotFoundError(
-                f"staged batches from seq {int(expected['base_seq'][0])} on are damaged; stage the records again"
-            )
-        if self._beside is None:
-            _write(self._plan, first, found)
-        else:
-            self.finish()
-            self._under_way = self._beside.submit(_write, self._plan, first, found)
-        return len(found)
-
-    def finish(self) -> None:
-        """Wait until everything is written; raises what went wrong."""
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # Whatever happened: nothing may be written to a place that is given back.
-        if self._beside is not None:
-            self._beside.shutdown()
-
-
-def _write(plan: _Plan, first: int, found: list[StoredBatch]) -> None:
-    """Write batches to their places, and keep their headers."""
-    room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
-    data = [batch.data for batch in found]
-    is_uncached = room.is_uncached and sum(map(len, data)) >= len(data) * _UNCACHED_SIZE
-    write = _write_uncached if is_uncached else write_all
-    write(room.filling.segment.file, data, int(plan.places[first]))
-    for number, batch in enumerate(found, first):
-        plan.headers[number * _HEADER : (number + 1) * _HEADER] = np.frombuffer(batch.data[:_HEADER], np.uint8)
-
-
-def _write_uncached(file: File, batches: list[memoryview], at: int) -> None:
-    """Write batches that follow one another, and keep nothing of them in memory but the pages of their headers, which
-    are written again."""
-    page = limits.PAGE_SIZE
-    waiting: list[memoryview] = []
-    waiting_at = at
-    for data in batches:
-        head = min(len(data), -(-(at + _HEADER) // page) * page - at)
-        tail = max(head, (at + len(data)) // page * page - at)
-        write_all(file, [*waiting, data[:head]], waiting_at)
-        write_all(file, [data[head:tail]], at + head, uncached=True)
-        waiting, waiting_at = [data[tail:]], at + tail
-        at += len(data)
-    write_all(file, waiting, waiting_at)
-
-
 def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
     """Make headers of staged batches those of other topics: without a session or a key, and asking for nothing."""
     rows = headers.reshape(-1, _HEADER)
@@ -397,7 +272,7 @@ def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
     rows[:, 95] &= int(BatchFlags.OPAQUE)
 
 
-def _references(plan: _Plan) -> list[Reference]:
+def _references(plan: TransactionPlan) -> list[Reference]:
     """Where each batch lies, with the header it has there."""
     found = []
     for number in range(len(plan.batches)):

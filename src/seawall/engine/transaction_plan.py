@@ -1,0 +1,71 @@
+"""What a transaction does, once nothing stands against it: which staged batches go where.
+
+This module must not know how that is carried out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.core.transactions import WantedTransaction
+from seawall.core.types import TopicId
+from seawall.engine.room_making import CONTROL_ROOM, Need
+from seawall.engine.rooms import Room
+from seawall.engine.staging import StagedBatches
+from seawall.kernels.memory import Bytes
+from seawall.storage.control import CursorCommit
+from seawall.topics.state import TopicState
+
+#: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
+_REFERENCE_SIZE: Final = 120
+_CURSOR_SIZE: Final = 48 + limits.CURSOR_OWNER_SIZE_MAX
+_RANGE_SIZE: Final = 64
+
+_NOTHING: Final = Need(0, 0, 0)
+
+
+@dataclass(slots=True)
+class Share:
+    """What one topic gets: which of the batches, how much that is, and the room for it."""
+
+    topic: TopicState
+    numbers: list[int] = field(default_factory=list)
+    need: Need = _NOTHING
+    room: Room | None = None
+
+    def add(self, numbers: range, records: int, plain_size: int, size: int) -> None:
+        """Count some batches in."""
+        self.numbers += numbers
+        before = self.need
+        self.need = Need(before.records + records, before.plain_size + plain_size, before.size + size)
+
+    @property
+    def made_room(self) -> Room:
+        """Its room, once it is made."""
+        assert self.room is not None, "room is made before anything is filled"
+        return self.room
+
+
+@dataclass(slots=True, eq=False)
+class TransactionPlan:
+    """A transaction that nothing stands against."""
+
+    wanted: WantedTransaction
+    batches: StagedBatches
+    shares: dict[TopicId, Share]
+    cursors: list[CursorCommit]
+    #: The topic of each batch, its place there, and its header, one behind the other.
+    topic_ids: npt.NDArray[np.uint32]
+    places: npt.NDArray[np.uint64]
+    headers: Bytes
+
+    @property
+    def logged_size(self) -> int:
+        """Bytes that its compound takes in the log, at the most."""
+        fixed = CONTROL_ROOM * (1 + len(self.shares)) + len(self.batches.ranges) * _RANGE_SIZE
+        return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE
