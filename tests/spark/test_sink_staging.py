@@ -76,6 +76,20 @@ def test_partitions_in_their_order_whoever_was_first(
     assert last.epoch == 0
 
 
+def test_many_rows_at_once_are_staged_as_several_batches(
+    options: WriteOptions, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "STAGED_SIZE", 1_000)
+    written = [f"{number:05}".encode() * 20 for number in range(101)]
+    keys = [str(number).encode() for number in range(101)]
+    parts = stage(options, pa.record_batch({"key": pa.array(keys), "value": pa.array(written)}))
+    assert sum(part.staged.record_count for part in parts) == 101
+    commit_parts(options.server, ("q", 0), parts)
+    found = near_log.read_arrow("out", columns=("key", "value"))
+    assert (found["key"].to_pylist(), found["value"].to_pylist()) == (keys, written)
+    assert len(near_log.read("out")) > 5
+
+
 def test_of_two_attempts_the_one_that_is_told_counts(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer
 ) -> None:

@@ -262,6 +262,9 @@ class _Column:
         first = array.offset * np.dtype(width).itemsize
         wide = np.frombuffer(offsets, width, count, first).astype(np.int64) if offsets else np.zeros(count, np.int64)
         content = np.frombuffer(data, np.uint8) if data and data.size else np.zeros(0, np.uint8)
+        # A slice has the bytes of all rows of what it was cut from.
+        content = content[wide[0] : wide[-1]]
+        wide -= wide[0]
         if not array.null_count:
             return cls(content, wide, np.zeros(len(array), np.bool_))
         return cls(content, wide, array.is_null().to_numpy(zero_copy_only=False))
