@@ -187,9 +187,9 @@ class Removal:
             return self._shrunk(topic, record_count, byte_count + spare, spare)
         return None
 
-    def size_between(self, topic: TopicState, first: Seq, last: Seq) -> int:
-        """Plain bytes of the live records from a seq to another, as a delete states them."""
-        return self._sizes_of(topic).bytes_of(topic.live(first, last))
+    def size_of(self, topic: TopicState, runs: Ranges) -> int:
+        """Plain bytes of rising runs of live records, as a delete states them."""
+        return self._sizes_of(topic).bytes_of(runs)
 
     def deleted(self, delete: DeleteRecords) -> None:
         """A delete that was planned elsewhere has taken effect, durably; its segments may go."""

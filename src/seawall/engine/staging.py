@@ -17,10 +17,9 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.transactions import StagedRange
-from seawall.core.types import Seq
 from seawall.engine.topic_log import TopicLog
 from seawall.errors import InvalidInputError, LimitError, NotFoundError
-from seawall.storage.batch_index import INDEX_ENTRY, Entries
+from seawall.storage.batch_index import Entries, join_entries
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.topics.catalog import TopicCatalog
@@ -68,7 +67,7 @@ class StagedBatches:
     def of(cls, topic: TopicState | None, log: TopicLog | None, ranges: Sequence[StagedRange]) -> StagedBatches:
         """Look ranges up; what is not staged, or is not whole batches, is refused."""
         _check_apart(ranges)
-        found: list[Entries] = [np.zeros(0, INDEX_ENTRY)]
+        found: list[Entries] = []
         numbers: list[range] = []
         count = 0
         for each in ranges:
@@ -80,7 +79,7 @@ class StagedBatches:
             count += len(entries)
             if count > limits.TRANSACTION_BATCHES_MAX:
                 raise LimitError(f"more than {limits.TRANSACTION_BATCHES_MAX} batches in a transaction: commit fewer")
-        batches = cls(ranges, np.concatenate(found), numbers)
+        batches = cls(ranges, join_entries(found), numbers)
         if batches.size > limits.TRANSACTION_SIZE_MAX:
             raise LimitError(f"{batches.size} bytes in a transaction, at most {limits.TRANSACTION_SIZE_MAX}")
         return batches
@@ -94,10 +93,6 @@ class StagedBatches:
         """Bytes of all of them."""
         return int(self.entries["length"].sum(dtype=np.int64))
 
-    def size_of(self, numbers: range) -> int:
-        """Bytes of those of one range."""
-        return int(self.entries["length"][numbers.start : numbers.stop].sum(dtype=np.int64))
-
 
 def delete_staged(topic: TopicState, ranges: Sequence[StagedRange], removal: Removal) -> list[DeleteRecords]:
     """The controls that delete what is live of some ranges."""
@@ -106,8 +101,7 @@ def delete_staged(topic: TopicState, ranges: Sequence[StagedRange], removal: Rem
     deletes = []
     for first in range(0, len(live), limits.DELETE_RANGES_MAX):
         rows = live[first : first + limits.DELETE_RANGES_MAX]
-        size = sum(removal.size_between(topic, Seq(low), Seq(end - 1)) for low, end in rows.tolist())
-        deletes.append(DeleteRecords(topic.topic_id, DeletedSeqs(rows), size))
+        deletes.append(DeleteRecords(topic.topic_id, DeletedSeqs(rows), removal.size_of(topic, rows)))
     return deletes
 
 

@@ -40,7 +40,7 @@ from seawall.engine.planning import (
 from seawall.engine.waiting import Waiting
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
-from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries
+from seawall.storage.batch_index import BatchIndex, Entries, join_entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.segment_names import sort_names
@@ -236,12 +236,12 @@ class TopicLog:
 
     def entries_between(self, first_seq: Seq, last_seq: Seq) -> Entries:
         """The entries of all batches that hold something from a seq to another."""
-        found = [np.zeros(0, INDEX_ENTRY)]
+        found: list[Entries] = []
         for index in self._indexes(bisect_left(self.sealed, first_seq, key=_LAST_SEQ)):
             if len(index) and index.first_seq > last_seq:
                 break
             found.append(index.slice(index.find_seq(first_seq), index.seqs_below(Seq(last_seq + 1))))
-        return np.concatenate(found)
+        return join_entries(found)
 
     def seq_at(self, timestamp_ns: TimestampNs) -> Seq | None:
         """Seq of the first batch that is not older than `timestamp_ns`; None if all are."""
@@ -280,7 +280,7 @@ class TopicLog:
                 size_max -= int(entries["length"].sum(dtype=np.int64))
             if size_max < 0:
                 break
-        return behind, np.concatenate(found) if found else np.zeros(0, INDEX_ENTRY)
+        return behind, join_entries(found)
 
     def _near_position(self, position: Position) -> int:
         """The first sealed segment that holds a batch at or behind a position; their number if none does."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.core.transactions import WantedTransaction
+from seawall.core.transactions import StagedRange, WantedTransaction
 from seawall.core.types import TopicId
 from seawall.engine.room_making import CONTROL_ROOM, Need
 from seawall.engine.rooms import Room
@@ -35,14 +35,9 @@ class Share:
 
     topic: TopicState
     numbers: list[int] = field(default_factory=list)
+    ranges: list[StagedRange] = field(default_factory=list)
     need: Need = _NOTHING
     room: Room | None = None
-
-    def add(self, numbers: range, records: int, plain_size: int, size: int) -> None:
-        """Count some batches in."""
-        self.numbers += numbers
-        before = self.need
-        self.need = Need(before.records + records, before.plain_size + plain_size, before.size + size)
 
     @property
     def made_room(self) -> Room:

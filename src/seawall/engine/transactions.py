@@ -36,6 +36,8 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.appends import NO_SESSION
 from seawall.engine.follow_parts import FollowerParts
 from seawall.engine.headroom import HEADROOM
+from seawall.engine.removal import Removal
+from seawall.engine.room_making import Need
 from seawall.engine.staging import StagedBatches, delete_staged, find_staging
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transaction_copying import Copying
@@ -49,6 +51,7 @@ from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.control_transactions import TransactionMark, check_key
+from seawall.storage.delete_sidecar import Ranges
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, parse_batch_header
@@ -142,10 +145,13 @@ class Transactions:
         for part, numbers in zip(wanted.parts, batches.numbers, strict=True):
             assert staging is not None, "it holds what was found"
             topic = self._destination(part.topic)
-            plain_size = removal.size_between(staging, *part.staged)
             share = shares.setdefault(topic.topic_id, Share(topic))
-            share.add(numbers, part.staged.record_count, plain_size, batches.size_of(numbers))
+            share.numbers += numbers
+            share.ranges.append(part.staged)
             topic_ids[numbers.start : numbers.stop] = topic.topic_id
+        for share in shares.values():
+            assert staging is not None, "it holds what was found"
+            share.need = _need(share, staging, batches, removal)
         if len(shares) > limits.TRANSACTION_TOPICS_MAX:
             raise LimitError(f"a transaction into {len(shares)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
         cursors = [catalog.commit(*offset) for offset in wanted.offsets]
@@ -259,6 +265,15 @@ class Transactions:
         entries["count"], entries["length"] = chosen["record_count"], chosen["size"]
         entries["at"] = plan.places[share.numbers]
         segment.index.extend(entries)
+
+
+def _need(share: Share, staging: TopicState, batches: StagedBatches, removal: Removal) -> Need:
+    """What the batches of a share take, looked up for all of them together: there may be thousands of ranges."""
+    runs: Ranges = np.array(sorted(share.ranges), np.int64)
+    runs[:, 1] += 1
+    records = int((runs[:, 1] - runs[:, 0]).sum())
+    size = int(batches.entries["length"][share.numbers].sum(dtype=np.int64))
+    return Need(records, removal.size_of(staging, runs), size)
 
 
 def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:

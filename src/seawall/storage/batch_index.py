@@ -23,6 +23,7 @@ It can be lost: a scan of the segment makes it again. This module must not know 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal
 
 import numpy as np
@@ -37,7 +38,16 @@ from seawall.kernels.segments import INDEX_ENTRY, Entries
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.sidecars import read_rows, write_rows
 
-__all__ = ["INDEX_ENTRY", "BatchIndex", "Entries", "entries_of", "load_sidecar", "order_fault", "write_sidecar"]
+__all__ = [
+    "INDEX_ENTRY",
+    "BatchIndex",
+    "Entries",
+    "entries_of",
+    "join_entries",
+    "load_sidecar",
+    "order_fault",
+    "write_sidecar",
+]
 
 #: Entries of a new index: a topic with a handful of batches costs 768 bytes.
 _FIRST_CAPACITY: Final = 16
@@ -213,6 +223,13 @@ def entries_of(rows: WalRows, at: int) -> Entries:
     ends = np.cumsum(rows["size"], dtype=np.uint64) + np.uint64(at)
     entries["at"] = ends - rows["size"]
     return entries
+
+
+def join_entries(parts: Sequence[Entries]) -> Entries:
+    """Entries one behind the other. As bytes: to join records, their types are compared anew for every part."""
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate([np.zeros(0, np.uint8), *(part.view(np.uint8) for part in parts)]).view(INDEX_ENTRY)
 
 
 def order_fault(entries: Entries) -> str | None:
