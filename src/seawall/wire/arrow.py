@@ -227,7 +227,7 @@ def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[E
     record_type = int(record_type)  # to a kernel a member of an enum is another, much slower type
     for first, last in _runs(np.diff(offsets) + header):
         part = offsets[first : last + 1]
-        block = READ_BUFFERS.take(blocks.encoded_size(part, last - first, record_type))
+        block = READ_BUFFERS.take(int(blocks.encoded_size(part, last - first, record_type)))
         blocks.encode_block(data, part, last - first, record_type, block, 0)
         yield EncodedBlock(block.data, last - first)
 
@@ -322,7 +322,7 @@ class _Fields:
             starts = np.ascontiguousarray(self.starts[:, first:last])
             lengths = np.ascontiguousarray(self.lengths[:, first:last])
             moments = timestamps[first:last]
-            block = READ_BUFFERS.take(columns.envelopes_size(lengths, moments, last - first))
+            block = READ_BUFFERS.take(int(columns.envelopes_size(lengths, moments, last - first)))
             columns.encode_envelopes(content, starts, lengths, moments, last - first, block, 0)
             yield EncodedBlock(block.data, last - first)
 
