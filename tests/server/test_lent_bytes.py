@@ -236,27 +236,34 @@ def test_several_publishers_of_large_batches(on_loop, tmp_path, loans):
     assert loans["lent"] > 10
 
 
-def test_what_the_ring_has_no_room_for_is_not_received(on_loop, tmp_path):
-    """It stays in the system's memory, nothing of it is copied, and it is taken when there is room."""
+def test_what_there_is_no_room_for_is_not_received(on_loop, tmp_path):
+    """It stays in the system's memory, nothing of it is in this process, and it is taken when there is room."""
 
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()
             values = await in_a_row(peer)
             (connection,) = made.listener.connections
-            made.context.ingest.hold()
-            # The first comes to a connection that still listens; behind it there are always more.
+            ingest, refused = made.context.ingest, asyncio.Event()
+            has_room_for = ingest.has_room_for
+
+            def asked(publishing, size):
+                if not refused.is_set():
+                    ingest.hold()
+                has_room = has_room_for(publishing, size)
+                assert has_room is refused.is_set()
+                refused.set()
+                return has_room
+
+            ingest.has_room_for = asked
             more = [os.urandom(LARGE) for _ in range(24)]
-            for value in more:
-                peer.send(peer.batch(1, value))
-            while not made.context.ingest.waiting:
-                await asyncio.sleep(0)
-            for _ in range(3):
-                assert made.context.ingest.let_one_through()
-                while not made.context.ingest.waiting:
-                    await asyncio.sleep(0)
-                assert connection._arriving._rest.size < 3 * LARGE
-            made.context.ingest.release()
+            peer.send(b"".join(peer.batch(1, value) for value in more))
+            await refused.wait()
+            assert [publishing.publisher for publishing in ingest.waiting] == [connection._session]
+            assert not connection._is_reading
+            assert (connection._arriving._own, connection._arriving._rest.size) == (None, 0)
+            assert connection._queued() > 0
+            ingest.release()
             assert {row["status"] for row in await peer.acks(len(more))} == {OK}
             assert await stored(made.log) == values + more
             peer.close()
