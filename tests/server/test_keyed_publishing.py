@@ -12,7 +12,7 @@ from seawall.io import files
 from seawall.limits import MIB
 from seawall.server.access import Access, Right
 from seawall.server.context import ServerSettings
-from seawall.wire.codes import POSITION_UNKNOWN, ErrorCode, Features, HelloFlags, ReadBy
+from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode, Features, HelloFlags, ReadBy
 from seawall.wire.lwp2 import encode_control, encode_ping
 from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2_reading import Fetch
@@ -285,6 +285,26 @@ def test_one_request_too_many_takes_no_place_in_the_window(on_loop, tmp_path, mo
             await made.log.publish("events", b"news")
             await peer.answer(Data)
             assert (await told(peer, b"k", b"x")).first_seq == 2
+            peer.close()
+
+    on_loop(work())
+
+
+def test_what_waits_for_the_window_is_not_too_many_when_many_are_answered_at_once(on_loop, tmp_path, monkeypatch):
+    """Those that are answered make room for others before the loop has ended their tasks."""
+    monkeypatch.setattr(limits, "REQUESTS_MAX", 2)
+
+    async def work():
+        async with world(tmp_path, ServerSettings(window_batches=2)) as made:
+            gate = Gate(made.log, monkeypatch)
+            peer = await asking(made)
+            sent = [keyed(b"%d" % number, b"%d" % number) for number in range(7)]
+            peer.send(b"".join(encode_control(each, request_id=number) for number, each in enumerate(sent)))
+            await gate.holds(2)
+            gate.open()
+            frames = [await peer.frame() for _ in sent]
+            assert {frame.header.command for frame in frames} == {Command.PUBLISHED_KEYED}
+            assert sorted(frame.header.id for frame in frames) == [*range(7)]
             peer.close()
 
     on_loop(work())

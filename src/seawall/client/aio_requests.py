@@ -22,7 +22,7 @@ from seawall.wire.lwp2 import ControlPayload
 
 _Result = TypeVar("_Result")
 
-#: Questions under way at once: a little fewer than a server takes, which counts one as done after it has answered.
+#: Questions under way at once: fewer than a server takes, which goes on with those that nobody awaits any more.
 _UNDER_WAY_MAX: Final = REQUESTS_MAX - 64
 
 

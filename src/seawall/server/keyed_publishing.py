@@ -2,7 +2,7 @@
 
 They are requests, with an id and no session, and publish as batches do: their records are checked whole before anything
 happens, they need the right to write, and they have a window. Beyond it the connection is not read from until one of
-them is decided. While writes are held for want of memory one of them waits here, at most `PRESSURE_PASS_S`, and the
+them is answered. While writes are held for want of memory one of them waits here, at most `PRESSURE_PASS_S`, and the
 next is not read; what was received is taken in the end (INV-PRESSURE-GOES-ON).
 
 What a key is kept as and for how long is the log's: the key's bytes go there as they came.
@@ -70,7 +70,7 @@ class KeyedPublishing:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be taken (INV-KEYED-WINDOW); if not, the connection goes on when one is decided."""
+        """Whether one more may be taken (INV-KEYED-WINDOW); if not, the connection goes on when one is answered."""
         if not self._count:
             return True
         is_within = self._count < self._window_batches and self._size < self._window_bytes
@@ -95,7 +95,6 @@ class KeyedPublishing:
         finally:
             self._count -= 1
             self._size -= _size_of(request)
-            self._connection.go_on()
 
     async def _store(self, topic: TopicState, request: PublishKeyed) -> PublishedKeyed:
         block = EncodedBlock(memoryview(request.block), request.record_count)

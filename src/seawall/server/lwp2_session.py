@@ -76,6 +76,8 @@ class Lwp2Session:
         #: The last frame, once there is nothing more to take.
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        #: How many of them are not answered: the loop ends a task a little later than that.
+        self._unanswered = 0
         self._fetching = Fetching(server.log, connection, self._admission)
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
@@ -226,7 +228,7 @@ class Lwp2Session:
 
     def _start(self, work: Coroutine[None, None, None], request_id: int) -> bool:
         """Carry out a request beside others; false if they are too many, which the peer is told."""
-        if len(self._tasks) - len(self._subscriptions) >= limits.REQUESTS_MAX:
+        if self._unanswered - len(self._subscriptions) >= limits.REQUESTS_MAX:
             work.close()
             text = f"{limits.REQUESTS_MAX} requests are under way: wait for some of them"
             self._connection.write(refusal(ErrorCode.LIMIT, text, request_id=request_id))
@@ -237,6 +239,7 @@ class Lwp2Session:
     def _begin(self, work: Coroutine[None, None, None], request_id: int) -> None:
         task = self._loop.create_task(self._run(work, request_id))
         self._tasks.add(task)
+        self._unanswered += 1
         task.add_done_callback(self._done)
         # One that is cancelled before its first step has not taken its work up.
         task.add_done_callback(lambda _: work.close())
@@ -246,6 +249,10 @@ class Lwp2Session:
             await work
         except (SeawallError, OSError) as error:
             self._refuse(error, request_id)
+        finally:
+            self._unanswered -= 1
+            # What there was no room for, of a window or of the requests, has some now.
+            self._connection.go_on()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
