@@ -71,7 +71,8 @@ def _sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entri
 
 
 def brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:
-    """A run piece by piece: a buffer, which holds until the next one, its file position, the sound batches there."""
+    """A run piece by piece: a buffer that nobody writes to as long as it is held, its file position, the sound batches
+    there."""
     if run.source is None:
         logged: Bytes = np.frombuffer(run.data, np.uint8)
         for piece in pieces(run):
@@ -83,8 +84,6 @@ def brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:
         for piece in pieces(run):
             yield seen, mapped.at, _sound(run, piece, seen, seen.size, mapped.at)
         return
-    scratch = READ_BUFFERS.take(2 * READ_PIECE_SIZE)
     for piece in pieces(run):
-        if piece.size > scratch.size:
-            scratch = READ_BUFFERS.take(piece.size)
-        yield scratch, piece.at, bring(run, piece, scratch, piece.at)
+        read = READ_BUFFERS.take(max(piece.size, 2 * READ_PIECE_SIZE))
+        yield read, piece.at, bring(run, piece, read, piece.at)

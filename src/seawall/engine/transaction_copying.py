@@ -1,8 +1,8 @@
 """Staged batches on their way to the places they will have: verified, and written there, not durably yet.
 
-Where they are many, two threads do that: one verifies and has the disk begin while the other writes. They write to one
-file, whose writers the system lets in one by one, so more threads would only wait. Staged batches are mapped where that
-can be (`run_pieces`), and so are copied once.
+Where they are many, a thread verifies the next ones while those before them are written, in their order and one after
+the other: two writers of one file get in each other's way, and so do their pages on the way to the disk. Staged batches
+are mapped where that can be (`run_pieces`), and so are copied once.
 
 INV-TRANSACTION-SOUND: what is written to a place was verified right before; a batch that is missing or damaged ends the
 transaction, and nothing that was written counts.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -34,59 +34,63 @@ _HEADER: Final = limits.BATCH_HEADER_SIZE
 #: The least size of batches, on average, of which one write each may pass the memory of the system by.
 _UNCACHED_SIZE: Final = 256 * limits.KIB
 
-#: From so many bytes on threads do it.
-_BESIDE_SIZE: Final = 32 * limits.MIB
-_THREADS: Final = 2
+#: From so many bytes on a thread verifies ahead, and of how many plans at the most.
+_AHEAD_SIZE: Final = 32 * limits.MIB
+_AHEAD_MAX: Final = 4
+
+
+class _Verified(NamedTuple):
+    """Sound batches that follow one another in a transaction, from a number on."""
+
+    first: int
+    batches: list[memoryview]
 
 
 class Copying:
-    """The batches of one transaction. Whatever happens, nothing is written any more once it is left."""
+    """The batches of one transaction. Whatever happens, nothing is looked at any more once it is left."""
 
     def __init__(self, plan: TransactionPlan) -> None:
         self._plan = plan
-        is_large = sum(share.need.size for share in plan.shares.values()) >= _BESIDE_SIZE
-        self._beside = ThreadPoolExecutor(_THREADS, "seawall-copying") if is_large else None
-        self._under_way: deque[Future[None]] = deque()
+        is_large = sum(share.need.size for share in plan.shares.values()) >= _AHEAD_SIZE
+        self._ahead = ThreadPoolExecutor(1, "seawall-verifying") if is_large else None
+        self._under_way: deque[Future[list[_Verified]]] = deque()
 
     def copy(self, first: int, planned: Planned) -> int:
         """Have some batches, from number `first` on, written to their places; how many there are.
 
-        Raises what those before them met.
+        Raises what they met, or those before them.
         """
         count = sum(len(run.entries) for run in planned.runs)
-        if self._beside is None:
-            _copy(self._plan, first, planned)
-        else:
-            try:
-                if len(self._under_way) == _THREADS:
-                    self._under_way.popleft().result()
-            except BaseException:
-                planned.release()
-                raise
-            self._under_way.append(self._beside.submit(_copy, self._plan, first, planned))
+        if self._ahead is None:
+            _write(self._plan, _verify(self._plan, first, planned))
+            return count
+        self._under_way.append(self._ahead.submit(_verify, self._plan, first, planned))
+        if len(self._under_way) == _AHEAD_MAX:
+            _write(self._plan, self._under_way.popleft().result())
         return count
 
     def finish(self) -> None:
-        """Wait until everything is written; raises what went wrong."""
+        """Write what is left; raises what went wrong."""
         while self._under_way:
-            self._under_way.popleft().result()
+            _write(self._plan, self._under_way.popleft().result())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._beside is not None:
-            self._beside.shutdown()
+        if self._ahead is not None:
+            self._ahead.shutdown()
 
 
-def _copy(plan: TransactionPlan, first: int, planned: Planned) -> None:
-    """Write planned batches to their places, and keep their headers; gives back what was pinned."""
+def _verify(plan: TransactionPlan, first: int, planned: Planned) -> list[_Verified]:
+    """Bring planned batches, see that they are sound, and keep their headers; gives back what was pinned."""
     number = first
+    found: list[_Verified] = []
     try:
         for run in planned.runs:
             behind = number + len(run.entries)
             for buffer, at, entries in brought(run):
-                _write(plan, number, buffer, at, entries)
+                found.append(_Verified(number, _kept(plan, number, buffer, at, entries)))
                 number += len(entries)
             if number < behind:
                 _refuse(plan, number)
@@ -94,24 +98,28 @@ def _copy(plan: TransactionPlan, first: int, planned: Planned) -> None:
             _refuse(plan, number)
     finally:
         planned.release()
+    return [each for each in found if each.batches]
 
 
-def _write(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: Entries) -> None:
-    """Write sound batches that follow one another in a transaction; `buffer` holds them from file position `at` on."""
+def _kept(plan: TransactionPlan, first: int, buffer: Bytes, at: int, entries: Entries) -> list[memoryview]:
+    """Sound batches, of a buffer that holds them from file position `at` on; their headers are kept."""
     expected = plan.batches.entries[first : first + len(entries)]
     if not np.array_equal(entries["base_seq"], expected["base_seq"]):
         _refuse(plan, first)
-    if not len(entries):
-        return
-    starts = entries["at"].astype(np.int64) - at
-    lengths = entries["length"].tolist()
-    data = [buffer[start : start + size] for start, size in zip(starts.tolist(), lengths, strict=True)]
-    for number, batch in enumerate(data, first):
+    starts = (entries["at"].astype(np.int64) - at).tolist()
+    batches = [buffer[start : start + size] for start, size in zip(starts, entries["length"].tolist(), strict=True)]
+    for number, batch in enumerate(batches, first):
         plan.headers[number * _HEADER : (number + 1) * _HEADER] = batch[:_HEADER]
-    room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
-    is_uncached = room.is_uncached and sum(lengths) >= len(data) * _UNCACHED_SIZE
-    write = _write_uncached if is_uncached else write_all
-    write(room.filling.segment.file, [batch.data for batch in data], int(plan.places[first]))
+    return [batch.data for batch in batches]
+
+
+def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
+    """Write sound batches to their places."""
+    for first, batches in verified:
+        room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
+        is_uncached = room.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
+        write = _write_uncached if is_uncached else write_all
+        write(room.filling.segment.file, batches, int(plan.places[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:
