@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from seawall.core.types import Position
-from seawall.engine import opening, replay, store
+from seawall.engine import adoption, opening, replay, store
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
@@ -16,11 +16,12 @@ from seawall.engine.store import Store
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transactions import Transactions
 from seawall.io.files import write_all
+from seawall.io.interfaces import File
 from seawall.kernels import epochs
 from seawall.kernels.epochs import WalRows
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
-from seawall.storage import segments, wal, wal_reader
+from seawall.storage import adopting, segments, wal, wal_reader
 from seawall.storage.control import Reference
 from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_documents import FloorRaise
@@ -32,6 +33,7 @@ from seawall.storage.wal import WalWriter
 from seawall.storage.wal_files import WalEnd
 from seawall.testing import SimDisk
 from seawall.topics.catalog import TopicCatalog
+from seawall.wire.fields import Buffer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -317,12 +319,36 @@ def transaction_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Transactions, "_log", log)
 
 
+def adopted_without_a_note(patch: pytest.MonkeyPatch) -> None:
+    """A staged file is stamped, and nobody knows what it was."""
+    patch.setattr(adopting, "replace_file", lambda *_: None)
+    patch.setattr(adoption, "settle", lambda *_: None)
+
+
+def adopted_and_never_put_back(patch: pytest.MonkeyPatch) -> None:
+    """An opening leaves a staged file where a commit has moved it that nobody was told of."""
+    patch.setattr(opening, "put_back", lambda *_: None)
+
+
+def adopted_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """A staged file is moved, and its name is only told to whoever asks now."""
+    patch.setattr(adopting, "_stamp", _stamp_without_sync)
+
+
+def _stamp_without_sync(file: File, preface: bytes, places: Sequence[int], headers: Sequence[Buffer]) -> None:
+    for place, data in zip([0, *places], [preface, *headers], strict=True):
+        write_all(file, [data], place)
+
+
 #: Bugs of transactions, which the scripts with transactions must find.
 PLANTED_IN_TRANSACTIONS: dict[str, Plant] = {
     "transaction before its places are durable": transaction_before_data,
     "transaction without its last batch": transaction_half_applied,
     "keys not in snapshots": keys_not_in_snapshots,
     "transaction acked before it is synced": transaction_acked_before_sync,
+    "adopted without a note": adopted_without_a_note,
+    "adopted and never put back": adopted_and_never_put_back,
+    "adopted before its headers are durable": adopted_before_it_is_durable,
 }
 
 

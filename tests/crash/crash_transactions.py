@@ -1,6 +1,7 @@
 """The script of `crash_world` with transactions in it, and what they promise: all of each or nothing, in every topic.
 
 Records are staged first, then committed into some topics with a cursor beside them; some are aborted, some repeated.
+Some are staged apart, each batch in a segment of its own, which the commit makes a segment of its topic.
 Whether a transaction has happened is told by the memory of keys, and everything else must agree with that:
 
 - one that was acked has happened, whatever came then;
@@ -12,15 +13,26 @@ Whether a transaction has happened is told by the memory of keys, and everything
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import pytest
 from crash_following import GOI_ENTRIES, FollowingWorld
 from crash_history import History, Level, Written, require
 from crash_world import World, append_of
 
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, WantedTransaction
+from seawall.core.transactions import (
+    BERTH_SEQS,
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    WantedTransaction,
+    berth_named,
+)
 from seawall.core.types import Position, Seq, TopicId
+from seawall.engine import adoption
 from seawall.engine.appends import Append
 from seawall.engine.store import Store
 from seawall.errors import FullError, LimitError
@@ -89,7 +101,8 @@ class TransactionWorld(World):
         """Stage something, and abort it."""
         topics = self._kept_topics()
         if topics:
-            ranges = [part.staged for part in self._stage([(topics[0], [Written(0, 20)])])]
+            is_apart = self.chance.random() < 0.5
+            ranges = [part.staged for part in self._stage([(topics[0], [Written(0, 20)])], is_apart=is_apart)]
             with self.changing() as store:
                 require(store.abort_staged(ranges) == 1, "what was staged is not there to be aborted")
 
@@ -129,27 +142,36 @@ class TransactionWorld(World):
         chosen = self.chance.sample(topics, self.chance.randint(1, len(topics)))
         topics = [topic for topic in chosen for _ in range(self.chance.choice((1, 1, 2, 3)))]
         self.chance.shuffle(topics)
+        is_apart = self.chance.random() < 0.4
         groups: list[tuple[TopicState, list[Written]]] = []
         values: dict[int, list[Written]] = {}
         for topic in topics:
-            zeros = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000))
+            zeros = self.chance.choice((0, 1, 20, 300, 4_000, 30_000, 66_000) if not is_apart else (66_000, 70_000))
             count = self.chance.choice((1, 1, 3, 20)) if zeros < 4_000 else 1
             groups.append((topic, [self.history.write(topic.topic_id, zeros, None) for _ in range(count)]))
             values.setdefault(topic.topic_id, []).extend(groups[-1][1])
-        parts = self._stage(groups)
+        parts = self._stage(groups, is_apart=is_apart)
         self.told.epoch += 1
         cursor = (chosen[0].topic_id, self.told.epoch + 1_000) if self.chance.random() < 0.5 else None
         return Tried(self.told.epoch, values, cursor), parts
 
-    def _stage(self, groups: list[tuple[TopicState, list[Written]]]) -> list[StagedPart]:
+    def _stage(self, groups: list[tuple[TopicState, list[Written]]], *, is_apart: bool) -> list[StagedPart]:
+        if is_apart:
+            return [part for group in groups for part in self._stage_in(self._staging(is_apart=True), [group])]
+        return self._stage_in(self._staging(is_apart=False), groups)
+
+    def _staging(self, *, is_apart: bool) -> TopicState:
         with self.changing() as store:
-            staging = store.staging()
+            staging = store.staging(is_apart=is_apart)
             self.level = Level.STAGED
+        return staging
+
+    def _stage_in(self, staging: TopicState, groups: list[tuple[TopicState, list[Written]]]) -> list[StagedPart]:
         appends = [append_of(staging.topic_id, values) for _, values in groups]
         self._append_staged(appends)
         parts: list[StagedPart] = []
         for (topic, values), append in zip(groups, appends, strict=True):
-            first = append.result().base_seq
+            first = Seq(berth_named(staging.name) * BERTH_SEQS + append.result().base_seq)
             parts.append(StagedPart(topic.name, StagedRange(first, Seq(first + len(values) - 1))))
         return parts
 
@@ -167,7 +189,7 @@ class TransactionWorld(World):
             offsets = (OffsetCommit(OWNER, name, Seq(next_seq)),)
         self.told.tried = [*self.told.tried[-WATCHED:], tried]
         wanted = WantedTransaction(OWNER, tried.epoch, tuple(parts), offsets)
-        with self.changing() as store:
+        with self.changing() as store, adopting_anything():
             try:
                 tried.result = store.commit_transaction(wanted)
             except (FullError, LimitError):
@@ -250,6 +272,14 @@ class TransactionWorld(World):
             if plan.is_last:
                 return
             position = plan.end_position
+
+
+@contextmanager
+def adopting_anything() -> Iterator[None]:
+    """Have staged segments adopted, however small they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adoption, "SIZE_MIN", 0)
+        yield
 
 
 class FollowingTransactionWorld(TransactionWorld, FollowingWorld):

@@ -17,14 +17,13 @@ import pytest
 
 from seawall import limits
 from seawall.config import Config, FabricConfig
-from seawall.core.transactions import StagedPart, StagedRange
+from seawall.core.transactions import STAGING_TOPIC, StagedPart, StagedRange
 from seawall.engine import transaction_copying
 from seawall.engine.aio import AsyncLog
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch
 from seawall.engine.settings import StoreSettings
-from seawall.engine.staging import STAGING_TOPIC
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.view import open_view
 from seawall.errors import (
@@ -582,7 +581,7 @@ def test_numbers_that_nobody_knows_any_more() -> None:
         first_seq = 0
 
     with pytest.raises(OutcomeUnknownError, match="stage them again"):
-        StagedCall([Lost()]).decided()
+        StagedCall([Lost()], 0).decided()
 
 
 # --- on a loop ------------------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ import pytest
 
 import seawall
 from seawall.client.remote_log import RemoteLog
-from seawall.core.transactions import StagedPart
+from seawall.core.transactions import STAGING_TOPIC, StagedPart
 from seawall.engine.served_log import ServedLog
-from seawall.engine.staging import STAGING_TOPIC
 from seawall.errors import ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError, RetryableError
 from seawall.spark import staging
 from seawall.spark.given_options import ServerOptions
@@ -51,7 +50,9 @@ def staged_count(server: RealServer) -> int:
     """Records that are staged and neither committed nor aborted."""
 
     async def count(log: ServedLog) -> int:
-        return await log.ask(lambda store: store.catalog.own(STAGING_TOPIC).live_records)
+        return await log.ask(
+            lambda store: sum(topic.live_records for topic in store.catalog if topic.name.startswith(STAGING_TOPIC))
+        )
 
     return server.run(count)
 

@@ -52,8 +52,8 @@ def test_the_bytes_are_those_of_the_table() -> None:
 
 
 def test_the_kinds_are_for_ever() -> None:
-    names = ["DIRECTORY", "WAL", "SEGMENT", "INDEX", "DELETES", "SNAPSHOT"]
-    assert {kind.name: kind.value for kind in FileKind} == dict(zip(names, range(1, 7), strict=True))
+    names = ["DIRECTORY", "WAL", "SEGMENT", "INDEX", "DELETES", "SNAPSHOT", "ADOPTING"]
+    assert {kind.name: kind.value for kind in FileKind} == dict(zip(names, range(1, 8), strict=True))
 
 
 @given(st.sampled_from(FileKind), st.binary(min_size=16, max_size=16), U64, U64, U64, st.integers(0, 2**32 - 1))

@@ -15,7 +15,7 @@ from seawall.client.delivery import Delivery
 from seawall.client.publisher import Compression
 from seawall.client.targets import Target
 from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
 from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.wire.aio_transactions import AsyncStager, AsyncTransactionalLog
 from seawall.wire.arrow import EncodedBlock
@@ -36,6 +36,7 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
     """The part of a connected log on an event loop that is about transactions."""
 
     target: Target
+    #: The topic that all share, once somebody has asked for it.
     _staging: TopicReply | None = None
 
     def __init__(self) -> None:
@@ -46,14 +47,16 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
     @abstractmethod
     def _requests(self) -> AsyncRequests: ...
 
-    async def stage(self, *, compression: Compression = "none") -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
-        if self._staging is None:
-            self._staging = parse_topic_reply((await self._requests.ask(StagingFind())).payload)
+    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
         staging = self._staging
+        if staging is None or is_apart:
+            staging = parse_topic_reply((await self._requests.ask(StagingFind(is_apart))).payload)
+        if not is_apart:
+            self._staging = staging
         publisher = AsyncStagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
         await publisher.open()
-        return AsyncStager(publisher.stage, self._abort, publisher.close)
+        return AsyncStager(publisher.stage, self._abort, publisher.close, berth_named(staging.name))
 
     async def commit_staged(
         self,

@@ -17,7 +17,14 @@ from seawall.client.delivery import Delivery
 from seawall.client.publisher import Compression, PublisherOptions, RemotePublisher
 from seawall.client.requests import Requests
 from seawall.client.targets import Target
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, WantedTransaction
+from seawall.core.transactions import (
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    WantedTransaction,
+    berth_named,
+)
 from seawall.errors import OutcomeUnknownError, ProtocolError, RetryableError
 from seawall.io.process import random_bytes
 from seawall.wire.arrow import EncodedBlock
@@ -88,18 +95,21 @@ class RemoteTransactions(TransactionalLog):
 
     target: Target
     _requests: Requests
+    #: The topic that all share, once somebody has asked for it.
     _staging: TopicReply | None = None
 
     def __init__(self) -> None:
         self.own_keys = own_keys()
 
-    def stage(self, *, compression: Compression = "none") -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
-        if self._staging is None:
-            self._staging = parse_topic_reply(self._requests.ask(StagingFind()).payload)
+    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
         staging = self._staging
+        if staging is None or is_apart:
+            staging = parse_topic_reply(self._requests.ask(StagingFind(is_apart)).payload)
+        if not is_apart:
+            self._staging = staging
         publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
-        return Stager(publisher.stage, self.abort_staged, publisher.close)
+        return Stager(publisher.stage, self.abort_staged, publisher.close, berth_named(staging.name))
 
     def commit_staged(
         self,

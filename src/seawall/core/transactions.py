@@ -3,15 +3,24 @@
 Records of a transaction are *staged* first, out of sight of every reader. Whoever staged them knows the seqs that they
 got there, whole batches, as ranges; ranges may be sent elsewhere (they pickle) to whoever commits. A commit names an
 owner and an epoch, its *key*, and publishes ranges into topics, in the order given, at one position.
+
+Most stage in one topic that all share. Who stages much does it apart, in one of a few *berths*, topics of their own, so
+that its batches lie together. The seqs of a berth are told as its number times `BERTH_SEQS` and more: a seq says both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from seawall.core.types import Position, Seq, TimestampNs
+
+#: The name of the topic that is shared, which nobody else can create; berths have a number behind it.
+STAGING_TOPIC: Final = "_staging"
+
+#: How many staged seqs a berth has.
+BERTH_SEQS: Final = 1 << 48
 
 
 class StagedRange(NamedTuple):
@@ -79,6 +88,16 @@ class CommittedTransaction:
     def span(self, topic: str) -> TopicSpan | None:
         """Where its records lie in a topic, if it has any there."""
         return next((span for span in self.spans if span.topic == topic), None)
+
+
+def berth_name(berth: int) -> str:
+    """The name of the topic of a berth; 0 is the one that is shared."""
+    return f"{STAGING_TOPIC}.{berth}" if berth else STAGING_TOPIC
+
+
+def berth_named(name: str) -> int:
+    """The berth that a topic of staged records is."""
+    return int(name.removeprefix(STAGING_TOPIC).removeprefix(".") or 0)
 
 
 def joined(ranges: Iterable[StagedRange]) -> list[StagedRange]:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange
+from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_transactions import EmbeddedTransactions, StagedBundles
 from seawall.io.process import random_bytes
@@ -39,14 +39,15 @@ class AsyncTransactions(AsyncTransactionalLog):
     def offer(self, bundle: Bundle) -> Delivery:
         """Have records committed, in the order of calls; await what is returned."""
 
-    async def stage(self) -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
-        batches = StagedBundles(await self.staging())
-        return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing)
+    async def stage(self, *, is_apart: bool = False) -> AsyncStager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+        topic = await self.staging(is_apart=is_apart)
+        batches, berth = StagedBundles(topic), berth_named(topic.name)
+        return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, berth)
 
-    async def staging(self) -> TopicState:
-        """The topic that records are staged in."""
-        return await self._on_thread(self._opened().staging)
+    async def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that records are staged in, or much is."""
+        return await self._on_thread(self._opened().staging, is_apart=is_apart)
 
     async def commit_staged(
         self,

@@ -15,7 +15,14 @@ from functools import partial
 from itertools import count
 
 from seawall.core.identifiers import CLIENT_ID_SIZE, client_id_from, synthetic_client_id
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, WantedTransaction
+from seawall.core.transactions import (
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    WantedTransaction,
+    berth_named,
+)
 from seawall.core.types import ClientId, ClientSeq
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery, Identity
@@ -46,15 +53,16 @@ class EmbeddedTransactions(TransactionalLog):
     def offer(self, bundle: Bundle) -> Delivery:
         """Queue records and return."""
 
-    def stage(self) -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
-        batches = StagedBundles(self.staging())
-        return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing)
+    def stage(self, *, is_apart: bool = False) -> Stager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+        topic = self.staging(is_apart=is_apart)
+        batches, berth = StagedBundles(topic), berth_named(topic.name)
+        return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, berth)
 
-    def staging(self) -> TopicState:
-        """The topic that records are staged in."""
+    def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that records are staged in, or much is."""
         with self.changing() as store:
-            return store.staging()
+            return store.staging(is_apart=is_apart)
 
     def commit_staged(
         self,

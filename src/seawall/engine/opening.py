@@ -35,6 +35,7 @@ from seawall.engine.waiting import Waiting
 from seawall.errors import DiskFullError
 from seawall.io.interfaces import Files
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
+from seawall.storage.adopting import notes_of, put_back, settle
 from seawall.storage.control_documents import Loss
 from seawall.storage.directory import DataDirectory, open_directory
 from seawall.storage.epochs import WalAddress
@@ -109,6 +110,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         topics=resumed.numbers,
         ceiling_step=settings.ceiling_step,
     )
+    _end_adoptions(files, directory, replayed)
     term = Term(catalog.term + 1)
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
@@ -195,6 +197,18 @@ def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> Non
         catalog.next_topic_id = max(catalog.next_topic_id, TopicId(topic_id + 1))
         if topic_id in replayed.deleted and catalog.find(topic_id) is None:
             remove_segments(topic_home(files, directory, topic_id))
+
+
+def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
+    """INV-ADOPTED-OR-BACK, of `storage.adopting`: before anybody looks at the segments of any topic."""
+    for topic in replayed.catalog:
+        home = topic_home(files, directory, topic.topic_id)
+        directory.make_topic(topic.topic_id)
+        for first_seq in notes_of(home):
+            if first_seq in replayed.segments.get(topic.topic_id, {}):
+                settle(home, first_seq)
+            else:
+                put_back(home, first_seq)
 
 
 def _recover_log(

@@ -24,7 +24,7 @@ from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
 from seawall.engine.reading import ReadPlan
 from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.staging import find_staging
+from seawall.engine.staging import find_staging, staging_config
 from seawall.engine.store import Store
 from seawall.engine.transactions import Unlocked
 from seawall.errors import ConflictError
@@ -121,12 +121,11 @@ class OrderedStore(Store):
         delete = partial(super().delete_records, name, before_seq=before_seq, match=match)
         return self._ordered(delete, self.catalog.named(name).topic_id)
 
-    def staging(self) -> TopicState:
-        """The topic that transactions are staged in, made if it is not there."""
-        found = find_staging(self.catalog)
-        if found is not None and found.config.ttl_ms == self._settings.staging_ttl_ms:
+    def _staging(self, berth: int) -> TopicState:
+        found = find_staging(self.catalog, berth)
+        if found is not None and found.config == staging_config(self._settings.staging_ttl_ms):
             return found
-        return self._ordered(super().staging)
+        return self._ordered(partial(super()._staging, berth))
 
     def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
         """Publish what was staged, at its position in the order; durable when this returns."""

@@ -248,9 +248,9 @@ class ServedLog(AsyncLog):
         await super().delete_topic(name)
         self.rules.forget(topic_id)
 
-    async def staging(self) -> TopicState:
-        """The topic that records are staged in."""
-        topic = await super().staging()
+    async def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that records are staged in, or much is."""
+        topic = await super().staging(is_apart=is_apart)
         self._learn(topic.topic_id)
         return topic
 

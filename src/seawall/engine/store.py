@@ -124,7 +124,9 @@ class Store(Changeable, StoreTransactions):
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
         self.sessions = sessions
-        self._transactions = Transactions(self._parts(), self._log_of, settings.ceiling_step, self.commit_size_max)
+        self._transactions = Transactions(
+            self._parts(), self._log_of, self.upkeep, settings.ceiling_step, self.commit_size_max
+        )
 
     @property
     def catalog(self) -> TopicCatalog:

@@ -9,9 +9,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, berth_name
 from seawall.engine.settings import StoreSettings
-from seawall.engine.staging import STAGING_TOPIC, find_staging, staging_config
+from seawall.engine.staging import BERTHS, find_staging, staging_config
 from seawall.engine.store_questions import StoreQuestions
 from seawall.engine.transactions import Transactions, Unlocked
 from seawall.topics.config import TopicConfig
@@ -24,6 +24,8 @@ class StoreTransactions(StoreQuestions):
 
     _settings: StoreSettings
     _transactions: Transactions
+    #: How often a berth was given out.
+    _berths_given = 0
 
     @abstractmethod
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState: ...
@@ -31,12 +33,25 @@ class StoreTransactions(StoreQuestions):
     @abstractmethod
     def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState: ...
 
-    def staging(self) -> TopicState:
-        """The topic that transactions are staged in, made if it is not there; durable when this returns."""
+    def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that transactions are staged in, or for who stages much a berth, whose turn it is.
+
+        Made if it is not there; durable when this returns.
+        """
+        berth = 0
+        if is_apart:
+            berth = 1 + self._berths_given % BERTHS
+            self._berths_given += 1
+        topic = self._staging(berth)
+        if berth:
+            self._transactions.begin_apart(topic)
+        return topic
+
+    def _staging(self, berth: int) -> TopicState:
         config = staging_config(self._settings.staging_ttl_ms)
-        found = find_staging(self.catalog)
+        found = find_staging(self.catalog, berth)
         if found is None:
-            return self._create(STAGING_TOPIC, config, is_reserved=True)
+            return self._create(berth_name(berth), config, is_reserved=True)
         return self._configure(found, config.to_json())
 
     def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from seawall import limits
+from seawall.core.checks import check
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.placing import LocateFile, PlaceJob, SealJob, plan_place
 from seawall.engine.planning import (
@@ -124,6 +125,8 @@ class TopicLog:
         self.filling = filling
         #: Sealed segments whose files are open, the one used last at the end.
         self._open: dict[SealedSegment, None] = {}
+        #: Whether the next batch begins a segment, however little is in the one that is written on.
+        self.wants_roll = False
 
     @property
     def home(self) -> TopicHome:
@@ -140,11 +143,14 @@ class TopicLog:
         index = segment.index
         if not len(index):
             return False
+        if self.wants_roll:
+            return True
         first_ns = index.first_timestamp_ns
         return seal_reason(index.record_count, segment.size, first_ns, now_ns, bounds) is not None
 
     def begin(self, first_seq: Seq, created_ns: TimestampNs) -> None:
         """Begin a segment; what is appended from now on goes there."""
+        self.wants_roll = False
         reserve = limits.SEGMENT_RESERVE_SIZE_MIN
         if self.filling and self.is_kept:
             # A topic that fills segments without a checkpoint in between will need as much again.
@@ -163,6 +169,21 @@ class TopicLog:
     def writing(self) -> Filling | None:
         """The segment that is written on."""
         return self.filling[-1] if self.filling else None
+
+    def give_up(self, segment: SealedSegment | ActiveSegment) -> None:
+        """Have a segment no more: its file becomes somebody else's. It is not the one that is written on."""
+        if isinstance(segment, SealedSegment):
+            self.sealed.remove(segment)
+            self._open.pop(segment, None)
+        else:
+            check(segment is not self.filling[-1].segment, "INV-PLACES-FOLLOW", segment.path)
+            self.filling = [each for each in self.filling if each.segment is not segment]
+        segment.close()
+
+    def adopt(self, segment: ActiveSegment) -> None:
+        """Have a segment that was another topic's; what is appended from now on goes there."""
+        unread = self.filling[-1].unread if self.filling else 0
+        self.filling.append(Filling(segment, unread_before=unread))
 
     # --- checkpoint ----------------------------------------------------------------------------------------------
 
@@ -266,19 +287,22 @@ class TopicLog:
         near = self._near_position(position)
         behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
         found: list[Entries] = []
+        shared = position
         for index in self._indexes(near):
             first, last = index.find_position(position), index.seqs_below(end_seq)
             if not found and first:
                 base_seq, *_, count, _ = index.slice(first - 1, first).item()
                 behind = Seq(base_seq + count)
+            if size_max < 0:
+                # What a transaction has written is told together, also if it lies in several segments.
+                last = min(last, index.find_position(Position(shared + 1)))
             if first < last:
-                reached = min(last, index.fitting(first, last, size_max) + 1)
-                # What a transaction has written is told together: its batches lie in one segment.
+                reached = last if size_max < 0 else min(last, index.fitting(first, last, size_max) + 1)
                 shared = Position(int(index.slice(reached - 1, reached)["position"][0]))
                 entries = index.slice(first, min(last, index.find_position(Position(shared + 1))))
                 found.append(entries)
                 size_max -= int(entries["length"].sum(dtype=np.int64))
-            if size_max < 0:
+            elif size_max < 0 and len(index):
                 break
         return behind, join_entries(found)
 

@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
-from seawall.core.transactions import StagedRange, WantedTransaction
+from seawall.core.transactions import WantedTransaction
 from seawall.core.types import TopicId
+from seawall.engine.adoption import Adopted
 from seawall.engine.room_making import CONTROL_ROOM, Need
 from seawall.engine.rooms import Room
 from seawall.engine.staging import StagedBatches
 from seawall.kernels.memory import Bytes
-from seawall.storage.control import CursorCommit
+from seawall.storage.control import CursorCommit, SegmentRoll
+from seawall.storage.control_documents import FloorRaise
 from seawall.topics.state import TopicState
 
 #: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
@@ -31,13 +33,19 @@ _NOTHING: Final = Need(0, 0, 0)
 
 @dataclass(slots=True)
 class Share:
-    """What one topic gets: which of the batches, how much that is, and the room for it."""
+    """What one topic gets: which parts, which of the batches, how much that is, and the room for it.
+
+    Or what is adopted instead: then it needs no room.
+    """
 
     topic: TopicState
+    parts: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
-    ranges: list[StagedRange] = field(default_factory=list)
     need: Need = _NOTHING
     room: Room | None = None
+    adopted: list[Adopted] = field(default_factory=list)
+    #: To be logged before the first batch.
+    ahead: list[SegmentRoll | FloorRaise] = field(default_factory=list)
 
     @property
     def made_room(self) -> Room:
@@ -54,13 +62,15 @@ class TransactionPlan:
     batches: StagedBatches
     shares: dict[TopicId, Share]
     cursors: list[CursorCommit]
-    #: The topic of each batch, its place there, and its header, one behind the other.
+    #: The topic of each batch, the segment and the place it has there, and its header, one behind the other.
     topic_ids: npt.NDArray[np.uint32]
+    segments: npt.NDArray[np.uint64]
     places: npt.NDArray[np.uint64]
     headers: Bytes
 
     @property
     def logged_size(self) -> int:
         """Bytes that its compound takes in the log, at the most."""
-        fixed = CONTROL_ROOM * (1 + len(self.shares)) + len(self.batches.ranges) * _RANGE_SIZE
+        adopted = sum(len(share.adopted) for share in self.shares.values())
+        fixed = CONTROL_ROOM * (1 + len(self.shares)) + (len(self.batches.ranges) + 2 * adopted) * _RANGE_SIZE
         return fixed + len(self.batches) * _REFERENCE_SIZE + len(self.cursors) * _CURSOR_SIZE

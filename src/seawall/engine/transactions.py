@@ -2,7 +2,8 @@
 
     plan    1. look     every range is whole batches that are staged and live; every topic takes what it gets
             2. room     for each topic in one segment, and in the log: a full disk is found here
-    fill    3. copy     staged batches, verified, to the places they will have; readers are not kept from reading
+    fill    3. copy     staged batches, verified, to the places they will have; readers are not kept from reading;
+                        or nothing, where whole staged segments become segments of the topic (`adoption`)
     log     4. number   all batches at one position, each header stamped anew and written over the one that was copied
             5. sync     the places
             6. write    one compound: the mark with its key, references, cursors, and the delete of what was staged
@@ -33,15 +34,17 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine import adoption
+from seawall.engine.adoption import Adoption
 from seawall.engine.appends import NO_SESSION
 from seawall.engine.follow_parts import FollowerParts
 from seawall.engine.headroom import HEADROOM
-from seawall.engine.removal import Removal
 from seawall.engine.room_making import Need
-from seawall.engine.staging import StagedBatches, delete_staged, find_staging
+from seawall.engine.staging import StagedBatches, delete_staged, plain_size
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transaction_copying import Copying
 from seawall.engine.transaction_plan import Share, TransactionPlan
+from seawall.engine.upkeep import Upkeep
 from seawall.errors import ConflictError, LimitError
 from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
@@ -51,7 +54,6 @@ from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.control_transactions import TransactionMark, check_key
-from seawall.storage.delete_sidecar import Ranges
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, parse_batch_header
@@ -70,9 +72,15 @@ class Transactions:
     """The transactions of one store."""
 
     def __init__(
-        self, parts: FollowerParts, log_of: Callable[[TopicState], TopicLog], ceiling_step: int, logged_max: int
+        self,
+        parts: FollowerParts,
+        log_of: Callable[[TopicState], TopicLog],
+        upkeep: Upkeep,
+        ceiling_step: int,
+        logged_max: int,
     ) -> None:
         self._parts = parts
+        self._upkeep = upkeep
         self._hooks = parts.hooks
         self._log_of = log_of
         self._ceiling_step = ceiling_step
@@ -83,6 +91,11 @@ class Transactions:
         """The answer to a commit that was made before; `FencedError` if a later one of the owner was."""
         check_key(owner, epoch)
         return self._parts.catalog.transactions.repeated(owner, epoch)
+
+    def begin_apart(self, topic: TopicState) -> None:
+        """Have what is staged in a topic from now on lie in segments of its own."""
+        self._log_of(topic).wants_roll = True
+        self._parts.committer.forget_rooms()
 
     def check(self, wanted: WantedTransaction) -> None:
         """Refuse what cannot be committed as things are; what is too old makes room for it."""
@@ -98,19 +111,22 @@ class Transactions:
         self._hooks.begin()
         parts.committer.forget_rooms()
         now = parts.clock.wall_ns()
+        adoption_of = Adoption(self._log_of)
         with self._hooks.preparing():
             plan = self._plan(wanted)
             try:
-                self._make_rooms(plan, now)
+                self._make_rooms(plan, adoption_of, now)
                 self._fill(plan, unlocked)
             except BaseException:
+                adoption_of.take_back()
                 for share in plan.shares.values():
                     if share.room is not None:
                         parts.maker.take_back(share.room)
                 raise
         with self._hooks.changing():
-            self._log(plan, now)
-        self._hooks.tidy_up([share.topic for share in plan.shares.values() if share.made_room.is_limited])
+            self._log(plan, adoption_of, now)
+        topics = [share.topic for share in plan.shares.values()]
+        self._hooks.tidy_up([topic for topic in topics if parts.removal.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
         assert committed is not None, "it was remembered just now"
         return committed
@@ -118,17 +134,13 @@ class Transactions:
     def abort(self, ranges: Sequence[StagedRange]) -> int:
         """Delete what was staged and will not be published; how many records went. Durable when this returns."""
         self._hooks.begin()
-        staging = find_staging(self._parts.catalog)
-        if staging is None:
-            return 0
-        before = staging.live_records
-        deletes = delete_staged(staging, ranges, self._parts.removal)
+        deletes = delete_staged(self._parts.catalog, ranges, self._parts.removal)
         if deletes:
             self._hooks.commit(deletes)
         for delete in deletes:
             self._parts.removal.deleted(delete)
         self._hooks.tidy_up([])
-        return before - staging.live_records
+        return sum(int(np.diff(delete.removed.ranges).sum()) for delete in deletes)
 
     # --- plan ----------------------------------------------------------------------------------------------------
 
@@ -137,27 +149,28 @@ class Transactions:
         catalog, removal = self._parts.catalog, self._parts.removal
         if len(wanted.offsets) > limits.TRANSACTION_CURSORS_MAX:
             raise LimitError(f"{len(wanted.offsets)} cursors join, at most {limits.TRANSACTION_CURSORS_MAX} may")
-        staging = find_staging(catalog)
-        log = None if staging is None else self._log_of(staging)
-        batches = StagedBatches.of(staging, log, [part.staged for part in wanted.parts])
+        batches = StagedBatches.of(catalog, self._log_of, [part.staged for part in wanted.parts])
         shares: dict[TopicId, Share] = {}
         topic_ids: npt.NDArray[np.uint32] = np.zeros(len(batches), np.uint32)
-        for part, numbers in zip(wanted.parts, batches.numbers, strict=True):
-            assert staging is not None, "it holds what was found"
+        for place, (part, numbers) in enumerate(zip(wanted.parts, batches.numbers, strict=True)):
             topic = self._destination(part.topic)
             share = shares.setdefault(topic.topic_id, Share(topic))
+            share.parts.append(place)
             share.numbers += numbers
-            share.ranges.append(part.staged)
             topic_ids[numbers.start : numbers.stop] = topic.topic_id
         for share in shares.values():
-            assert staging is not None, "it holds what was found"
-            share.need = _need(share, staging, batches, removal)
+            staged = [batches.staged[place] for place in share.parts]
+            records = sum(each.range.record_count for each in staged)
+            size = int(batches.entries["length"][share.numbers].sum(dtype=np.int64))
+            share.need = Need(records, plain_size(staged, removal), size)
+            share.adopted = adoption.find(share.topic, batches, share.parts, self._log_of)
         if len(shares) > limits.TRANSACTION_TOPICS_MAX:
             raise LimitError(f"a transaction into {len(shares)} topics, at most {limits.TRANSACTION_TOPICS_MAX}")
         cursors = [catalog.commit(*offset) for offset in wanted.offsets]
+        segments: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         places: npt.NDArray[np.uint64] = np.zeros(len(batches), np.uint64)
         headers: Bytes = np.zeros(len(batches) * _HEADER, np.uint8)
-        plan = TransactionPlan(wanted, batches, shares, cursors, topic_ids, places, headers)
+        plan = TransactionPlan(wanted, batches, shares, cursors, topic_ids, segments, places, headers)
         if plan.logged_size > self._logged_max:
             raise LimitError(
                 f"a transaction of {len(batches)} batches takes {plan.logged_size} bytes of the log at once, at most "
@@ -174,7 +187,7 @@ class Transactions:
             )
         return topic
 
-    def _make_rooms(self, plan: TransactionPlan, now: int) -> None:
+    def _make_rooms(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
         """Room for the batches of every topic in one segment of it, and for the compound in the log."""
         parts = self._parts
         logged = plan.logged_size + HEADROOM
@@ -183,23 +196,33 @@ class Transactions:
             need = share.need
             # Evictions that are logged by themselves were made by `check`.
             parts.removal.check_room(share.topic, need.records, need.plain_size, TimestampNs(now), evicts=False)
+            if share.adopted:
+                raised = parts.removal.evict_ahead(share.topic, need.records, need.plain_size, TimestampNs(now))
+                share.ahead = [] if raised is None else [raised]
+                adoption_of.prepare(share.adopted, TimestampNs(now))
+                plan.places[share.numbers] = plan.batches.entries["at"][share.numbers]
+                continue
             share.room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
+            share.ahead = share.room.ahead
             lengths = plan.batches.entries["length"][share.numbers].astype(np.uint64)
-            plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(share.room.filling.segment.end)
+            segment = share.room.filling.segment
+            plan.segments[share.numbers] = segment.first_seq
+            plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
 
     # --- fill ----------------------------------------------------------------------------------------------------
 
     def _fill(self, plan: TransactionPlan, unlocked: Unlocked) -> None:
-        """Copy every staged batch to its place, not durably yet, and keep its header."""
-        staging = find_staging(self._parts.catalog)
+        """Copy every staged batch to its place, not durably yet, unless it is adopted, and keep its header."""
+        batches = plan.batches
         with Copying(plan) as copying:
-            for part, numbers in zip(plan.wanted.parts, plan.batches.numbers, strict=True):
-                assert staging is not None, "it holds what was found"
+            for (topic, held), numbers in zip(batches.staged, batches.numbers, strict=True):
+                if plan.shares[TopicId(int(plan.topic_ids[numbers.start]))].adopted:
+                    continue
                 at = numbers.start
                 while at < numbers.stop:
-                    first_seq = Seq(int(plan.batches.entries[at]["base_seq"]))
-                    end_seq = Seq(part.staged.last_seq + 1)
-                    log = self._log_of(staging)
+                    first_seq = Seq(int(batches.entries[at]["base_seq"]))
+                    end_seq = Seq(held.last_seq + 1)
+                    log = self._log_of(topic)
                     planned = log.plan(first_seq, end_seq, limits.TRANSACTION_PIECE_SIZE)
                     log.note_reader(planned.end_seq)
                     with unlocked():
@@ -208,29 +231,35 @@ class Transactions:
                 copying.finish()
         with unlocked():
             for share in plan.shares.values():
-                if share.need.size >= _SYNCED_AHEAD_SIZE:
-                    share.made_room.filling.segment.sync()
+                for each in share.adopted:
+                    adoption.fill(each, batches, plan.headers)
+                if share.room is not None and share.need.size >= _SYNCED_AHEAD_SIZE:
+                    share.room.filling.segment.sync()
 
     # --- log -----------------------------------------------------------------------------------------------------
 
-    def _log(self, plan: TransactionPlan, now: int) -> None:
+    def _log(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
         """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
         writer, removal = self._parts.writer, self._parts.removal
         parts: list[SimpleControl] = [*self._ahead(plan)]
         _restamp(plan.headers, plan.topic_ids)
         position, timestamp_ns, rows = writer.number_together(plan.headers, now)
+        entries = _entries(rows, plan.places)
         for share in plan.shares.values():
-            self._place(plan, share, rows)
+            if share.adopted:
+                self._adopt(plan, share, adoption_of, entries, now)
+            else:
+                self._place(plan, share, entries)
+        parts += adoption_of.rolls()
         parts += _references(plan)
-        staging = find_staging(self._parts.catalog)
-        if staging is not None:
-            parts += delete_staged(staging, plan.batches.ranges, removal)
+        parts += delete_staged(self._parts.catalog, plan.batches.ranges, removal)
         records = int(rows["record_count"].sum(dtype=np.int64))
         mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
         control = writer.control_of([mark, *parts, *plan.cursors])
         writer.stage_together(control, position, timestamp_ns)
         writer.flush(durable=True)
         self._parts.catalog.apply(control, position)
+        adoption_of.settle()
         for part in parts:
             if isinstance(part, FloorRaise):
                 removal.evicted(part)
@@ -242,7 +271,7 @@ class Transactions:
         frontier = self._parts.writer.frontier
         ahead: list[SimpleControl] = []
         for topic_id, share in plan.shares.items():
-            ahead += share.made_room.ahead
+            ahead += share.ahead
             numbers = frontier.topic(topic_id)
             behind = numbers.next_seq + share.need.records
             if numbers.ceiling - behind < self._ceiling_step // 4:
@@ -251,29 +280,31 @@ class Transactions:
                 frontier.set_ceiling(topic_id, ceiling)
         return ahead
 
-    def _place(self, plan: TransactionPlan, share: Share, rows: Rows) -> None:
+    def _adopt(self, plan: TransactionPlan, share: Share, adoption_of: Adoption, entries: Entries, now: int) -> None:
+        """Make the staged segments of a share segments of its topic, with other headers."""
+        for each in share.adopted:
+            plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
+            self._upkeep.rolled(each.segment.index.end)
+        adoption_of.carry_out(share.topic, share.adopted, plan.headers, entries, TimestampNs(now))
+
+    def _place(self, plan: TransactionPlan, share: Share, entries: Entries) -> None:
         """Put the headers of a topic's batches over those that were copied, make all of them durable, index them."""
         segment = share.made_room.filling.segment
         segment.place(share.need.size)
         for number in share.numbers:
             segment.write_at(int(plan.places[number]), [plan.headers[number * _HEADER : (number + 1) * _HEADER].data])
         segment.sync()
-        chosen = rows[share.numbers]
-        entries: Entries = np.zeros(len(chosen), INDEX_ENTRY)
-        for name in ("base_seq", "timestamp_ns", "base_offset", "position"):
-            entries[name] = chosen[name]
-        entries["count"], entries["length"] = chosen["record_count"], chosen["size"]
-        entries["at"] = plan.places[share.numbers]
-        segment.index.extend(entries)
+        segment.index.extend(entries[share.numbers])
 
 
-def _need(share: Share, staging: TopicState, batches: StagedBatches, removal: Removal) -> Need:
-    """What the batches of a share take, looked up for all of them together: there may be thousands of ranges."""
-    runs: Ranges = np.array(sorted(share.ranges), np.int64)
-    runs[:, 1] += 1
-    records = int((runs[:, 1] - runs[:, 0]).sum())
-    size = int(batches.entries["length"][share.numbers].sum(dtype=np.int64))
-    return Need(records, removal.size_of(staging, runs), size)
+def _entries(rows: Rows, places: npt.NDArray[np.uint64]) -> Entries:
+    """The entries of batches that are numbered, at their places."""
+    entries: Entries = np.zeros(len(rows), INDEX_ENTRY)
+    for name in ("base_seq", "timestamp_ns", "base_offset", "position"):
+        entries[name] = rows[name]
+    entries["count"], entries["length"] = rows["record_count"], rows["size"]
+    entries["at"] = places
+    return entries
 
 
 def _restamp(headers: Bytes, topic_ids: npt.NDArray[np.uint32]) -> None:
@@ -294,6 +325,5 @@ def _references(plan: TransactionPlan) -> list[Reference]:
         header = parse_batch_header(
             plan.headers[number * _HEADER : (number + 1) * _HEADER].tobytes(), source=BatchSource.STORED
         )
-        segment = plan.shares[header.topic_id].made_room.filling.segment
-        found.append(Reference(header, segment.first_seq, int(plan.places[number])))
+        found.append(Reference(header, Seq(int(plan.segments[number])), int(plan.places[number])))
     return found

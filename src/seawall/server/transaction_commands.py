@@ -33,7 +33,7 @@ class TransactionCommands:
         """Answer one command."""
         match request:
             case StagingFind():
-                return topic_reply(await self._log.staging())
+                return topic_reply(await self._log.staging(is_apart=request.is_apart))
             case TransactionCommit():
                 wanted = request.wanted
                 key = (wanted.owner, wanted.epoch)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -56,8 +56,7 @@ def stage_rows(
     if first is None:
         # Many partitions of a small frame are empty: none of them needs a server.
         return ()
-    with RemoteLog(task_target(options.server, partition)) as log, log.stage(compression=options.compression) as stager:
-        task = _StagingTask(log, stager, columns, options)
+    with RemoteLog(task_target(options.server, partition)) as log, closing(_StagingTask(log, columns, options)) as task:
         try:
             task.add(first)
             for batch in rows:
@@ -65,7 +64,7 @@ def stage_rows(
             return task.parts()
         except BaseException:
             with suppress(SeawallError, OSError, TimeoutError):
-                stager.abort()
+                task.abort()
             raise
 
 
@@ -77,11 +76,12 @@ def task_target(server: ServerOptions, partition: int) -> Target:
 
 
 class _StagingTask:
-    """The rows of one attempt on their way."""
+    """The rows of one attempt on their way: apart, unless they are so few that they are sent once."""
 
-    def __init__(self, log: RemoteLog, stager: Stager, columns: Sequence[str], options: WriteOptions) -> None:
+    def __init__(self, log: RemoteLog, columns: Sequence[str], options: WriteOptions) -> None:
         self._log = log
-        self._stager = stager
+        self._stager: Stager | None = None
+        self._compression = options.compression
         self._columns = [name for name in columns if name != "topic"]
         self._topic = options.topic
         self._gathered: dict[str, list[pa.RecordBatch]] = {}
@@ -97,8 +97,18 @@ class _StagingTask:
     def parts(self) -> tuple[StagedPart, ...]:
         """Everything, once it is staged; waits."""
         for topic in self._gathered:
-            self._send(topic)
+            self._send(topic, is_last=True)
         return tuple(StagedPart(topic, staged) for topic, calls in self._calls.items() for staged in _ranges(calls))
+
+    def abort(self) -> None:
+        """Delete what was staged."""
+        if self._stager is not None:
+            self._stager.abort()
+
+    def close(self) -> None:
+        """Stage nothing more."""
+        if self._stager is not None:
+            self._stager.close()
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         from pyarrow import compute
@@ -123,10 +133,13 @@ class _StagingTask:
         if self._sizes[topic] >= GATHERED_SIZE:
             self._send(topic)
 
-    def _send(self, topic: str) -> None:
+    def _send(self, topic: str, *, is_last: bool = False) -> None:
         rows, self._gathered[topic], self._sizes[topic] = self._gathered[topic], [], 0
-        if rows:
-            self._calls[topic] += [self._stager.publish(part) for part in _parts(_needed(_one_batch(rows)))]
+        if not rows:
+            return
+        if self._stager is None:
+            self._stager = self._log.stage(is_apart=not is_last, compression=self._compression)
+        self._calls[topic] += [self._stager.publish(part) for part in _parts(_needed(_one_batch(rows)))]
 
 
 def find_topic(log: RemoteLog, topic: str) -> None:

@@ -10,9 +10,9 @@ and no write of content can tear the preface.
 | 12 | 4    | format       | 1                                                                                        |
 | 16 | 16   | directory_id | of the data directory, the same in all its files                                         |
 | 32 | 8    | salt         | WAL: random, repeated by every epoch in the file; elsewhere 0                            |
-| 40 | 8    | first        | WAL: address of its first epoch; segment, index, deletes: first seq; snapshot: position  |
+| 40 | 8    | first        | WAL: address of its first epoch; snapshot: position; elsewhere first seq of the segment  |
 | 48 | 8    | created_ns   | for people                                                                               |
-| 56 | 4    | topic_id     | segment, index, deletes; elsewhere 0                                                     |
+| 56 | 4    | topic_id     | WAL, snapshot, directory: 0                                                              |
 | 60 | 4    | crc          | CRC-32C of bytes 0–59                                                                    |
 
 Valid: magic and checksum match, bytes 64–4,095 are zero as far as they were read, the format is one this reader knows,
@@ -62,6 +62,7 @@ class FileKind(IntEnum):
     INDEX = 4
     DELETES = 5
     SNAPSHOT = 6
+    ADOPTING = 7
 
 
 @dataclass(frozen=True, slots=True)

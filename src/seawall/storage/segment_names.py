@@ -7,6 +7,7 @@
 | `<first_seq>.index`                                    | the index of the sealed segment that starts there      |
 | `<first_seq>.deletes`                                  | records deleted one by one from the segment            |
 | one of the two above, and `.replacing`                 | debris of a replacement that a crash cut off           |
+| `<first_seq>.adopting`, the same and `.replacing`      | what a crash left of an adoption (`adopting.py`)       |
 
 Seqs have 20 digits, milliseconds since the Unix epoch 13 or, from the year 2286 on, 14. So names sort by seq, and
 retention by seq or by time decides from a listing alone.
@@ -30,10 +31,12 @@ from seawall.errors import InvalidInputError
 from seawall.io.files import REPLACEMENT_SUFFIX
 
 __all__ = [
+    "ADOPTING_SUFFIX",
     "FileRole",
     "SealedName",
     "TopicFiles",
     "active_name",
+    "adopting_name",
     "deletes_name",
     "index_name",
     "parse_name",
@@ -46,6 +49,10 @@ _NS_PER_MS: Final = 1_000_000
 _MS_LIMIT: Final = 10**14
 
 _SINGLE: Final = re.compile(r"([0-9]{20})\.(active|index|deletes)", re.ASCII)
+#: Behind the first seq of a segment whose file was another topic's a moment ago.
+ADOPTING_SUFFIX: Final = ".adopting"
+
+_ADOPTING: Final = re.compile(r"[0-9]{20}\.adopting", re.ASCII)
 _SEALED: Final = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{13,14})-([0-9]{13,14})\.sealed", re.ASCII)
 
 
@@ -102,6 +109,11 @@ def active_name(first_seq: Seq) -> str:
 def index_name(first_seq: Seq) -> str:
     """Name of the index of a sealed segment."""
     return _single(first_seq, FileRole.INDEX)
+
+
+def adopting_name(first_seq: Seq) -> str:
+    """Name of the note about a segment that is being adopted."""
+    return f"{first_seq:020d}{ADOPTING_SUFFIX}"
 
 
 def deletes_name(first_seq: Seq) -> str:
@@ -162,6 +174,11 @@ def _single(first_seq: Seq, role: FileRole) -> str:
 
 
 def _is_debris(name: str) -> bool:
-    """Whether a name is one that `replace_file` uses on the way to a sidecar; data files are never replaced."""
+    """Whether a name is one that `replace_file` uses on the way to a sidecar, or an adoption for a moment.
+
+    Data files are never replaced.
+    """
+    if _ADOPTING.fullmatch(name.removesuffix(REPLACEMENT_SUFFIX)) is not None:
+        return True
     target = parse_name(name.removesuffix(REPLACEMENT_SUFFIX)) if name.endswith(REPLACEMENT_SUFFIX) else None
     return isinstance(target, tuple) and target[0] is not FileRole.ACTIVE

@@ -43,10 +43,12 @@ class AsyncStager:
         send: Send,
         abort: Callable[[Sequence[StagedRange]], Awaitable[int]],
         close: Callable[[], Awaitable[None]],
+        berth: int = 0,
     ) -> None:
         self._send = send
         self._abort = abort
         self._close = close
+        self._berth = berth
         self._calls: list[StagedCall] = []
         self._under_way: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
@@ -63,7 +65,7 @@ class AsyncStager:
             deliveries.append(self._send(block))
             self._under_way.append((deliveries[-1], size))
             self._size += size
-        call = StagedCall(deliveries)
+        call = StagedCall(deliveries, self._berth)
         self._calls.append(call)
         return call
 
@@ -181,8 +183,8 @@ class AsyncTransactionalLog(ABC):
     own_turn: asyncio.Lock
 
     @abstractmethod
-    async def stage(self) -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
+    async def stage(self, *, is_apart: bool = False) -> AsyncStager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
 
     @abstractmethod
     async def commit_staged(

@@ -2,7 +2,7 @@
 
 | code | frame              | bytes  | payload                                                                         |
 |------|--------------------|--------|---------------------------------------------------------------------------------|
-| 66   | STAGING_FIND       | 0      |                                                                                 |
+| 66   | STAGING_FIND       | 4      | flags u32 (1 apart: much will be staged)                                        |
 | 67   | TRANSACTION_COMMIT | 24 + … | epoch u64, owner length u16, topic count u16, part count u32, offset count u32, |
 |      |                    |        | 0 u32, owner; topics, each: name length u16, name; parts, each: topic u32,      |
 |      |                    |        | 0 u32, first seq u64, last seq u64; offsets, each: topic u32, owner length u16, |
@@ -13,8 +13,10 @@
 | 69   | TRANSACTION_ABORT  | 8 + …  | count u32, 0 u32, then ranges of staged seqs: first u64, last u64               |
 | 6A   | TRANSACTION_STATE  | …      | owner                                                                           |
 
-66 is answered by 80, the topic that records are staged in: batches go there as to any topic. 67 and 6A are answered by
-68, 69 by 65. A topic of a part or an offset is its place among the topics, from 0.
+66 is answered by 80, the topic that records are staged in: batches go there as to any topic. It is `_staging`, or apart
+one of the berths `_staging.1`, `_staging.2` and so on, whose turn it is; the seqs of a berth are told as its number
+times 2^48 and the seq. 67 and 6A are answered by 68, 69 by 65. A topic of a part or an offset is its place among the
+topics, from 0.
 
 Valid is what has exactly this length, 0 where it says 0, topics that are there, and no more of anything than a
 transaction may have; without its first flag 68 says nothing but the owner. What is not valid is refused with error 04
@@ -49,11 +51,13 @@ _PART: Final = Struct("<IIQQ")
 _OFFSET: Final = Struct("<IHHQ")
 _TOLD: Final = Struct("<QQQBBHI")
 _SPAN: Final = Struct("<HHIQQ")
+_FIND: Final = Struct("<I")
 _RANGES: Final = Struct("<II")
 _RANGE: Final = Struct("<QQ")
 
 assert (_COMMIT.size, _TOLD.size, _RANGES.size) == (24, 32, 8)
 
+_IS_APART: Final = 1
 _IS_THERE: Final = 1
 _IS_REPEATED: Final = 2
 
@@ -63,13 +67,14 @@ _TOPICS_MAX: Final = limits.TRANSACTION_TOPICS_MAX + limits.TRANSACTION_CURSORS_
 
 @dataclass(frozen=True, slots=True)
 class StagingFind:
-    """Ask for the topic that records are staged in; it is made if it is not there."""
+    """Ask for the topic that records are staged in, or that much is staged in; it is made if it is not there."""
 
     COMMAND: ClassVar[Command] = Command.STAGING_FIND
+    is_apart: bool = False
 
     def encode(self) -> bytes:
         """The payload."""
-        return b""
+        return _FIND.pack(_IS_APART if self.is_apart else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +157,12 @@ TransactionRequest: TypeAlias = StagingFind | TransactionCommit | TransactionAbo
 
 def parse_staging_find(payload: Buffer) -> StagingFind:
     """A client's STAGING_FIND."""
-    if len(payload):
-        raise malformed(f"STAGING_FIND: payload has {len(payload)} bytes, must have none")
-    return StagingFind()
+    fields = _Fields(payload, "STAGING_FIND")
+    (flags,) = fields.take(_FIND)
+    fields.end()
+    if flags & ~_IS_APART:
+        raise malformed(f"{fields.what}: flags {flags:#x}")
+    return StagingFind(bool(flags & _IS_APART))
 
 
 def parse_transaction_commit(payload: Buffer) -> TransactionCommit:

@@ -31,7 +31,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
-from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, joined
+from seawall.core.transactions import BERTH_SEQS, CommittedTransaction, OffsetCommit, StagedPart, StagedRange, joined
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError, WrongStateError
 from seawall.limits import MIB
@@ -66,10 +66,11 @@ Send = Callable[[EncodedBlock], StagedDelivery]
 class StagedCall:
     """The batches of one call of `publish`."""
 
-    __slots__ = ("deliveries",)
+    __slots__ = ("_berth", "deliveries")
 
-    def __init__(self, deliveries: Sequence[StagedDelivery]) -> None:
+    def __init__(self, deliveries: Sequence[StagedDelivery], berth: int) -> None:
         self.deliveries = deliveries
+        self._berth = berth
 
     @property
     def record_count(self) -> int:
@@ -89,6 +90,7 @@ class StagedCall:
             first = delivery.first_seq
             if not first:
                 raise OutcomeUnknownError("records are staged and nobody knows where any more: stage them again")
+            first = Seq(self._berth * BERTH_SEQS + first)
             found.append(StagedRange(first, Seq(first + delivery.record_count - 1)))
         return joined(found)
 
@@ -96,10 +98,13 @@ class StagedCall:
 class Stager:
     """Stages the records of one attempt, out of sight of every reader. Made by `stage`."""
 
-    def __init__(self, send: Send, abort: Callable[[Sequence[StagedRange]], int], close: Callable[[], None]) -> None:
+    def __init__(
+        self, send: Send, abort: Callable[[Sequence[StagedRange]], int], close: Callable[[], None], berth: int = 0
+    ) -> None:
         self._send = send
         self._abort = abort
         self._close = close
+        self._berth = berth
         self._calls: list[StagedCall] = []
         self._under_way: deque[tuple[StagedDelivery, int]] = deque()
         self._size = 0
@@ -116,7 +121,7 @@ class Stager:
             deliveries.append(self._send(block))
             self._under_way.append((deliveries[-1], size))
             self._size += size
-        call = StagedCall(deliveries)
+        call = StagedCall(deliveries, self._berth)
         self._calls.append(call)
         return call
 
@@ -314,8 +319,11 @@ class TransactionalLog(ABC):
     own_keys: OwnKeys
 
     @abstractmethod
-    def stage(self) -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader."""
+    def stage(self, *, is_apart: bool = False) -> Stager:
+        """Begin to stage the records of one attempt, out of sight of every reader.
+
+        Many megabytes are better staged apart: then they lie together, and a commit moves them instead of copying.
+        """
 
     @abstractmethod
     def commit_staged(

@@ -1,0 +1,334 @@
+"""Staged segments that become segments of topics: when they do, when batches are copied instead, and what is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seawall import limits
+from seawall.config import Config, FabricConfig
+from seawall.core.transactions import BERTH_SEQS, StagedRange, berth_name
+from seawall.core.types import Position, Seq
+from seawall.engine import adoption, staging, store_transactions
+from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.open_log import open_log
+from seawall.engine.records import ReceivedBatch
+from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.view import open_view
+from seawall.errors import DiskFullError, InvalidInputError, NotFoundError
+from seawall.io.files import OsFiles
+from seawall.limits import KIB
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
+TINY = Config(fabric=FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB))
+
+#: Goes to its place in a segment at once.
+LARGE = 70_000
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "SIZE_MIN", 0)
+
+
+@pytest.fixture(params=[0, 1], ids=["alone", "one broker"])
+def brokers(request: pytest.FixtureRequest) -> int:
+    assert isinstance(request.param, int)
+    return request.param
+
+
+def opened(path: Path, brokers: int = 0) -> EmbeddedLog:
+    return open_log(path / "data", SMALL, config=TINY, brokers=brokers)
+
+
+@pytest.fixture
+def log(tmp_path: Path, brokers: int) -> Iterator[EmbeddedLog]:
+    with opened(tmp_path, brokers) as log:
+        log.create_topic("a")
+        log.create_topic("b", durability="disk")
+        yield log
+
+
+def record(number: int) -> bytes:
+    return number.to_bytes(2, "big") * (LARGE // 2)
+
+
+def put(log: EmbeddedLog, *numbers: int, is_apart: bool = True) -> list[StagedRange]:
+    with log.stage(is_apart=is_apart) as stager:
+        for number in numbers:
+            # One by one: a commit of several puts all of them into one segment.
+            stager.publish(record(number)).ranges()
+        return stager.ranges()
+
+
+def commit(log: EmbeddedLog, epoch: int, **ranges: list[StagedRange]) -> None:
+    log.commit_staged("job", epoch, [(topic, each) for topic, found in ranges.items() for each in found])
+
+
+def numbers(log: EmbeddedLog, topic: str) -> list[int]:
+    found = [bytes(each.value) for item in log.follow(topic) if isinstance(item, ReceivedBatch) for each in item]
+    assert all(value == record(int.from_bytes(value[:2], "big")) for value in found)
+    return [int.from_bytes(value[:2], "big") for value in found]
+
+
+def segments(path: Path, topic_id: int) -> dict[int, str]:
+    """The files of a topic's segments: inode and name."""
+    directory = path / "data" / "topics" / f"{topic_id:08x}"
+    return {each.stat().st_ino: each.name for each in directory.iterdir() if each.suffix in (".active", ".sealed")}
+
+
+def berth_of(log: EmbeddedLog, berth: int) -> int:
+    with log.looking() as store:
+        topic = store.catalog.own(berth_name(berth))
+    assert topic is not None
+    return topic.topic_id
+
+
+@pytest.fixture
+def adopted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """First seqs of the segments that were adopted."""
+    seqs: list[int] = []
+    real = adoption.adopt_file
+
+    def adopt_file(*arguments: Any) -> object:
+        seqs.append(arguments[1])
+        return real(*arguments)
+
+    monkeypatch.setattr(adoption, "adopt_file", adopt_file)
+    return seqs
+
+
+# --- adopted --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, brokers: int) -> None:
+    log.publish("a", record(1))
+    first, second = put(log, 2, 3), put(log, 4, 5, 6)
+    assert [each.first_seq // BERTH_SEQS for each in first + second] == [1, 2]
+    files = {*segments(tmp_path, berth_of(log, 1)), *segments(tmp_path, berth_of(log, 2))}
+    commit(log, 1, a=second + first)
+    assert files <= {*segments(tmp_path, 1)}, "the same files, with other names"
+    assert numbers(log, "a") == [1, 4, 5, 6, 2, 3]
+    log.publish("a", record(7))
+    assert numbers(log, "a") == [1, 4, 5, 6, 2, 3, 7]
+    assert log.verify().findings == ()
+    log.close()
+    with opened(tmp_path, brokers) as again:
+        assert numbers(again, "a") == [1, 4, 5, 6, 2, 3, 7]
+        commit(again, 2, a=put(again, 8), b=put(again, 9))
+        assert (numbers(again, "a")[-1], numbers(again, "b")) == (8, [9])
+        assert again.verify().findings == ()
+        assert not list((tmp_path / "data").rglob("*.adopting*"))
+
+
+def test_the_first_segment_of_a_topic_may_be_one(log: EmbeddedLog, tmp_path: Path, adopted: list[int]) -> None:
+    commit(log, 1, a=put(log, 1), b=put(log, 2, 3))
+    commit(log, 2, a=put(log, 4))
+    assert adopted == [1, 1, 2]
+    log.close()
+    with opened(tmp_path) as again:
+        assert (numbers(again, "a"), numbers(again, "b")) == ([1, 4], [2, 3])
+
+
+def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-ADOPTED-ALONE."""
+    real = adoption.adopt_file
+    held: list[bool] = []
+
+    def adopt_file(*arguments: Any) -> object:
+        with ThreadPoolExecutor(1) as somebody:
+            held.append(not somebody.submit(log.queue._store.upkeep.placing.acquire, blocking=False).result())
+        return real(*arguments)
+
+    monkeypatch.setattr(adoption, "adopt_file", adopt_file)
+    commit(log, 1, a=put(log, 1))
+    assert held == [True]
+
+
+def test_a_berth_serves_again_and_again(
+    log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_transactions, "BERTHS", 1)
+    earlier, later = put(log, 1), put(log, 2)
+    with log.stage(is_apart=True) as stager:
+        stager.publish(record(9))
+        assert stager.abort() == 1
+    log.checkpoint()
+    commit(log, 1, a=later)
+    commit(log, 2, a=earlier)
+    for epoch in range(3, 12):
+        commit(log, epoch, a=put(log, epoch))
+    assert len(adopted) == 11
+    assert numbers(log, "a") == [2, 1, *range(3, 12)]
+    log.checkpoint()
+    berth = berth_of(log, 1)
+    assert len(os.listdir(tmp_path / "data" / "topics" / f"{berth:08x}")) <= 2, "nothing is left of what has gone"
+    log.close()
+    with opened(tmp_path) as again:
+        assert numbers(again, "a") == [2, 1, *range(3, 12)]
+        assert again.verify().findings == ()
+
+
+def test_a_long_attempt_lies_in_several(
+    log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "SEGMENT_SIZE", 2 * LARGE)
+    commit(log, 1, a=put(log, *range(7)))
+    assert adopted == [1, 3, 5, 7]
+    assert numbers(log, "a") == [*range(7)]
+    with log.looking() as store:
+        assert positions(store) == [[7]], "a position is told as a whole, however many segments it lies in"
+    log.close()
+    with opened(tmp_path) as again:
+        assert numbers(again, "a") == [*range(7)]
+
+
+def positions(store: Store) -> list[list[int]]:
+    """How many records each read of positions brings, and of how many positions."""
+    found: list[list[int]] = []
+    position = Position(0)
+    while True:
+        plan = store.plan_positions(position, size_max=1)
+        counts: dict[int, int] = {}
+        for batch in plan.stored():
+            counts[batch.position] = counts.get(batch.position, 0) + batch.record_count
+        if counts:
+            found.append(list(counts.values()))
+        if plan.is_last:
+            return found
+        position = plan.end_position
+
+
+def test_limits_of_a_topic_are_kept(log: EmbeddedLog, adopted: list[int]) -> None:
+    log.create_topic("few", cap_records=4)
+    log.publish("few", [record(1), record(2), record(3)])
+    commit(log, 1, few=put(log, 4, 5, 6))
+    assert adopted == [4]
+    assert numbers(log, "few") == [3, 4, 5, 6]
+
+
+def test_a_view_sees_it(tmp_path: Path, adopted: list[int]) -> None:
+    with opened(tmp_path) as log:
+        log.create_topic("a")
+        log.publish("a", record(1))
+        commit(log, 1, a=put(log, 2))
+        with open_view(tmp_path / "data") as view:
+            read = [item for item in view.read("a", 1) if isinstance(item, ReceivedBatch)]
+            found = [bytes(each.value)[:2] for item in read for each in item]
+    assert adopted == [2]
+    assert found == [b"\0\1", b"\0\2"]
+
+
+# --- copied instead -------------------------------------------------------------------------------------------------
+
+
+def test_what_shares_a_segment_with_others_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
+    with log.stage(is_apart=True) as stager:
+        first, second = stager.publish(record(1)).ranges(), stager.publish(record(2)).ranges()
+    commit(log, 1, a=second, b=first)
+    assert (numbers(log, "a"), numbers(log, "b")) == ([2], [1])
+    assert not adopted
+
+
+def test_what_waits_in_the_log_is_copied(log: EmbeddedLog, adopted: list[int]) -> None:
+    with log.stage(is_apart=True) as stager:
+        stager.publish([b"\0\1", b"\0\2"])
+        ranges = stager.ranges()
+    commit(log, 1, a=ranges)
+    assert not adopted
+    assert log.read_arrow("a").column("value").to_pylist() == [b"\0\1", b"\0\2"]
+
+
+def test_what_is_small_is_copied(log: EmbeddedLog, adopted: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "SIZE_MIN", 2 * LARGE)
+    commit(log, 1, a=put(log, 1) + put(log, 2, 3))
+    assert not adopted
+    commit(log, 2, b=put(log, 4) + put(log, 5, 6, 7))
+    assert adopted == [1, 2], "it is the average that counts"
+    assert (numbers(log, "a"), numbers(log, "b")) == ([1, 2, 3], [4, 5, 6, 7])
+
+
+def test_a_topic_gets_all_of_it_one_way(log: EmbeddedLog, adopted: list[int]) -> None:
+    """Some of its parts lie beside others: all are copied, in their order; another topic's are adopted."""
+    put(log, 9, is_apart=False)
+    commit(log, 1, a=put(log, 1) + put(log, 2, is_apart=False) + put(log, 3), b=put(log, 4))
+    assert (numbers(log, "a"), numbers(log, "b")) == ([1, 2, 3], [4])
+    assert len(adopted) == 1
+
+
+# --- refused --------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_header_refuses_it(log: EmbeddedLog, tmp_path: Path) -> None:
+    staged = put(log, 1, 2)
+    (path,) = (tmp_path / "data" / "topics" / f"{berth_of(log, 1):08x}").glob("*.active")
+    with path.open("r+b") as file:
+        file.seek(limits.PAGE_SIZE + 70)
+        file.write(b"!")
+    with pytest.raises(NotFoundError, match="damaged; stage the records again"):
+        commit(log, 1, a=staged)
+    commit(log, 1, a=put(log, 3), b=put(log, 4))
+    assert (numbers(log, "a"), numbers(log, "b")) == ([3], [4])
+
+
+def test_a_full_disk_refuses_it_and_changes_nothing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged, others = put(log, 1), put(log, 2)
+    second = f"{berth_of(log, 2):08x}"
+
+    def full(self: OsFiles, path: str, **how: bool) -> object:
+        if how.get("exclusive") and second in path:
+            raise OSError(28, "no space", path)
+        return real(self, path, **how)
+
+    real: Callable[..., object] = OsFiles.open
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFiles, "open", full)
+        with pytest.raises(DiskFullError):
+            commit(log, 1, a=staged + others)
+    put(log, 3)
+    commit(log, 1, a=staged + others)
+    assert numbers(log, "a") == [1, 2]
+    assert log.verify().findings == ()
+
+
+def test_ranges_of_berths_are_looked_at(log: EmbeddedLog) -> None:
+    (staged,) = put(log, 1, 2)
+    for bad, error in (
+        (StagedRange(staged.first_seq, staged.first_seq + BERTH_SEQS), InvalidInputError),
+        (StagedRange(staged.first_seq + BERTH_SEQS, staged.last_seq + BERTH_SEQS), NotFoundError),
+        (StagedRange(1, 2), NotFoundError),
+    ):
+        with pytest.raises(error):
+            commit(log, 1, a=[bad])
+    assert log.abort_staged([staged]) == 2
+    assert log.abort_staged([staged]) == 0
+    with pytest.raises(NotFoundError):
+        commit(log, 1, a=[staged])
+
+
+def test_a_crash_in_between_puts_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-ADOPTED-OR-BACK, on a real disk: killed behind the stamps, and before the log tells of it."""
+    pid = os.fork()
+    if not pid:
+        with opened(tmp_path) as log:
+            log.create_topic("a")
+            log.publish("a", record(1))
+            staged = put(log, 2, 3)
+            (tmp_path / "staged").write_text(f"{staged[0].first_seq} {staged[0].last_seq}")
+            monkeypatch.setattr(adoption.Adoption, "rolls", lambda _: os._exit(7))
+            commit(log, 1, a=staged)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert list((tmp_path / "data").rglob("*.adopting"))
+    first, last = map(int, (tmp_path / "staged").read_text().split())
+    with opened(tmp_path) as log:
+        assert numbers(log, "a") == [1]
+        assert not list((tmp_path / "data").rglob("*.adopting"))
+        commit(log, 1, a=[StagedRange(Seq(first), Seq(last))])
+        assert numbers(log, "a") == [1, 2, 3]
+        assert log.verify().findings == ()
