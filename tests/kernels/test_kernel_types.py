@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -23,21 +24,29 @@ OURS = {key: each for key, each in jit.kernels().items() if each.module.startswi
 ALLOCATION = ("NRT_Allocate", "NRT_MemInfo_alloc", "NRT_MemInfo_new", "malloc")
 
 
-def inferred_floats(function: Callable[..., Any], signature: Any) -> list[str]:
-    """Names of variables that became floating point when the function is compiled for the signature."""
-    dispatcher = numba.njit([signature])(function)
-    found = []
-    for overload in dispatcher.overloads.values():
-        types = overload.type_annotation.typemap
-        found += [f"{name}: {each}" for name, each in types.items() if isinstance(each, numba.types.Float)]
-    return found
+def inferred_types(function: Any) -> list[tuple[str, str]]:
+    """What a compiled function does step by step, and the types that numba found for each step.
+
+    It wrote them down when it compiled the function, and the cache keeps what it wrote: nothing is compiled for this.
+    """
+    steps = []
+    for overload in function.overloads.values():
+        parts = (line.rpartition("  :: ") for line in str(overload.type_annotation).splitlines())
+        steps += [(step.strip("# "), types) for step, sign, types in parts if sign]
+    return steps
+
+
+def inferred_floats(function: Any) -> list[str]:
+    """Steps of a compiled function that have to do with floating point."""
+    return [f"{step}: {types}" for step, types in inferred_types(function) if "float" in types]
 
 
 @pytest.mark.slow
 def test_no_kernel_computes_in_floating_point() -> None:
     assert len(OURS) > 50
-    floats = {key: inferred_floats(each.source, each.signature) for key, each in OURS.items()}
-    assert {key: names for key, names in floats.items() if names} == {}
+    assert [key for key, each in OURS.items() if not inferred_types(each.function)] == []
+    floats = {key: inferred_floats(each.function) for key, each in OURS.items()}
+    assert {key: steps for key, steps in floats.items() if steps} == {}
 
 
 def sum_of_indexes(values: Any) -> int:
@@ -47,8 +56,33 @@ def sum_of_indexes(values: Any) -> int:
     return int(total)
 
 
-def test_a_loop_index_added_to_a_u64_would_be_noticed() -> None:
-    assert inferred_floats(sum_of_indexes, jit.int64(jit.uint64_out))
+def signed(value: Any) -> int:
+    return int(value)
+
+
+def unsigned(value: Any) -> Any:
+    return np.uint64(value)
+
+
+signed_kernel = numba.njit([jit.int64(jit.int64)])(signed)
+unsigned_kernel = numba.njit([jit.uint64(jit.int64)])(unsigned)
+
+
+def either_of_two(values: Any) -> int:
+    found = signed_kernel(3) if values[0] else unsigned_kernel(3)
+    return int(found)
+
+
+@pytest.mark.parametrize("function", [sum_of_indexes, either_of_two])
+def test_a_u64_that_is_mixed_with_an_int64_would_be_noticed(
+    function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with a loop index in sight, and one where no step but the meeting of two ways makes the float."""
+    monkeypatch.setattr(jit, "cache_directory", lambda: tmp_path)
+    for is_cached in (False, True):
+        compiled: Any = jit._compile(function, jit.int64(jit.uint64_out))
+        assert bool(compiled.stats.cache_hits) is is_cached
+        assert inferred_floats(compiled)
 
 
 def grow(values: Any) -> int:
