@@ -13,6 +13,23 @@ from seawall.limits import MIB
 
 SHORT = 0.0
 
+#: What takes long at its real size, and its size here: the figures do the same with less.
+SMALLER = {
+    "append_figures.COUNTED_SIZE": 8 * MIB,
+    "fetch.STORED_SIZE": 4 * MIB,
+    "publish.IDLE_CONNECTIONS": 20,
+    "publish.WARM_SIZE": MIB,
+    "read_figures.LARGE_RECORDS": 30_000,
+    "read_figures.READ_SIZE": 4 * MIB,
+    "recovery_figures.LOG_SIZES": {1: MIB, 16: 4 * MIB, 60: 4 * MIB},
+}
+SMALLER_IN_SPARK = {
+    "spark.STORED_SIZE": 4 * MIB,
+    "spark._SEGMENT_SIZE": MIB,
+    "spark._MICRO_BATCHES": 3,
+    "spark._WARM_BATCHES": 1,
+}
+
 
 def measurements(suite: str, directory: Path) -> list[Measurement]:
     return list(suites.load(suite)(BenchContext(seconds=0.1, rounds=5, directory=directory)))
@@ -30,13 +47,12 @@ def test_figure_names_are_unique(suite: str, tmp_path: Path) -> None:
 def test_every_figure_runs_on_both_sides(
     suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    # The large topic takes half a minute at its real size.
-    monkeypatch.setattr("seawall.bench.read_figures.LARGE_RECORDS", 30_000)
+    for name, size in (SMALLER | (SMALLER_IN_SPARK if suite == "spark" else {})).items():
+        monkeypatch.setattr(f"seawall.bench.{name}", size)
     if suite == "spark":
         request.addfinalizer(_session_ender())
-        # Jobs of their real size take two minutes, beside the session.
-        monkeypatch.setattr("seawall.bench.spark.STORED_SIZE", 4 * MIB)
-        monkeypatch.setattr("seawall.bench.spark._SEGMENT_SIZE", MIB)
+        # Of a process that lives for a minute, much of the time would go into compiling well.
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     for figure in measurements(suite, tmp_path):
         sides = [figure.subject] + ([figure.baseline.subject] if figure.baseline else [])
         for side in sides:

@@ -45,14 +45,14 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             f"1 KiB records {name}",
             "B/s",
             Better.HIGHER,
-            reading(context.directory, pieces),
+            reading(context.directory, pieces, STORED_SIZE),
             baseline=loopback,
             goal=Goal.ratio_at_least(0.6),
             note=f"{stored}; batches, verified; {note}",
         )
 
 
-def reading(directory: Path, pieces: Pieces, stored_size: int = STORED_SIZE) -> Subject:
+def reading(directory: Path, pieces: Pieces, stored_size: int) -> Subject:
     """Bytes of values in a second that a reader gets who reads a topic over and over."""
 
     @contextmanager
