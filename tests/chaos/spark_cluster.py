@@ -64,8 +64,8 @@ class SparkCluster:
         self._cores = cores
         self._environ = dict(os.environ)
         prepare_spark(self._environ)
+        self._environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
         self._environ |= {
-            "SPARK_HOME": str(Path(pyspark.__file__).parent),
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
