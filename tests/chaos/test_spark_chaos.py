@@ -21,7 +21,6 @@ GIVEN: list[Row] = [(seq, digest(b"%d" % seq)) for seq in (1, 2, 3, 1_000_004, 1
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("spark")
 def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", str(1 << 20))
     outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=540), cores=1).run()
@@ -32,7 +31,6 @@ def test_three_kills_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 def test_a_run_that_does_not_go_on_is_told(tmp_path: Path) -> None:
     outcome = SparkChaos(3, tmp_path, 3, Patience(whole_s=0), cores=1).run()
     [complaint] = outcome.complaints

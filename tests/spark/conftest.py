@@ -33,6 +33,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     pytest.importorskip("pyspark")
     import seawall.spark
 
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Workers have folders side by side: a second one that comes here finds what the first one left, and fails.
+        (tmp_path_factory.getbasetemp().parent / "has-spark-session").touch(exist_ok=False)
     master = os.environ.get("SPARK_TESTS_MASTER", "local[2,3]")
     settings = {
         "spark.driver.memory": "1g",

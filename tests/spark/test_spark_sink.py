@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from seawall.client.remote_log import RemoteLog
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 COUNT = 3_000
 
