@@ -16,6 +16,9 @@ CHAOS_SPARK_KILLS ?= 20
 SUITE ?= kernels
 ARGS ?=
 
+# The tests start hundreds of processes: each would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -44,20 +47,26 @@ test: setup test-compiled test-checked test-python ## Run all tests, the kernels
 
 .PHONY: test-compiled
 test-compiled: setup ## Run the tests with compiled kernels
-	$(PYTEST) -q -n 2 --dist loadgroup --durations=20 $(ARGS) tests
+	$(PYTEST) -q -n 2 --durations=20 $(ARGS) tests
+
+.PHONY: kernels-checked
+kernels-checked: $(READY) ## Compile the kernels with bounds checks
+	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m seawall.kernels.warm
 
 .PHONY: test-checked
-test-checked: setup ## Run the kernel tests with bounds checks
-	NUMBA_BOUNDSCHECK=1 $(PYTEST) -q -n 2 --dist loadgroup tests/kernels
+test-checked: setup kernels-checked ## Run the kernel tests with bounds checks
+	NUMBA_BOUNDSCHECK=1 $(PYTEST) -q -n 2 tests/kernels
 
+# What compiles the primitives is measured too: beside the tests, since it takes one core for more than a minute.
 .PHONY: test-python
 test-python: setup ## Run the inner rooms' tests with kernels as plain Python; branch coverage must reach 95 %
 	@rm -f .coverage .coverage.*
-	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
-		SEAWALL_KERNELS_CACHE_DIR=$$cache $(BIN)/coverage run -m seawall.kernels.warm
-	NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --dist loadgroup --cov=seawall --cov-append --cov-report= \
+	@made=$$(mktemp -d) && trap 'kill $$! 2>/dev/null || true; rm -rf "$$made"' EXIT && \
+		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.warm & } && \
+		NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --cov=seawall --cov-report= \
 		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
-		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_ring.py tests/io/test_uring.py
+		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_ring.py tests/io/test_uring.py && \
+		wait $$! && $(BIN)/coverage combine --quiet --append $$made/coverage
 	$(BIN)/coverage report --fail-under=95 \
 		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/kernels/*,src/seawall/testing/*'
 
