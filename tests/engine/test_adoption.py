@@ -114,6 +114,8 @@ def test_what_was_staged_apart_is_moved(log: EmbeddedLog, tmp_path: Path, broker
     files = {*segments(tmp_path, berth_of(log, 1)), *segments(tmp_path, berth_of(log, 2))}
     commit(log, 1, a=second + first)
     assert files <= {*segments(tmp_path, 1)}, "the same files, with other names"
+    with log.looking() as store:
+        assert [(topic.live_records, topic.live_bytes) for topic in store.catalog if topic.name != "a"] == [(0, 0)] * 3
     assert numbers(log, "a") == [1, 4, 5, 6, 2, 3]
     log.publish("a", record(7))
     assert numbers(log, "a") == [1, 4, 5, 6, 2, 3, 7]

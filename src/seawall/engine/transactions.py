@@ -241,6 +241,8 @@ class Transactions:
     def _log(self, plan: TransactionPlan, adoption_of: Adoption, now: int) -> None:
         """Give the batches their numbers, make their places durable, log the transaction and let it take effect."""
         writer, removal = self._parts.writer, self._parts.removal
+        # How much is deleted is looked up while it is still there.
+        deletes = delete_staged(self._parts.catalog, plan.batches.ranges, removal)
         parts: list[SimpleControl] = [*self._ahead(plan)]
         _restamp(plan.headers, plan.topic_ids)
         position, timestamp_ns, rows = writer.number_together(plan.headers, now)
@@ -252,7 +254,7 @@ class Transactions:
                 self._place(plan, share, entries)
         parts += adoption_of.rolls()
         parts += _references(plan)
-        parts += delete_staged(self._parts.catalog, plan.batches.ranges, removal)
+        parts += deletes
         records = int(rows["record_count"].sum(dtype=np.int64))
         mark = TransactionMark(plan.wanted.owner, plan.wanted.epoch, len(rows), records)
         control = writer.control_of([mark, *parts, *plan.cursors])
