@@ -314,23 +314,51 @@ def test_ranges_of_berths_are_looked_at(log: EmbeddedLog) -> None:
         commit(log, 1, a=[staged])
 
 
-def test_a_crash_in_between_puts_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-ADOPTED-OR-BACK, on a real disk: killed behind the stamps, and before the log tells of it."""
+def crash_behind_the_stamps(path: Path) -> list[StagedRange]:
+    """Kill a process that has moved and stamped a staged file, before the log tells of it; what it has staged."""
     pid = os.fork()
     if not pid:
-        with opened(tmp_path) as log:
+        with opened(path) as log, pytest.MonkeyPatch.context() as patch:
             log.create_topic("a")
             log.publish("a", record(1))
-            staged = put(log, 2, 3)
-            (tmp_path / "staged").write_text(f"{staged[0].first_seq} {staged[0].last_seq}")
-            monkeypatch.setattr(adoption.Adoption, "rolls", lambda _: os._exit(7))
-            commit(log, 1, a=staged)
+            (staged,) = put(log, 2, 3)
+            (path / "staged").write_text(f"{staged.first_seq} {staged.last_seq}")
+            patch.setattr(adoption.Adoption, "rolls", lambda _: os._exit(7))
+            commit(log, 1, a=[staged])
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert list((tmp_path / "data").rglob("*.adopting"))
-    first, last = map(int, (tmp_path / "staged").read_text().split())
+    first, last = map(int, (path / "staged").read_text().split())
+    return [StagedRange(Seq(first), Seq(last))]
+
+
+def notes(path: Path) -> list[Path]:
+    return list((path / "data").rglob("*.adopting*"))
+
+
+def test_a_crash_in_between_puts_it_back(tmp_path: Path) -> None:
+    """INV-ADOPTED-OR-BACK, on a real disk."""
+    staged = crash_behind_the_stamps(tmp_path)
+    (note,) = notes(tmp_path)
+    foreign = note.with_name("foreign.adopting")
+    foreign.write_text("not one of ours")
     with opened(tmp_path) as log:
         assert numbers(log, "a") == [1]
-        assert not list((tmp_path / "data").rglob("*.adopting"))
-        commit(log, 1, a=[StagedRange(Seq(first), Seq(last))])
+        assert notes(tmp_path) == [foreign], "names that mean nothing are left alone"
+        foreign.unlink()
+        commit(log, 1, a=staged)
         assert numbers(log, "a") == [1, 2, 3]
         assert log.verify().findings == ()
+
+
+def test_a_damaged_note_costs_what_was_staged_and_nothing_else(tmp_path: Path) -> None:
+    staged = crash_behind_the_stamps(tmp_path)
+    (note,) = notes(tmp_path)
+    data = bytearray(note.read_bytes())
+    data[limits.PAGE_SIZE + 40] ^= 1
+    note.write_bytes(data)
+    with opened(tmp_path) as log:
+        assert not notes(tmp_path)
+        assert numbers(log, "a") == [1]
+        with pytest.raises(NotFoundError, match="stage the records again"):
+            commit(log, 1, a=staged)
+        commit(log, 1, a=put(log, 4))
+        assert numbers(log, "a") == [1, 4]

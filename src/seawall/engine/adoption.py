@@ -151,7 +151,8 @@ class Adoption:
         for log, first_seq in self._adopted:
             settle(log.home, first_seq)
         for log, name in self._needless:
-            log.home.files.unlink(log.home.path(name))
+            if log.home.files.exists(log.home.path(name)):
+                log.home.files.unlink(log.home.path(name))
 
 
 def fill(adopted: Adopted, batches: StagedBatches, headers: Bytes) -> None:

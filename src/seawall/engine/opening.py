@@ -201,7 +201,7 @@ def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> Non
 
 def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
     """INV-ADOPTED-OR-BACK, of `storage.adopting`: before anybody looks at the segments of any topic."""
-    for topic in replayed.catalog:
+    for topic in filter(_is_kept, replayed.catalog):
         home = topic_home(files, directory, topic.topic_id)
         directory.make_topic(topic.topic_id)
         for first_seq in notes_of(home):

@@ -16,6 +16,7 @@ know why a file is adopted, nor the log.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -27,7 +28,7 @@ from seawall.io.files import parent_directory, replace_file, write_all
 from seawall.io.interfaces import File
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.segment_names import ADOPTING_SUFFIX, active_name, adopting_name
+from seawall.storage.segment_names import active_name, adopting_name, adopting_seq
 from seawall.storage.segments import ActiveSegment, TopicHome
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import checksum
@@ -113,20 +114,25 @@ def settle(home: TopicHome, first_seq: Seq) -> None:
 
 def notes_of(home: TopicHome) -> list[Seq]:
     """The segments of a topic, by their first seq, that a crash may have left between two names."""
-    names = home.files.list(home.directory)
-    return sorted(Seq(int(name.removesuffix(ADOPTING_SUFFIX))) for name in names if name.endswith(ADOPTING_SUFFIX))
+    found = (adopting_seq(name) for name in home.files.list(home.directory))
+    return sorted(first_seq for first_seq in found if first_seq is not None)
 
 
 def put_back(home: TopicHome, first_seq: Seq) -> None:
-    """The log does not tell of a segment: its file becomes again what it was."""
+    """The log does not tell of a segment: its file becomes again what it was.
+
+    Where the note is damaged nobody knows what that was: what was staged is lost, and missed where it was.
+    """
     files = home.files
     note_path, path = home.path(adopting_name(first_seq)), home.path(active_name(first_seq))
     note_file = files.open(note_path, read_only=True)
+    note = None
     try:
-        note = Note.parse(note_file.read(note_file.size(), 0), home, note_path)
+        with suppress(CorruptionError):
+            note = Note.parse(note_file.read(note_file.size(), 0), home, note_path)
     finally:
         note_file.close()
-    if files.exists(path):
+    if note is not None and files.exists(path):
         file = files.open(path)
         try:
             _stamp(file, note.preface, note.places, note.headers)

@@ -31,12 +31,12 @@ from seawall.errors import InvalidInputError
 from seawall.io.files import REPLACEMENT_SUFFIX
 
 __all__ = [
-    "ADOPTING_SUFFIX",
     "FileRole",
     "SealedName",
     "TopicFiles",
     "active_name",
     "adopting_name",
+    "adopting_seq",
     "deletes_name",
     "index_name",
     "parse_name",
@@ -49,10 +49,7 @@ _NS_PER_MS: Final = 1_000_000
 _MS_LIMIT: Final = 10**14
 
 _SINGLE: Final = re.compile(r"([0-9]{20})\.(active|index|deletes)", re.ASCII)
-#: Behind the first seq of a segment whose file was another topic's a moment ago.
-ADOPTING_SUFFIX: Final = ".adopting"
-
-_ADOPTING: Final = re.compile(r"[0-9]{20}\.adopting", re.ASCII)
+_ADOPTING: Final = re.compile(r"([0-9]{20})\.adopting", re.ASCII)
 _SEALED: Final = re.compile(r"([0-9]{20})-([0-9]{20})-([0-9]{13,14})-([0-9]{13,14})\.sealed", re.ASCII)
 
 
@@ -113,7 +110,13 @@ def index_name(first_seq: Seq) -> str:
 
 def adopting_name(first_seq: Seq) -> str:
     """Name of the note about a segment that is being adopted."""
-    return f"{first_seq:020d}{ADOPTING_SUFFIX}"
+    return f"{first_seq:020d}.adopting"
+
+
+def adopting_seq(name: str) -> Seq | None:
+    """The first seq of the segment that a note is about; None if the name is not one of a note."""
+    found = _ADOPTING.fullmatch(name)
+    return None if found is None else Seq(int(found[1]))
 
 
 def deletes_name(first_seq: Seq) -> str:
