@@ -127,7 +127,7 @@ def test_without_a_suite_the_suites_are_named() -> None:
 
 
 INTERRUPTED = """
-import os, sys
+import os, signal, sys
 from pathlib import Path
 from click.testing import CliRunner
 from seawall import config
@@ -136,6 +136,8 @@ from seawall.bench.harness import Measurement
 from seawall.bench.results import Better
 from seawall.cli.bench import bench
 
+# Who runs the tests in the background may have had interrupts ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 start = peers.subprocess.Popen.__init__
 
 def told(self, *arguments, **options):
