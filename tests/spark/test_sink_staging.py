@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -14,8 +14,10 @@ import pytest
 import seawall
 from seawall.client.remote_log import RemoteLog
 from seawall.core.transactions import STAGING_TOPIC, StagedPart
+from seawall.engine import adoption
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError, RetryableError
+from seawall.limits import MIB
 from seawall.spark import staging
 from seawall.spark.given_options import ServerOptions
 from seawall.spark.staging import abort_parts, commit_parts, require_topic, stage_rows, task_target
@@ -75,6 +77,32 @@ def test_partitions_in_their_order_whoever_was_first(
     last = near_log.transaction_state("q")
     assert last is not None
     assert last.epoch == 0
+
+
+def test_large_attempts_are_staged_apart_and_adopted(
+    options: WriteOptions, near_log: RemoteLog, near_server: RealServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of 9 MiB each are; with a small one beside it, which is in the topic that all share, a third is copied."""
+    adopted: list[int] = []
+    real = adoption.adopt_file
+
+    def adopt_file(*arguments: Any) -> object:
+        adopted.append(arguments[1])
+        return real(*arguments)
+
+    monkeypatch.setattr(adoption, "adopt_file", adopt_file)
+    large = [[f"{task} {number}".ljust(MIB, ".") for number in range(9)] for task in range(2)]
+    second = stage(options, *(rows(value) for value in large[1]), partition=1)
+    first = stage(options, *(rows(value) for value in large[0]))
+    assert len(first) == len(second) == 1, "each lies together"
+    commit_parts(options.server, ("q", 0), [*first, *second])
+    assert adopted == [1, 10]
+    again = stage(options, *(rows(value) for value in large[0]))
+    commit_parts(options.server, ("q", 1), [*again, *stage(options, rows("small"), partition=1)])
+    assert len(adopted) == 2
+    expected = [value.encode() for value in [*large[0], *large[1], *large[0], "small"]]
+    assert values(near_log) == expected
+    assert staged_count(near_server) == 0
 
 
 def test_many_rows_at_once_are_staged_as_several_batches(
