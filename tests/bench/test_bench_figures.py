@@ -30,6 +30,10 @@ SMALLER_IN_SPARK = {
     "spark._WARM_BATCHES": 1,
 }
 
+#: Of a process that lives for a minute, much of the time would go into compiling well, and into looking whether Spark's
+#: classes are sound.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+
 
 def measurements(suite: str, directory: Path) -> list[Measurement]:
     return list(suites.load(suite)(BenchContext(seconds=0.1, rounds=5, directory=directory)))
@@ -51,8 +55,7 @@ def test_every_figure_runs_on_both_sides(
         monkeypatch.setattr(f"seawall.bench.{name}", size)
     if suite == "spark":
         request.addfinalizer(_session_ender())
-        # Of a process that lives for a minute, much of the time would go into compiling well.
-        monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        monkeypatch.setenv("SPARK_SUBMIT_OPTS", QUICK_JAVA)
     for figure in measurements(suite, tmp_path):
         sides = [figure.subject] + ([figure.baseline.subject] if figure.baseline else [])
         for side in sides:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import feather
 from pyspark.errors import PySparkException
+from spark_cluster import QUICK_JAVA
 
 import seawall.spark
 
@@ -39,9 +40,6 @@ DRAIN_ATTEMPTS = 20
 FAILURES_IN_A_ROW = 10
 
 SCHEMA = "value binary, offset long"
-
-#: Processes that live for seconds have no use for code that is compiled well.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 #: Attempts are many and beside each other, what goes wrong with one stops no query, and a process that is held up for a
 #: while is not gone.

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
 
-#: Most queries run once or twice: code that is compiled well would take longer to make than it saves.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Most queries run once or twice: code that is compiled well would take longer to make than it saves, and a look at
+#: whether Spark's classes are sound takes a sixth of its start.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 
 
 @pytest.fixture(scope="session")
