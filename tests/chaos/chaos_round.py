@@ -67,7 +67,8 @@ class Round:
         self.outcome = Outcome(seed)
         data = folder / "data"
         make_topics(data)
-        self.node = ChaosNode(data, "--drain", "60")
+        # Every other round over several loops, which connections are dealt to anew whenever they come back.
+        self.node = ChaosNode(data, "--drain", "60", "--brokers", "3" if seed % 2 else "1")
         #: One for those whose order per connection is promised, one that may change the order of frames.
         self.plain = Proxy(lambda: self.node.port, f"{seed} plain")
         self.mixing = Proxy(lambda: self.node.port, f"{seed} mixing")

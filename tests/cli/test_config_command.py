@@ -25,6 +25,7 @@ fabric.checkpoint_size   16777216        default
 fabric.blog_size         33554432        default
 topology.pin             true            flag --set
 server.listen            127.0.0.1:1992  default
+server.brokers           1               default
 server.connections       10000           default
 server.token_file        ""              default
 server.tls_cert          ""              default

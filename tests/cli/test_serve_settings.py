@@ -79,8 +79,8 @@ def test_later_sources_win(started: Started, file: str) -> None:
 
 
 def test_options_of_the_command_win_over_a_file_that_is_named_before_it(started: Started, file: str) -> None:
-    serve("--config", file, "serve", "--connections", "30", "--memory-limit", "1GiB")
-    assert (started.settings.connections_max, started.settings.port) == (30, 7000)
+    serve("--config", file, "serve", "--connections", "30", "--memory-limit", "1GiB", "--brokers", "3")
+    assert (started.settings.connections_max, started.settings.port, started.settings.brokers) == (30, 7000, 3)
     assert started.config.server.memory_limit == 1 << 30
 
 
@@ -108,6 +108,7 @@ def test_what_is_for_trying_out_has_any_port_unless_told(started: Started, file:
     [
         (("--drain", "-1"), "server.drain is -1.0"),
         (("--connections", "0"), "server.connections is 0"),
+        (("--brokers", "32"), "server.brokers is 32"),
         (("--listen", "nowhere"), "it must be host:port"),
         (("--memory-limit", "1MiB"), "server.memory_limit is"),
     ],

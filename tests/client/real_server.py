@@ -18,6 +18,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB
 from seawall.server.access import Access
+from seawall.server.broker import Broker
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.pressure import Memory
 
@@ -49,11 +50,13 @@ class RealServer:
         *,
         tls: SSLContext | None = None,
         has_uvloop: bool = True,
+        brokers: int = 1,
     ) -> None:
         self._path = path
         self._access = access
         self._memory = memory
         self._tls = tls
+        self._brokers = brokers
         self._make_loop = uvloop.new_event_loop if has_uvloop else asyncio.new_event_loop
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -81,7 +84,7 @@ class RealServer:
         self._end = asyncio.Event()
         self._node = await start_node(
             self._path,
-            NodeSettings(port=self.port, tls=self._tls),
+            NodeSettings(port=self.port, tls=self._tls, brokers=self._brokers),
             store=SMALL,
             access=self._access,
             memory=self._memory,
@@ -91,17 +94,19 @@ class RealServer:
         await self._end.wait()
         await self._node.drain(20)
 
-    def _cut(self) -> None:
-        for connection in list(self._node._listener.connections):
-            connection.abort()
-
     def cut_all(self) -> None:
         """End every connection, and keep listening."""
-        self._loop.call_soon_threadsafe(self._cut)
+        for broker in self._node.brokers:
+            broker.loop.call_soon_threadsafe(_cut, broker)
 
     def run(self, work: Callable[[ServedLog], Coroutine[None, None, Result]]) -> Result:
         """Do something with the log of the server."""
         return asyncio.run_coroutine_threadsafe(work(self._node.log), self._loop).result(60)
+
+    @property
+    def connection_counts(self) -> list[int]:
+        """How many connections each of its loops has."""
+        return [len(broker.listener.connections) for broker in self._node.brokers]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -121,6 +126,11 @@ class RealServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _cut(broker: Broker) -> None:
+    for connection in list(broker.listener.connections):
+        connection.abort()
 
 
 class ServerProcess:

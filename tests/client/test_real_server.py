@@ -29,9 +29,9 @@ from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch, Receiv
 from seawall.wire.records import encode_raw
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RealServer]:
-    with RealServer(tmp_path / "data") as real:
+@pytest.fixture(params=[1, 3], ids=["one loop", "three loops"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", brokers=request.param) as real:
         yield real
 
 

@@ -19,9 +19,9 @@ def memory() -> ToldMemory:
     return ToldMemory()
 
 
-@pytest.fixture
-def server(tmp_path: Path, memory: ToldMemory) -> Iterator[RealServer]:
-    with RealServer(tmp_path / "data", memory=memory) as real:
+@pytest.fixture(params=[1, 3], ids=["one loop", "three loops"])
+def server(request: pytest.FixtureRequest, tmp_path: Path, memory: ToldMemory) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", memory=memory, brokers=request.param) as real:
         yield real
 
 

@@ -81,6 +81,7 @@ class _Place:
     help="Encrypt with this certificate, or chain of them (PEM).",
 )
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of --tls-cert (PEM).")
+@click.option("--brokers", type=int, help="Event loops that connections are dealt to.")
 @click.option("--connections", type=int, help="Connections at most.")
 @click.option("--drain", type=float, help="Seconds to end in order.")
 @click.option("--memory-limit", help="Memory it may take before writes are held, such as 2GiB.")
@@ -156,6 +157,7 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
         first.port if port is None else port,
         tuple((address.host, address.port) for address in others),
         connections_max=own.connections,
+        brokers=own.brokers,
         past_end=own.v1_past_end,
         bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size),
         tls=_tls(own.tls_cert, own.tls_key),

@@ -31,6 +31,13 @@ class ServerConfig(Section):
             "where it listens; without a host on every interface, port 0 is any free one",
         ),
     )
+    brokers: int = field(
+        default=1,
+        metadata=about(
+            integer(1, limits.SERVER_BROKERS_MAX),
+            "event loops that connections are dealt to, each with a ring and a thread of its own",
+        ),
+    )
     connections: int = field(
         default=limits.CONNECTIONS_MAX, metadata=about(integer(1, 1_000_000), "connections at most, over all addresses")
     )

@@ -5,10 +5,14 @@
     make_way         something has no room in the ring
     on_answers       called on the loop when something can be said about what was published: ordered, or durable
     on_failed        called on the loop when nothing more can be written
+    on_session       called on the loop when a session was begun at another loop (`broker_log`)
     ask, change      questions to the store and changes of it that are no appends, which may have to wait
 
 Everything else is `AsyncLog`: records of this process are published and read as ever, in the same order as those of
 connections. While batches of order 5 are held back, the order is stepped now and then: time may decide about them.
+
+A server may have several loops, each with a ring of its own. This one commits for all; the others have the same log as
+`BrokerLog`, and are told of everything that loops have to know of each other.
 
 A crash takes what was not acked. This module must not know connections, sockets or frames.
 """
@@ -64,13 +68,24 @@ class ServedLog(AsyncLog):
     rules: TopicRules
     #: The ring's pending batches, which say what an answer is about.
     pending: Records
+    #: Threads of readers, whose disk operations have to wait for all others.
+    _readers: ThreadPoolExecutor
 
     def __init__(
-        self, path: str | Path, settings: StoreSettings | None = None, config: Config | None = None, *, brokers: int = 1
+        self,
+        path: str | Path,
+        settings: StoreSettings | None = None,
+        config: Config | None = None,
+        *,
+        brokers: int = 1,
+        loops: int = 1,
     ) -> None:
-        super().__init__(path, settings, config, brokers=brokers, networks=1)
+        super().__init__(path, settings, config, brokers=brokers, networks=loops)
+        #: The log as each loop has it, this one first: none leaves before this one is closed.
+        self.doors: list[ServedLog] = [self]
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
+        self.on_session: Callable[[ClientId, SessionEpoch], None] = _nothing
         #: Whose sessions live, whether they send batches or not.
         self.living_clients: Callable[[], Iterable[ClientId]] = tuple
         self._is_poked = False
@@ -83,12 +98,11 @@ class ServedLog(AsyncLog):
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
         self._timer: asyncio.TimerHandle | None = None
-        #: Threads of readers, whose disk operations have to wait for all others.
-        self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
 
     async def open(self) -> Self:
         """Open the data directory; `async with` does it."""
         await super().open()
+        self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         log = self._opened()
@@ -97,8 +111,8 @@ class ServedLog(AsyncLog):
             self._store = store
             self.rules = TopicRules(store.catalog)
         self._pod = store.pod
-        (self.ring,) = store.pod.arrivals.rings
-        (self.pending,) = store.pod.arrivals.pending
+        self._rings = store.pod.arrivals.rings
+        self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
         queue = log.queue
         queue.has_arrivals = self._has_arrivals
         queue.on_begun = self._answers_may_be_there
@@ -111,7 +125,7 @@ class ServedLog(AsyncLog):
         """End in order; closing twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
-        self._readers.shutdown(wait=False)
+            self._readers.shutdown(wait=False)
         await super().close()
 
     def abandon(self) -> None:
@@ -124,12 +138,12 @@ class ServedLog(AsyncLog):
         """Something was published to the ring: have it committed soon, with what else comes in the next turns."""
         if not self._gathering_turns:
             self._gathering_turns = 1
-            self._gathered = self.ring.claimed
+            self._gathered = self._claimed()
             self._loop.call_soon(self._gather)
 
     def _gather(self) -> None:
         """Look whether the last turn has brought more; the first that has not ends the gathering."""
-        claimed = self.ring.claimed
+        claimed = self._claimed()
         if claimed != self._gathered and self._gathering_turns < _GATHERING_TURNS:
             self._gathered = claimed
             self._gathering_turns += 1
@@ -138,6 +152,10 @@ class ServedLog(AsyncLog):
         self._gathering_turns = 0
         if self._driver is not None:
             self._driver.wake()
+
+    def _claimed(self) -> int:
+        """Batches that were ever put into any ring."""
+        return sum(ring.claimed for ring in self._rings)
 
     def commit_lone(self, turn: LoneTurn, source: Bytes, size: int) -> bool:
         """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
@@ -233,31 +251,45 @@ class ServedLog(AsyncLog):
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`."""
         info = await super().create_topic(name, **settings)
-        self._learn(info.topic_id)
+        await self._learn(info.topic_id)
         return info
 
     async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
         info = await super().configure_topic(name, **settings)
-        self._learn(info.topic_id)
+        await self._learn(info.topic_id)
         return info
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
         topic_id = self.topic_named(name).topic_id
         await super().delete_topic(name)
-        self.rules.forget(topic_id)
+        await self._everywhere(lambda log: log.rules.forget(topic_id))
 
     async def staging(self, *, is_apart: bool = False) -> TopicState:
         """The topic that records are staged in, or much is."""
         topic = await super().staging(is_apart=is_apart)
-        self._learn(topic.topic_id)
+        await self._learn(topic.topic_id)
         return topic
 
-    def _learn(self, topic_id: TopicId) -> None:
+    async def _learn(self, topic_id: TopicId) -> None:
+        """Have all loops know a topic, before whoever made it is told that it is there."""
         topic = self.topic(topic_id)
         if topic is not None:
-            self.rules.learn(topic)
+            await self._everywhere(lambda log: log.rules.learn(topic))
+
+    async def _everywhere(self, work: Callable[[ServedLog], None]) -> None:
+        """Do something on each loop, and wait until it is done."""
+        work(self)
+        for door in self.doors:
+            if door is not self:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_carry_out(work, door), door._loop))
+
+    def session_begun(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
+        """A connection of this loop may publish for a session: older ones of its client must not, wherever they are."""
+        for door in self.doors:
+            if door is not self:
+                door._loop.call_soon_threadsafe(door.on_session, client_id, session_epoch)
 
     # --- the store -------------------------------------------------------------------------------------------------
 
@@ -319,6 +351,11 @@ class ServedLog(AsyncLog):
     def _answers_may_be_there(self) -> None:
         """Called by whoever commits, when a group has its numbers and when it is written."""
         self._is_poked = False
+        for door in self.doors:
+            door._have_answered()
+
+    def _have_answered(self) -> None:
+        """Have this loop look for answers to what its connections have published."""
         if get_ident() == self._thread:
             self.on_answers()
         elif not self._are_answers_due:
@@ -339,10 +376,15 @@ class ServedLog(AsyncLog):
         if self._driver is None or self._store.is_failed or not (self._pod.held or self._pod.is_stuck):
             return
         now_ns = OsClock().monotonic_ns()
-        for client_id in self.living_clients():
-            self._pod.sequencer.touch(client_id, now_ns)
+        for door in self.doors:
+            for client_id in door.living_clients():
+                self._pod.sequencer.touch(client_id, now_ns)
         self._is_poked = True
         self._driver.wake()
+
+
+async def _carry_out(work: Callable[[ServedLog], None], log: ServedLog) -> None:
+    work(log)
 
 
 def _nothing(*_: object) -> None:

@@ -52,21 +52,24 @@ _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
 
+#: Connections that one loop ever has, at the most.
+_OWNERS_MAX: Final = 1 << 48
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
 
 
 class Ingest:
-    """The batches of all connections of a server."""
+    """The batches of all connections of one loop of a server."""
 
-    def __init__(self, log: ServedLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, log: ServedLog, loop: asyncio.AbstractEventLoop, number: int = 0) -> None:
+        """`number` is that of the loop: what connections are called by here, no other loop of the server does."""
         self._log = log
         self._call_soon = loop.call_soon
         self._time = loop.time
         #: Who published last, and since when it is nobody else.
         self._last: Publishing | None = None
         self._alone_since = 0.0
-        self._owners = 0
+        self._owners = number * _OWNERS_MAX
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
         self._unsent: set[Publishing] = set()
@@ -80,6 +83,7 @@ class Ingest:
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         log.on_answers = self.answer
+        log.on_session = self._fence_older
         log.living_clients = self._clients
 
     def begin(
@@ -93,15 +97,20 @@ class Ingest:
         window_bytes: int = limits.SESSION_WINDOW_SIZE,
     ) -> Publishing:
         """A connection may publish for a session; connections of older sessions of the client may not any more."""
-        for other in [each for each in self._publishing.values() if each.client_id == client_id]:
-            if other.session_epoch < session_epoch:
-                other.publisher.fence()
+        self._fence_older(client_id, session_epoch)
+        self._log.session_begun(client_id, session_epoch)
         self._owners += 1
         made = Publishing(publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
         window = (window_batches, window_bytes, limits.PAYLOAD_SIZE_MIN)
         made.turn = LoneTurn(client_id, session_epoch, made.codecs, *window)
         self._publishing[made.owner] = made
         return made
+
+    def _fence_older(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
+        """Older sessions of a client have ended."""
+        for other in [each for each in self._publishing.values() if each.client_id == client_id]:
+            if other.session_epoch < session_epoch:
+                other.publisher.fence()
 
     def begin_sessionless(self, publisher: Publisher, kind: type[Publishing]) -> Publishing:
         """A connection may publish that has no session: its client id is its own."""
@@ -126,7 +135,8 @@ class Ingest:
             publishing.publisher.fail(error)
 
     def _clients(self) -> set[ClientId]:
-        return {publishing.client_id for publishing in self._publishing.values()}
+        # At once, since another loop may ask.
+        return {publishing.client_id for publishing in list(self._publishing.values())}
 
     # --- holding -----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Listening ports: take connections, and give each the session of the version its first frame has.
 
+A listener of a server with several loops may deal what it takes to the listeners of all of them, in turn (`deal_to`).
+
 A listener that has all the connections it may have still takes one more, to tell it so (error 32) in the version it
 speaks. `count` keeps how often each kind of bad input and each end by a limit was seen.
 
@@ -10,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ssl import SSLContext
 from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
+from seawall.io.accepting import Accepted, AcceptingPort
 from seawall.server.connection import Connection
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
@@ -26,6 +30,8 @@ __all__ = ["Listener", "MakeSession"]
 MakeSession = Callable[[Connection], Session]
 
 _BACKLOG: Final = limits.LISTEN_BACKLOG
+#: How long no connection is taken after one could not be.
+_ACCEPT_PAUSE_S: Final = 1.0
 
 
 class Listener:
@@ -38,8 +44,12 @@ class Listener:
         bounds: ConnectionLimits | None = None,
         connections_max: int = limits.CONNECTIONS_MAX,
         room: ReceiveRoom | None = None,
+        count_all: Callable[[], int] | None = None,
     ) -> None:
-        """`versions` are the sessions of each protocol version; a peer of none of them is told so by the first."""
+        """`versions` are the sessions of each protocol version; a peer of none of them is told so by the first.
+
+        `count_all` counts the connections that `connections_max` is for, where there are other listeners.
+        """
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         #: Causes for which connections were refused or ended.
@@ -47,22 +57,77 @@ class Listener:
         self._versions = versions
         self._bounds = bounds or ConnectionLimits()
         self._connections_max = connections_max
+        self._count_all = count_all or (lambda: len(self.connections))
+        #: The listeners that have connections in turn, where there are several, and the ports whose they are.
+        self._dealt: Sequence[Listener] = ()
+        self._turn = 0
+        self._ports: list[AcceptingPort] = []
+        self._opening: set[asyncio.Task[object]] = set()
         self._room = room or ReceiveRoom()
         self._servers: list[asyncio.Server] = []
         self._is_stopped = False
 
     async def listen(self, host: str, port: int, tls: SSLContext | None = None) -> tuple[str, int]:
         """Begin to take connections at one more address, encrypted with `tls`; the one bound, also for port 0."""
-        server = await self.loop.create_server(self._make, host, port, backlog=_BACKLOG, reuse_address=True, ssl=tls)
-        self._servers.append(server)
+        server = await self.loop.create_server(
+            *(self._make, host, port), backlog=_BACKLOG, reuse_address=True, ssl=tls, start_serving=not self._dealt
+        )
         bound = server.sockets[0].getsockname()
+        if not self._dealt:
+            self._servers.append(server)
+            return str(bound[0]), int(bound[1])
+        for each in server.sockets:
+            port_again = AcceptingPort(each.fileno(), _BACKLOG)
+            self._ports.append(port_again)
+            self.loop.add_reader(port_again.fileno(), self._deal, port_again, tls)
+        server.close()
         return str(bound[0]), int(bound[1])
 
+    def deal_to(self, listeners: Sequence[Listener]) -> None:
+        """From the next address on, give connections to these in turn, each on its own loop."""
+        self._dealt = listeners
+
+    def _deal(self, port: AcceptingPort, tls: SSLContext | None) -> None:
+        """Take the connections that wait, and give each to the next loop."""
+        try:
+            while (accepted := port.accept()) is not None:
+                self._turn += 1
+                listener = self._dealt[self._turn % len(self._dealt)]
+                listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
+        except OSError as error:
+            # No descriptors or memory for more: others may be let go meanwhile.
+            self.count("accept_failed")
+            self.loop.remove_reader(port.fileno())
+            self.loop.call_later(_ACCEPT_PAUSE_S, self._deal_again, port, tls)
+            self.loop.call_exception_handler({"message": "a connection could not be taken", "exception": error})
+
+    def _deal_again(self, port: AcceptingPort, tls: SSLContext | None) -> None:
+        if not self._is_stopped:
+            self.loop.add_reader(port.fileno(), self._deal, port, tls)
+
+    def take(self, accepted: Accepted, tls: SSLContext | None) -> None:
+        """A connection was dealt to this loop."""
+        if self._is_stopped:
+            accepted.close()
+            return
+        opening = self.loop.create_task(self._open(accepted, tls))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
+        # A peer that is gone already, or does not shake hands, is nobody's business.
+        with suppress(OSError):
+            await self.loop.connect_accepted_socket(self._make, accepted, ssl=tls)
+
     def stop(self) -> None:
-        """Take no more connections; those that are there go on."""
+        """Take no more connections; those that are there go on. Stopping twice is fine."""
         self._is_stopped = True
         for server in self._servers:
             server.close()
+        while self._ports:
+            port = self._ports.pop()
+            self.loop.remove_reader(port.fileno())
+            port.close()
 
     def _make(self) -> Connection:
         return Connection(self, self._room, self._bounds)
@@ -85,7 +150,7 @@ class Listener:
             connection.be_deaf()
             text = f"protocol version {version} is not spoken here"
             session.failed(ProtocolError(text, code=ErrorCode.UNSUPPORTED_VERSION, closes=True))
-        elif len(self.connections) > self._connections_max:
+        elif self._count_all() > self._connections_max:
             self.count("connection_limit")
             connection.be_deaf()
             text = f"{self._connections_max} connections are all this server takes: try again later"

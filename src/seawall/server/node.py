@@ -14,49 +14,22 @@ mean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from ssl import SSLContext
-from typing import Final
 
 from seawall import limits
-from seawall.config import Config, PastEnd
+from seawall.config import Config
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.errors import InvalidInputError
 from seawall.io.memory_use import MemoryUse
 from seawall.io.sockets import format_address
 from seawall.server.access import Access
-from seawall.server.context import ServerContext, ServerSettings
-from seawall.server.ingest import Ingest
-from seawall.server.listener import Listener, MakeSession
-from seawall.server.lwp1_session import Lwp1Service
-from seawall.server.lwp2_session import Lwp2Session
-from seawall.server.pressure import Levels, Memory, Pressure
-from seawall.server.session import ConnectionLimits
-from seawall.server.topic_commands import TopicCommands
-from seawall.wire.codes import VERSION_1, VERSION_2
+from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
+from seawall.server.pressure import Levels, Memory
 
-#: How often a drain looks whether everybody has gone.
-_LOOK_S: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """Where a node listens, and how it treats who comes."""
-
-    host: str = "127.0.0.1"
-    port: int = limits.LWP_PORT
-    #: Further addresses.
-    also: tuple[tuple[str, int], ...] = ()
-    connections_max: int = limits.CONNECTIONS_MAX
-    past_end: PastEnd = PastEnd.ERROR
-    server: ServerSettings = field(default_factory=ServerSettings)
-    bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
-    #: How connections are encrypted; None if they are not.
-    tls: SSLContext | None = None
+__all__ = ["Node", "NodeSettings", "start_node"]
 
 
 def _say_nothing(_text: str) -> None:
@@ -66,58 +39,54 @@ def _say_nothing(_text: str) -> None:
 class Node:
     """A running node. Made by `start_node`."""
 
-    def __init__(
-        self, log: ServedLog, context: ServerContext, listener: Listener, addresses: list[str], pressure: Pressure
-    ) -> None:
+    def __init__(self, log: ServedLog, brokers: Sequence[Broker], addresses: list[str]) -> None:
         self.log = log
         #: Where it listens: all of it, and the first.
         self.addresses = addresses
         self.address = addresses[0]
-        self.pressure = pressure
-        self._context = context
-        self._listener = listener
-        #: Set when the log cannot be written any more: whoever runs the node ends it.
+        #: Its loops, the one of the log first.
+        self.brokers = brokers
+        #: Batches that nobody was told about when it ended.
         self.unanswered = 0
+        #: Set when the log cannot be written any more: whoever runs the node ends it.
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         log.on_failed = self._fail
 
     @property
     def connection_count(self) -> int:
         """Connections that are there."""
-        return len(self._listener.connections)
+        return _connection_count(self.brokers)
 
     @property
     def counts(self) -> dict[str, int]:
         """How often connections were refused or ended, by cause, and what memory that was short has led to."""
-        return dict(self._listener.counts + self.pressure.counts)
+        counted: Counter[str] = Counter()
+        for broker in self.brokers:
+            counted += broker.listener.counts + broker.pressure.counts
+        return dict(counted)
 
     async def drain(self, timeout_s: float) -> bool:
         """End in order; whether everything was answered and closed in time (INV-NODE-CUT-OFF)."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        self._listener.stop()
-        self.pressure.stop()
-        for connection in list(self._listener.connections):
-            connection.drain(int(timeout_s * 1000))
-        while self._listener.connections and loop.time() < deadline:
-            await asyncio.sleep(_LOOK_S)
-        is_drained = not self._listener.connections
+        # The first has the ports: a loop that has stopped is dealt no connection any more.
+        self.brokers[0].listener.stop()
+        is_drained = all(await asyncio.gather(*(broker.on_loop(broker.drain(timeout_s)) for broker in self.brokers)))
         if not is_drained:
             self.log.abandon()
-        #: What nobody was told about, for whoever says so.
-        self.unanswered = self._context.ingest.undecided
-        for connection in list(self._listener.connections):
-            connection.abort()
+        self.unanswered = sum(broker.unanswered for broker in self.brokers)
         closing = asyncio.ensure_future(self.log.close())
         await asyncio.wait((closing,), timeout=max(deadline - loop.time(), limits.CUT_OFF_S))
         if not closing.done():
             return False
         closing.result()
+        await _end(self.brokers)
         return is_drained
 
     def _fail(self, error: BaseException) -> None:
         """Nothing can be written any more: who publishes is told, and so is whoever runs the node."""
-        self._context.ingest.fail(error)
+        for broker in self.brokers:
+            broker.loop.call_soon_threadsafe(broker.ingest.fail, error)
         if not self.failure.done():
             self.failure.set_result(error)
 
@@ -133,30 +102,42 @@ async def start_node(
     tell: Callable[[str], None] = _say_nothing,
 ) -> Node:
     """Open a data directory, made if it is not there, and serve it; `tell` is told in words what people should know."""
-    own, allowed = settings or NodeSettings(), access or Access()
-    log = ServedLog(data, store, config)
+    own = settings or NodeSettings()
+    log = ServedLog(data, store, config, loops=own.brokers)
     await log.open()
+    brokers: list[Broker] = []
     try:
         memory = memory or _memory_of(config or Config())
-        commands = TopicCommands(log)
-        ingest = Ingest(log, asyncio.get_running_loop())
-        context = ServerContext(log, ingest, commands, own.server, allowed)
-        versions: dict[int, MakeSession] = {
-            VERSION_1: Lwp1Service(log, ingest, commands, access=allowed, past_end=own.past_end),
-            VERSION_2: partial(Lwp2Session, context),
-        }
-        listener = Listener(versions, bounds=own.bounds, connections_max=own.connections_max)
-        pressure = Pressure(ingest, memory, log.relieve, tell)
+        shared = Shared(own, access or Access(), memory, tell, lambda: _connection_count(brokers))
+        brokers.append(Broker(log, 0, shared))
+        for number in range(1, own.brokers):
+            brokers += [await start_beside(log, number, shared)]
+        listener = brokers[0].listener
+        if len(brokers) > 1:
+            listener.deal_to([broker.listener for broker in brokers])
         try:
             bound = [await listener.listen(*address, own.tls) for address in ((own.host, own.port), *own.also)]
         except BaseException:
             listener.stop()
             raise
-        pressure.start()
-        return Node(log, context, listener, [format_address(host, port) for host, port in bound], pressure)
+        brokers[0].pressure.start()
+        for broker in brokers[1:]:
+            broker.loop.call_soon_threadsafe(broker.pressure.start)
+        return Node(log, brokers, [format_address(host, port) for host, port in bound])
     except BaseException:
         await log.close()
+        await _end(brokers)
         raise
+
+
+def _connection_count(brokers: Sequence[Broker]) -> int:
+    return sum(len(broker.listener.connections) for broker in brokers)
+
+
+async def _end(brokers: Sequence[Broker]) -> None:
+    """End the loops that are not the log's own: nobody has anything for them any more."""
+    for broker in brokers[1:]:
+        await end_beside(broker)
 
 
 def _memory_of(config: Config) -> MemoryUse:

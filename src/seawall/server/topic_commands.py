@@ -13,6 +13,7 @@ What is refused raises `ProtocolError` with the code of the wire. This module mu
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -106,7 +107,9 @@ class TopicCommands:
         async with self._turn:
             topic = self.find(DEFAULT_TOPIC_ID)
             if topic is None:
-                await self._log.create_topic(DEFAULT_TOPIC_NAME)
+                with suppress(ConflictError):
+                    # Another loop of the server may have made it meanwhile.
+                    await self._log.create_topic(DEFAULT_TOPIC_NAME)
                 topic = self._log.topic_named(DEFAULT_TOPIC_NAME)
         return topic
 

@@ -1,0 +1,188 @@
+"""A server with several loops: who gets which connection, and what one loop has to know of the others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from real_server import SMALL, RealServer
+
+import seawall
+from seawall.client.connection import Connection
+from seawall.client.remote_log import RemoteLog
+from seawall.engine.broker_log import BrokerLog
+from seawall.engine.served_log import ServedLog
+from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
+from seawall.io.clocks import OsClock
+from seawall.server.node import NodeSettings, start_node
+from seawall.wire.lwp2_session import Hello
+from seawall.wire.received import ReceivedBatch
+
+LOOPS = 3
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RealServer]:
+    with RealServer(tmp_path / "data", brokers=LOOPS) as real:
+        yield real
+
+
+@pytest.fixture
+def logs(server: RealServer) -> Iterator[list[RemoteLog]]:
+    """One for each loop: every log has a connection of its own, and they are dealt in turn."""
+    with ExitStack() as opened:
+        made = [opened.enter_context(seawall.connect(server.url)) for _ in range(LOOPS)]
+        for log in made:
+            log.topics()
+        assert server.connection_counts == [1] * LOOPS
+        yield made
+
+
+def stored(log: RemoteLog, topic: str) -> list[bytes]:
+    return [each.value for item in log.follow(topic) if isinstance(item, ReceivedBatch) for each in item]
+
+
+def broker_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("seawall-broker-")]
+
+
+def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> None:
+    async def work() -> None:
+        node = await start_node(tmp_path / "data", NodeSettings(port=0, brokers=LOOPS, connections_max=7), store=SMALL)
+        assert broker_threads() == ["seawall-broker-1", "seawall-broker-2"]
+
+        def connect() -> list[Connection]:
+            return [Connection.open(node.address, Hello(), timeout_s=20, clock=OsClock()) for _ in range(7)]
+
+        connections = await asyncio.to_thread(connect)
+        assert sorted(len(broker.listener.connections) for broker in node.brokers) == [2, 2, 3]
+        assert node.connection_count == 7
+        with pytest.raises(SeawallError, match="7 connections are all"):
+            await asyncio.to_thread(connect)
+        assert node.counts["connection_limit"] == 1
+        for connection in connections:
+            connection.close()
+        assert await node.drain(20)
+        assert broker_threads() == []
+
+    asyncio.run(work())
+
+
+def test_a_topic_that_one_loop_makes_is_known_to_all(logs: list[RemoteLog]) -> None:
+    for number in range(100):
+        name = f"topic-{number}"
+        logs[number % LOOPS].create_topic(name)
+        for log in logs:
+            log.publish(name, b"there")
+        assert stored(logs[0], name) == [b"there"] * LOOPS
+    logs[0].delete_topic("topic-1")
+    for log in logs:
+        with pytest.raises(NotFoundError):
+            log.publish("topic-1", b"gone")
+
+
+@pytest.mark.parametrize("order", [2, 5])
+def test_one_session_over_all_loops_is_stored_once_and_in_its_order(
+    server: RealServer, logs: list[RemoteLog], order: int
+) -> None:
+    logs[0].create_topic("events", order=order)
+    wanted = [b"%d" % number for number in range(6_000)]
+    with logs[0].publisher("events", batch_size=100, connections=2 * LOOPS) as publisher:
+        for number, value in enumerate(wanted):
+            publisher.publish(value)
+            if number % 1_500 == 750:
+                server.cut_all()
+    found = stored(logs[1], "events")
+    assert sorted(found) == sorted(wanted)
+    if order == 5:
+        assert found == wanted
+
+
+def test_what_is_published_at_one_loop_is_pushed_at_all(logs: list[RemoteLog]) -> None:
+    logs[0].create_topic("events")
+    wanted = [b"%d" % number for number in range(300)]
+    found: list[list[bytes]] = [[] for _ in logs]
+
+    def follow(log: RemoteLog, values: list[bytes]) -> None:
+        records = (each for item in log.subscriber("events") if isinstance(item, ReceivedBatch) for each in item)
+        values += [record.value for record in islice(records, len(wanted))]
+
+    readers = [threading.Thread(target=follow, args=pair) for pair in zip(logs, found, strict=True)]
+    for reader in readers:
+        reader.start()
+    for number, value in enumerate(wanted):
+        logs[number % LOOPS].publish("events", value)
+    for reader in readers:
+        reader.join(60)
+    assert found == [wanted] * LOOPS
+
+
+def test_a_newer_session_ends_the_older_at_every_loop(logs: list[RemoteLog]) -> None:
+    logs[0].create_topic("events")
+    old = logs[0].publisher("events", client_id=7, connections=LOOPS)
+    old.publish(b"old").result()
+    with logs[1].publisher("events", client_id=7) as new:
+        new.publish(b"new").result()
+        with pytest.raises(FencedError):
+            old.publish(b"late").result(20)
+    with pytest.raises(FencedError):
+        old.close()
+    assert stored(logs[2], "events") == [b"old", b"new"]
+
+
+def test_keys_and_transactions_work_at_every_loop(logs: list[RemoteLog]) -> None:
+    logs[0].create_topic("events")
+    for log in logs:
+        assert log.publish("events", b"once", idempotency_key="key").first_seq == 1
+    for log in logs:
+        with log.transaction() as transaction:
+            transaction.publish("events", b"staged")
+    assert stored(logs[0], "events") == [b"once"] + [b"staged"] * LOOPS
+
+
+def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def work() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            settings = NodeSettings(port=taken.getsockname()[1], brokers=LOOPS)
+            with pytest.raises(OSError, match="in use"):
+                await start_node(tmp_path / "data", settings, store=SMALL)
+        assert broker_threads() == []
+        node = await start_node(tmp_path / "data", NodeSettings(port=0), store=SMALL)
+        assert await node.drain(20)
+
+    asyncio.run(work())
+
+
+def test_only_the_first_loop_opens_and_closes_the_log(server: RealServer) -> None:
+    async def look(first: ServedLog) -> None:
+        assert [type(door) for door in first.doors] == [ServedLog, BrokerLog, BrokerLog]
+        with pytest.raises(WrongStateError):
+            await first.doors[1].open()
+        await first.doors[1].close()
+        assert await first.doors[1].topics() == []
+
+    server.run(look)
+
+
+def test_a_peer_that_is_gone_before_its_loop_has_it_harms_nobody(server: RealServer, logs: list[RemoteLog]) -> None:
+    for _ in range(3 * LOOPS):
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    logs[0].create_topic("events")
+    for log in logs:
+        log.publish("events", b"there")
+    assert stored(logs[0], "events") == [b"there"] * LOOPS
+
+
+def test_bad_bytes_at_any_loop_are_counted_once(server: RealServer) -> None:
+    for _ in range(LOOPS):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as peer:
+            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert peer.recv(1) == b""
+    assert server.counts == {"bad_magic": LOOPS}
