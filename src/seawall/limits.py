@@ -347,9 +347,6 @@ WORKER_CLIENTS_MAX = 100_000
 #: are not larger than a quarter of it need no memory of their own.
 SERVER_RECEIVE_SIZE = 1 * MIB
 
-#: Event loops of one server: each has a ring in the fabric, where one more is for what the server writes itself.
-SERVER_BROKERS_MAX = FABRIC_BROKERS_MAX - 1
-
 #: Frames that one look at received bytes finds; it looks again while there are more.
 SERVER_FRAME_ROWS = 4_096
 

@@ -21,6 +21,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.server.node import NodeSettings, start_node
+from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
 from seawall.wire.lwp2_session import Hello
 from seawall.wire.received import ReceivedBatch
 
@@ -144,6 +145,18 @@ def test_keys_and_transactions_work_at_every_loop(logs: list[RemoteLog]) -> None
         with log.transaction() as transaction:
             transaction.publish("events", b"staged")
     assert stored(logs[0], "events") == [b"once"] + [b"staged"] * LOOPS
+
+
+def test_the_status_lists_the_brokers(server: RealServer, logs: list[RemoteLog]) -> None:
+    async def ask() -> ClusterStatusReply:
+        async with seawall.connect_async(server.url) as log:
+            return await log.status()
+
+    status = logs[0].status()
+    address = (f"127.0.0.1:{server.port}",)
+    assert status.brokers == tuple(BrokerStatus(number, address, 1) for number in range(LOOPS))
+    assert (status.mode, status.current_term) == ("standalone", 1)
+    assert sum(broker.connections for broker in asyncio.run(ask()).brokers) == LOOPS + 1
 
 
 def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:

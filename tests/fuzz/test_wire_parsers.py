@@ -224,7 +224,10 @@ _WANTED = WantedTransaction(
     "job", 7, (StagedPart("a", StagedRange(1, 3)), StagedPart("b", StagedRange(9, 9))), (OffsetCommit("me", "a", 5),)
 )
 _DATA = lwp2_reading.DataPrefix(1, DataFlags.MORE, 1, 1, 3, 1, 3, 1).encode()
-_STATUS = lwp1_replies.ClusterStatusReply(1, True, 1, 4, 3, 3, True, ((2, "healthy"), (3, "healthy")))
+_BROKER = lwp1_replies.BrokerStatus(0, ("127.0.0.1:1992",), 3)
+_STATUS = lwp1_replies.ClusterStatusReply(
+    1, True, 1, 4, 3, 3, True, ((2, "healthy"), (3, "healthy")), brokers=(_BROKER,)
+)
 
 #: Valid inputs that mutations start from.
 CORPUS: dict[str, list[bytes]] = {

@@ -17,6 +17,7 @@ from seawall.wire.codes import ErrorCode, V1Command, V1Flags, V1Kind
 from seawall.wire.frames import parse_frame_header, payload_size_max
 from seawall.wire.lwp1_replies import (
     AuthenticateReply,
+    BrokerStatus,
     CatchingUp,
     ClusterStatusReply,
     CommitReply,
@@ -70,6 +71,9 @@ REQUESTS = st.one_of(
 )
 RETENTIONS = st.builds(Retention, U64, U64)
 TOPICS = st.builds(TopicReply, U32, NAMES, U64, U64, st.none() | RETENTIONS, st.none() | RETENTIONS)
+BROKERS = st.builds(
+    BrokerStatus, U32, st.lists(st.from_regex(r"[a-z0-9.:]+", fullmatch=True), min_size=1).map(tuple), U32
+)
 STATUSES = st.builds(
     ClusterStatusReply,
     U64,
@@ -81,6 +85,7 @@ STATUSES = st.builds(
     st.booleans(),
     st.dictionaries(U64, TEXT, max_size=3).map(lambda states: tuple(states.items())),
     st.none() | TEXT,
+    st.lists(BROKERS, max_size=3, unique_by=lambda broker: broker.number).map(tuple),
 )
 ERRORS = st.builds(
     ErrorReply, st.integers(0, 0xFFFF), TEXT, st.dictionaries(TEXT, U64 | TEXT | st.lists(U32, max_size=2), max_size=3)
@@ -278,6 +283,14 @@ T = TopicReply(3, "events", 1_700_000_000, 1)
             ClusterStatusReply(1, False, None, 4, 3, 2, True, ((2, "healthy"),)),
             '{"node_id":1,"is_leader":false,"leader_id":null,"current_term":4,"node_count":3,"healthy_nodes":2,'
             '"quorum_available":true,"peer_states":{"2":"healthy"}}',
+        ),
+        (
+            ClusterStatusReply(
+                0, True, 0, 1, 1, 1, True, brokers=(BrokerStatus(0, ("[::1]:1992", "10.0.0.1:1992"), 3),)
+            ),
+            '{"node_id":0,"is_leader":true,"leader_id":0,"current_term":1,"node_count":1,"healthy_nodes":1,'
+            '"quorum_available":true,"peer_states":{},'
+            '"brokers":{"0":{"addresses":"[::1]:1992,10.0.0.1:1992","connections":3}}}',
         ),
         (ErrorReply(ErrorCode.TOPIC_NOT_FOUND, "Topic not found"), '{"code":16,"message":"Topic not found"}'),
         (

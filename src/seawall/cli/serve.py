@@ -178,7 +178,8 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
-    where, how = " and ".join(node.addresses), f"{loop_name}; LWP 1 and 2{_secured(settings)}"
+    loops = f"{len(node.brokers)} brokers on {loop_name}" if len(node.brokers) > 1 else loop_name
+    where, how = " and ".join(node.addresses), f"{loops}; LWP 1 and 2{_secured(settings)}"
     click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
     if place.temporary is not None:
         click.echo(_welcome(node.address))

@@ -52,8 +52,14 @@ from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
 from seawall.wire.fields import JsonValue
-from seawall.wire.lwp1_replies import TopicReply, parse_topic_list_reply, parse_topic_reply
-from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
+from seawall.wire.lwp1_replies import (
+    ClusterStatusReply,
+    TopicReply,
+    parse_cluster_status_reply,
+    parse_topic_list_reply,
+    parse_topic_reply,
+)
+from seawall.wire.lwp1_requests import DeleteTopic, GetClusterStatus, ListTopics
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
@@ -110,6 +116,10 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
+
+    async def status(self) -> ClusterStatusReply:
+        """Who serves this log: the node, and its brokers with their addresses and connections."""
+        return parse_cluster_status_reply((await self._requests.ask(GetClusterStatus())).payload)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""

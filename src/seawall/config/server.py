@@ -34,7 +34,8 @@ class ServerConfig(Section):
     brokers: int = field(
         default=1,
         metadata=about(
-            integer(1, limits.SERVER_BROKERS_MAX),
+            # One ring of the fabric is for what the server writes itself.
+            integer(1, limits.FABRIC_BROKERS_MAX - 1),
             "event loops that connections are dealt to, each with a ring and a thread of its own",
         ),
     )

@@ -38,6 +38,7 @@ from seawall.server.pressure import Memory, Pressure
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 from seawall.wire.codes import VERSION_1, VERSION_2
+from seawall.wire.lwp1_replies import BrokerStatus
 
 R = TypeVar("R")
 
@@ -71,8 +72,12 @@ class Shared:
     access: Access
     memory: Memory
     tell: Callable[[str], None]
-    #: Counts the connections of all.
-    count: Callable[[], int]
+    #: The brokers there are, as they are now.
+    look: Callable[[], tuple[BrokerStatus, ...]]
+
+    def count(self) -> int:
+        """Connections of all brokers."""
+        return sum(broker.connections for broker in self.look())
 
 
 class Broker:
@@ -84,7 +89,7 @@ class Broker:
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number)
-        context = ServerContext(log, self.ingest, commands, own.server, access)
+        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),
@@ -129,7 +134,11 @@ async def start_beside(log: ServedLog, number: int, shared: Shared) -> Broker:
     async def make() -> Broker:
         return Broker(BrokerLog(log, number), number, shared)
 
-    broker = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))
+    try:
+        broker = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))
+    except BaseException:
+        loop.call_soon_threadsafe(loop.stop)
+        raise
     broker.thread = thread
     return broker
 

@@ -5,6 +5,7 @@ This module must not know connections.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +16,7 @@ from seawall.server.ingest import Ingest
 from seawall.server.topic_commands import TopicCommands
 from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
+from seawall.wire.lwp1_replies import BrokerStatus
 
 FEATURES: Final = int(
     Features.LZ4
@@ -50,6 +52,8 @@ class ServerContext:
     commands: TopicCommands
     settings: ServerSettings = field(default_factory=ServerSettings)
     access: Access = field(default_factory=Access)
+    #: The brokers of the node, as they are now.
+    brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
     transactions: TransactionCommands = field(init=False)
 
     def __post_init__(self) -> None:

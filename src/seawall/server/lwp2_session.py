@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
 from seawall.server.session import Bytes
 from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
-from seawall.wire.lwp1_replies import AuthenticateReply
+from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
 from seawall.wire.lwp2_files import FilesRequest
@@ -207,6 +208,10 @@ class Lwp2Session:
 
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
         reply = await self._server.commands.carry_out(request)
+        if isinstance(reply, ClusterStatusReply):
+            server = self._server
+            node_id, term = server.settings.node_id, server.log.term
+            reply = replace(reply, node_id=node_id, leader_id=node_id, current_term=term, brokers=server.brokers())
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_own(self, request: TopicRequest, request_id: int) -> None:

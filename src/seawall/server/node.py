@@ -28,6 +28,7 @@ from seawall.io.sockets import format_address
 from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.pressure import Levels, Memory
+from seawall.wire.lwp1_replies import BrokerStatus
 
 __all__ = ["Node", "NodeSettings", "start_node"]
 
@@ -55,7 +56,7 @@ class Node:
     @property
     def connection_count(self) -> int:
         """Connections that are there."""
-        return _connection_count(self.brokers)
+        return sum(len(broker.listener.connections) for broker in self.brokers)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -108,7 +109,8 @@ async def start_node(
     brokers: list[Broker] = []
     try:
         memory = memory or _memory_of(config or Config())
-        shared = Shared(own, access or Access(), memory, tell, lambda: _connection_count(brokers))
+        addresses: list[str] = []
+        shared = Shared(own, access or Access(), memory, tell, lambda: _statuses(brokers, addresses))
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -116,22 +118,24 @@ async def start_node(
         if len(brokers) > 1:
             listener.deal_to([broker.listener for broker in brokers])
         try:
-            bound = [await listener.listen(*address, own.tls) for address in ((own.host, own.port), *own.also)]
+            for address in ((own.host, own.port), *own.also):
+                addresses += [format_address(*await listener.listen(*address, own.tls))]
         except BaseException:
             listener.stop()
             raise
         brokers[0].pressure.start()
         for broker in brokers[1:]:
             broker.loop.call_soon_threadsafe(broker.pressure.start)
-        return Node(log, brokers, [format_address(host, port) for host, port in bound])
+        return Node(log, brokers, addresses)
     except BaseException:
         await log.close()
         await _end(brokers)
         raise
 
 
-def _connection_count(brokers: Sequence[Broker]) -> int:
-    return sum(len(broker.listener.connections) for broker in brokers)
+def _statuses(brokers: Sequence[Broker], addresses: Sequence[str]) -> tuple[BrokerStatus, ...]:
+    counts = [len(broker.listener.connections) for broker in brokers]
+    return tuple(BrokerStatus(number, tuple(addresses), count) for number, count in enumerate(counts))
 
 
 async def _end(brokers: Sequence[Broker]) -> None:

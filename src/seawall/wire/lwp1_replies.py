@@ -214,8 +214,20 @@ class RetentionReply:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker of a node: where it is reached, and how many connections it has."""
+
+    number: int
+    addresses: tuple[str, ...]
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatusReply:
-    """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster."""
+    """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster.
+
+    Only version 2 is told of brokers.
+    """
 
     COMMAND: ClassVar[V1Command] = V1Command.CLUSTER_STATUS_REPLY
     node_id: int
@@ -227,6 +239,7 @@ class ClusterStatusReply:
     quorum_available: bool
     peer_states: tuple[tuple[int, str], ...] = ()
     mode: str | None = None
+    brokers: tuple[BrokerStatus, ...] = ()
 
     def encode(self) -> bytes:
         """The payload."""
@@ -242,6 +255,11 @@ class ClusterStatusReply:
         }
         if self.mode is not None:
             document["mode"] = self.mode
+        if self.brokers:
+            document["brokers"] = {
+                str(each.number): {"addresses": ",".join(each.addresses), "connections": each.connections}
+                for each in self.brokers
+            }
         return write_json(document)
 
 
@@ -358,6 +376,7 @@ def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
         quorum_available=json_flag(document, "quorum_available", what),
         peer_states=_peer_states(json_object(document, "peer_states", what)),
         mode=None if document.get("mode") is None else json_text(document, "mode", what),
+        brokers=_brokers(json_object(document, "brokers", what)) if "brokers" in document else (),
     )
 
 
@@ -404,7 +423,20 @@ def _retention(document: JsonObject) -> Retention:
 
 
 def _peer_states(states: JsonObject) -> tuple[tuple[int, str], ...]:
-    for node_id in states:
-        if not (node_id.isascii() and node_id.isdigit() and len(node_id) <= 20):
-            raise malformed(f"cluster status: peer {node_id[:32]!r} is not a node id")
-    return tuple((int(node_id), json_text(states, node_id, "cluster status")) for node_id in states)
+    return tuple((_number(node_id, "peer"), json_text(states, node_id, "cluster status")) for node_id in states)
+
+
+def _brokers(brokers: JsonObject) -> tuple[BrokerStatus, ...]:
+    what = "broker in a cluster status"
+    found = []
+    for number in brokers:
+        document = json_object(brokers, number, what)
+        addresses = tuple(json_text(document, "addresses", what).split(","))
+        found.append(BrokerStatus(_number(number, "broker"), addresses, json_unsigned(document, "connections", what)))
+    return tuple(found)
+
+
+def _number(text: str, of: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise malformed(f"cluster status: {of} {text[:32]!r} has no number for a name")
+    return int(text)
