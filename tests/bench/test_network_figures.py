@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from seawall.bench import disk, fetch, peers, publish, suites
+from seawall.bench import bare, disk, fetch, peers, publish, suites
 from seawall.bench.harness import BenchContext, Subject
 from seawall.bench.publish_node import TOPIC, connected_log
 from seawall.client.remote_log import RemoteLog
@@ -81,6 +82,59 @@ def test_the_bare_store_answers_when_a_record_is_written(tmp_path: Path) -> None
         assert run(0.0) > 0
         assert run(0.01) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_kernels
+def test_the_bounds_are_those_of_two_processes(tmp_path: Path) -> None:
+    for subject in (bare.publishing, bare.fetching(tmp_path, 2 * MIB)):
+        with subject() as run:
+            assert run(0.0) > 0
+            assert run(0.01) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["keeping", "giving"])
+def test_a_bound_whose_peer_hangs_up_is_an_error_and_no_figure(part: str) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, pytest.raises(InvariantError, match=f"the {part} process hung up"):
+        bare._answers(ours) if part == "keeping" else bare._receiving(ours)(0.0)
+
+
+@needs_kernels
+def test_what_is_kept_is_answered_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "KEPT_SIZE", 8)
+
+    def tell(_descriptor: int, address: str) -> None:
+        client.connect(parse_address(address))
+        client.sendall(b"abcdefghijkl")
+        client.shutdown(socket.SHUT_WR)
+
+    monkeypatch.setattr(peers, "tell", tell)
+    with socket.socket() as client:
+        peers.keep("4", "0")
+        assert client.recv(KIB, socket.MSG_WAITALL) == bytes(3)
+
+
+def test_a_file_is_given_until_the_peer_hangs_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = tmp_path / "stored"
+    stored.write_bytes(b"stored")
+    received: list[bytes] = []
+
+    def tell(_descriptor: int, address: str) -> None:
+        client.connect(parse_address(address))
+        reader.start()
+
+    def read() -> None:
+        received.append(client.recv(12, socket.MSG_WAITALL))
+        client.close()
+
+    monkeypatch.setattr(peers, "tell", tell)
+    reader = threading.Thread(target=read)
+    with socket.socket() as client:
+        peers.give(str(stored), "0")
+        reader.join()
+    assert received == [b"storedstored"]
 
 
 def test_a_store_that_hangs_up_is_an_error_and_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Final, cast
 
+from seawall.bench import bare
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.processes import loopback_bandwidth
 from seawall.bench.publish_node import TOPIC, connected_log
@@ -50,6 +51,15 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             goal=Goal.ratio_at_least(0.6),
             note=f"{stored}; batches, verified; {note}",
         )
+
+    yield Measurement(
+        "the least that is needed for it: receive, sum",
+        "B/s",
+        Better.HIGHER,
+        bare.fetching(context.directory, STORED_SIZE),
+        baseline=loopback,
+        note=f"a file of {STORED_SIZE // MIB} MiB by sendfile, without a protocol: a bound for both figures",
+    )
 
 
 def reading(directory: Path, pieces: Pieces, stored_size: int) -> Subject:

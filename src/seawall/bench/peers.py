@@ -5,9 +5,11 @@
     send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
     echo READ WRITE           answer every count read from one eventfd with one written to the other
     store DIRECTORY SIZE TOLD write each record that comes over a connection to a file, sync, and answer
+    keep SIZE TOLD            sum each frame that comes over a connection, copy it to where it stays, and answer
+    give FILE TOLD            send a file over and over to whoever connects, without reading it
     node DATA FABRIC TOLD     serve a data directory, as `seawall serve` does
 
-The last two write where they listen, `host:port`, to the descriptor `TOLD` and close it.
+The last four write where they listen, `host:port`, to the descriptor `TOLD` and close it.
 
 INV-NO-ORPHAN: a peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the
 parent die without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session
@@ -30,6 +32,9 @@ from typing import BinaryIO
 
 #: Bytes per send: large enough that the calls do not matter, small enough to stay in the second-level cache.
 SEND_SIZE = 1 << 20
+
+#: What `keep` keeps, of the newest: more than a cache holds.
+KEPT_SIZE = 256 << 20
 
 #: What `store` answers: as long as the header of a frame.
 STORED = bytes(64)
@@ -97,6 +102,41 @@ def store(directory: str, size: str, told: str) -> None:
                 connection.sendall(STORED)
 
 
+def keep(size: str, told: str) -> None:
+    """Receive, sum and keep frames for one connection: the least that a log in memory does."""
+    import numpy as np
+
+    from seawall.kernels.checksum import crc32c
+
+    length = int(size)
+    frame = np.zeros(length, np.uint8)
+    kept = np.zeros(max(length, KEPT_SIZE // length * length), np.uint8)
+    # Memory that was touched, as that of a log is which runs for a while.
+    kept[:] = 1
+    at = 0
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        connection, _ = listener.accept()
+        with connection, suppress(ConnectionError):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while connection.recv_into(frame.data, length, socket.MSG_WAITALL) == length:
+                crc32c(frame, 0, length, 0)
+                kept[at : at + length] = frame
+                at = (at + length) % len(kept)
+                connection.sendall(b"\0")
+
+
+def give(file: str, told: str) -> None:
+    """Send a file out of the system's memory, again and again, to one connection."""
+    with open(file, "rb") as stored, socket.create_server(("127.0.0.1", 0)) as listener:
+        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        connection, _ = listener.accept()
+        with connection, suppress(ConnectionError):
+            at, size = 0, os.fstat(stored.fileno()).st_size
+            while True:
+                at = (at + os.sendfile(connection.fileno(), stored.fileno(), at, size - at)) % size
+
+
 def node(data: str, fabric: str, told: str) -> None:
     """Serve a data directory until the process ends."""
     from seawall.bench.publish_node import serve
@@ -110,7 +150,14 @@ def tell(descriptor: int, text: str) -> None:
         pipe.write(f"{text}\n")
 
 
-PARTS: dict[str, Callable[..., None]] = {"send": send, "echo": echo, "store": store, "node": node}
+PARTS: dict[str, Callable[..., None]] = {
+    "send": send,
+    "echo": echo,
+    "store": store,
+    "keep": keep,
+    "give": give,
+    "node": node,
+}
 
 
 def leave_with_parent(stream: BinaryIO, leave: Callable[[int], object] = os._exit) -> None:

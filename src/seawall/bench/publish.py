@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from seawall.bench import disk
+from seawall.bench import bare, disk
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.peers import STORED, listening_peer
 from seawall.bench.processes import loopback_bandwidth
@@ -86,6 +86,14 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         goal=Goal.ratio_at_least(0.5),
         note=f"order 2, ack 1, class ephemeral, {KEPT_SIZE // MIB} MiB kept, segments of {SEGMENT_RECORDS:,} records; "
         "lists of 1 MiB of records, one publisher and connection",
+    )
+    yield Measurement(
+        "the least that is needed for it: join, sum, send; receive, sum, keep",
+        "B/s",
+        Better.HIGHER,
+        bare.publishing,
+        baseline=Baseline("loopback TCP", loopback_bandwidth),
+        note="two processes without a protocol: a bound for the figure before",
     )
     yield Measurement(
         f"{SMALL} B records in bulk",

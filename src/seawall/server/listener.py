@@ -91,8 +91,8 @@ class Listener:
         """Take the connections that wait, and give each to the next loop."""
         try:
             while (accepted := port.accept()) is not None:
-                self._turn += 1
                 listener = self._dealt[self._turn % len(self._dealt)]
+                self._turn += 1
                 listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
         except OSError as error:
             # No descriptors or memory for more: others may be let go meanwhile.
