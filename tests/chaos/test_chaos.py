@@ -114,8 +114,9 @@ def test_a_restart_under_load_is_only_waited_for(tmp_path, topic, how):
 
 
 @pytest.mark.slow
-def test_a_round_of_faults_breaks_no_promise(tmp_path):
-    outcome = Round(6, tmp_path, 6).run()
+@pytest.mark.parametrize("seed", [6, 7], ids=["one broker", "three brokers"])
+def test_a_round_of_faults_breaks_no_promise(tmp_path, seed):
+    outcome = Round(seed, tmp_path, 6).run()
     assert not outcome.complaints, str(outcome)
     assert min(outcome.acked, outcome.records) > 100
 
