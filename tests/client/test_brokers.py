@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
@@ -122,6 +123,39 @@ def test_what_is_published_at_one_loop_is_pushed_at_all(logs: list[RemoteLog]) -
     for reader in readers:
         reader.join(60)
     assert found == [wanted] * LOOPS
+
+
+def test_what_passes_the_rings_by_is_pushed_at_the_other_loops_too(
+    logs: list[RemoteLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first loop commits lone batches, and nothing else happens there that would wake anybody."""
+    lone: list[bool] = []
+    commit_lone = ServedLog.commit_lone
+    monkeypatch.setattr(ServedLog, "commit_lone", lambda log, *batch: lone.append(commit_lone(log, *batch)) or lone[-1])
+    logs[0].create_topic("events", durability="fsync")
+    found: list[list[bytes]] = [[] for _ in logs]
+    arrived = threading.Semaphore(0)
+
+    def follow(log: RemoteLog, values: list[bytes]) -> None:
+        for item in log.subscriber("events"):
+            assert isinstance(item, ReceivedBatch)
+            values += [record.value for record in item]
+            arrived.release()
+            if len(values) == 20:
+                return
+
+    readers = [threading.Thread(target=follow, args=pair) for pair in zip(logs, found, strict=True)]
+    for reader in readers:
+        reader.start()
+    for number in range(20):
+        time.sleep(0.01)
+        logs[0].publish("events", b"%d" % number)
+        for _ in readers:
+            assert arrived.acquire(timeout=20)
+    for reader in readers:
+        reader.join()
+    assert found == [[b"%d" % number for number in range(20)]] * LOOPS
+    assert any(lone)
 
 
 def test_a_newer_session_ends_the_older_at_every_loop(logs: list[RemoteLog]) -> None:

@@ -187,7 +187,8 @@ class ServedLog(AsyncLog):
             queue.hand_on(looks=False)
         if is_done:
             self._lone_led_count = queue.led_count if is_next else -1
-            self._tell_readers()
+            for door in self.doors:
+                door._tell_soon()
         return is_done
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
@@ -340,8 +341,15 @@ class ServedLog(AsyncLog):
             return
 
     def wake_readers(self) -> None:
-        """Have everybody look who waits for news."""
+        """Have everybody of this loop look who waits for news."""
         self._tell_readers()
+
+    def _tell_soon(self) -> None:
+        """Something new can be read: have the readers of this loop look, if there are any that wait."""
+        if get_ident() == self._thread:
+            self._tell_readers()
+        elif self._news is not None:
+            self._loop.call_soon_threadsafe(self._tell_readers)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
