@@ -5,6 +5,7 @@ import asyncio
 from lwp2_peer import SMALL, world
 
 from seawall.core.types import ClientId
+from seawall.kernels import holding
 from seawall.limits import BLOCK_SIZE_MAX, MIB, RECORD_HEADER_SIZE
 from seawall.server.context import ServerSettings
 from seawall.wire.codes import AckStatus, ErrorCode, HelloFlags, SessionStatus
@@ -46,6 +47,45 @@ def test_a_held_batch_does_not_stop_others(on_loop, tmp_path):
             assert await firsts(made.log) == b"o" * 48 + b"12"
             for peer in (holed, other):
                 peer.close()
+
+    on_loop(work())
+
+
+def test_a_window_that_is_full_of_what_waits_is_no_sign_of_life(on_loop, tmp_path):
+    """Its connection is not read from, so neither what is missing nor the end of the peer can come over it."""
+
+    async def work():
+        async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
+            (worker,) = made.log._pod.sequencer.workers
+            worker._state[holding.SILENCE_NS] = 50_000_000
+            peer = await made.peer(window_batches=2)
+            assert set(made.log.living_clients()) == {7}
+            for seq in (2, 3):
+                peer.send(peer.batch(1, b"%d" % seq, seq=seq))
+            peer.writer.write_eof()
+            # What is missing is given up, and then the end is heard.
+            assert statuses(await peer.acks(2)) == [(2, OK), (3, OK)]
+            await peer.ended()
+            skip, *stored = await made.log.read("events")
+            assert (skip.first_client_seq, skip.skip_count) == (1, 1)
+            assert [record.value for batch in stored for record in batch] == [b"2", b"3"]
+
+    on_loop(work())
+
+
+def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path):
+    async def work():
+        async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
+            (worker,) = made.log._pod.sequencer.workers
+            # Longer than it takes from one step of the order to the next, which tells who lives.
+            worker._state[holding.SILENCE_NS] = 2_000_000_000
+            peer = await made.peer(window_batches=2)
+            peer.send(peer.batch(1, b"2", seq=2))
+            await asyncio.sleep(3)
+            peer.send(peer.batch(1, b"1", seq=1))
+            assert statuses(await peer.acks(2)) == [(1, OK), (2, OK)]
+            assert await firsts(made.log) == b"12"
+            peer.close()
 
     on_loop(work())
 

@@ -135,8 +135,10 @@ class Ingest:
             publishing.publisher.fail(error)
 
     def _clients(self) -> set[ClientId]:
+        """Clients of whom more may come. One whose window is full is not read from: what the order waits for cannot
+        come that way, and neither can the news that it is gone."""
         # At once, since another loop may ask.
-        return {publishing.client_id for publishing in list(self._publishing.values())}
+        return {each.client_id for each in list(self._publishing.values()) if each.room > 0}
 
     # --- holding -----------------------------------------------------------------------------------------------------
 
