@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from real_server import SMALL, RealServer
@@ -20,7 +21,9 @@ from seawall.client.remote_log import RemoteLog
 from seawall.engine.broker_log import BrokerLog
 from seawall.engine.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
+from seawall.io.accepting import AcceptingPort
 from seawall.io.clocks import OsClock
+from seawall.server import ingest, listener
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
 from seawall.wire.lwp2_session import Hello
@@ -129,6 +132,8 @@ def test_what_passes_the_rings_by_is_pushed_at_the_other_loops_too(
     logs: list[RemoteLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the first loop commits lone batches, and nothing else happens there that would wake anybody."""
+    # However soon it comes behind another one, a batch counts as lone.
+    monkeypatch.setattr(ingest, "_ALONE_S", -1.0)
     lone: list[bool] = []
     commit_lone = ServedLog.commit_lone
     monkeypatch.setattr(ServedLog, "commit_lone", lambda log, *batch: lone.append(commit_lone(log, *batch)) or lone[-1])
@@ -148,7 +153,6 @@ def test_what_passes_the_rings_by_is_pushed_at_the_other_loops_too(
     for reader in readers:
         reader.start()
     for number in range(20):
-        time.sleep(0.01)
         logs[0].publish("events", b"%d" % number)
         for _ in readers:
             assert arrived.acquire(timeout=20)
@@ -225,6 +229,21 @@ def test_a_peer_that_is_gone_before_its_loop_has_it_harms_nobody(server: RealSer
     for log in logs:
         log.publish("events", b"there")
     assert stored(logs[0], "events") == [b"there"] * LOOPS
+
+
+def test_a_connection_that_finds_no_descriptor_is_taken_later(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, refusals = AcceptingPort.accept, [OSError(errno.EMFILE, "too many open files")]
+    monkeypatch.setattr(listener, "_ACCEPT_PAUSE_S", 0.01)
+    monkeypatch.setattr(AcceptingPort, "accept", lambda port: _raise(refusals.pop()) if refusals else accept(port))
+    with seawall.connect(server.url) as log:
+        assert log.topics() == []
+    assert server.counts == {"accept_failed": 1}
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def test_bad_bytes_at_any_loop_are_counted_once(server: RealServer) -> None:

@@ -5,6 +5,7 @@ import asyncio
 from lwp2_peer import SMALL, world
 
 from seawall.core.types import ClientId
+from seawall.engine import served_log
 from seawall.kernels import holding
 from seawall.limits import BLOCK_SIZE_MAX, MIB, RECORD_HEADER_SIZE
 from seawall.server.context import ServerSettings
@@ -73,15 +74,27 @@ def test_a_window_that_is_full_of_what_waits_is_no_sign_of_life(on_loop, tmp_pat
     on_loop(work())
 
 
-def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path):
+def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path, monkeypatch):
+    # Who lives is asked much more often than a silence may last.
+    monkeypatch.setattr(served_log, "_STEP_S", 0.02)
+
     async def work():
         async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
             (worker,) = made.log._pod.sequencer.workers
-            # Longer than it takes from one step of the order to the next, which tells who lives.
-            worker._state[holding.SILENCE_NS] = 2_000_000_000
+            worker._state[holding.SILENCE_NS] = 1_000_000_000
+            loop, is_late, asked = asyncio.get_running_loop(), asyncio.Event(), []
+            living = made.log.living_clients
+
+            def ask():
+                asked.append(loop.time())
+                if asked[-1] - asked[0] > 1.2:
+                    is_late.set()
+                return living()
+
+            made.log.living_clients = ask
             peer = await made.peer(window_batches=2)
             peer.send(peer.batch(1, b"2", seq=2))
-            await asyncio.sleep(3)
+            await is_late.wait()
             peer.send(peer.batch(1, b"1", seq=1))
             assert statuses(await peer.acks(2)) == [(1, OK), (2, OK)]
             assert await firsts(made.log) == b"12"
