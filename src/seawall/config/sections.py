@@ -101,7 +101,13 @@ class FabricConfig(Section):
         default="",
         metadata=about(path_text(may_be_empty=True), "folder of its file; if empty /dev/shm, else the data directory"),
     )
-    brokers: int = field(default=1, metadata=about(integer(1, limits.FABRIC_BROKERS_MAX), "brokers it has room for"))
+    brokers: int = field(
+        default=1,
+        metadata=about(
+            integer(1, limits.FABRIC_BROKERS_MAX),
+            "brokers that `seawall fabric layout` makes room for; a log makes as much as it needs",
+        ),
+    )
     goi_entries: int = field(
         default=limits.FABRIC_GOI_ENTRIES,
         metadata=about(
