@@ -407,9 +407,9 @@ KEEPALIVE_MS_MIN = 100
 DRAIN_S = 5.0
 
 #: Bytes of batches in one frame to a reader, but for a single larger batch: so many that looking them up costs little
-#: beside sending them. Batches of a frame are counted by 16 bits: where they are small, it takes fewer bytes, as many
-#: as that counts of the smallest size.
-FETCH_SIZE_MAX = 8 * MIB
+#: beside sending them; and where the server has to read them. They are counted by 16 bits: small ones take less room.
+FETCH_SIZE_MAX = 16 * MIB - 64 * KIB
+FETCH_READ_SIZE_MAX = 8 * MIB
 FETCH_CHUNKS_MAX = 65_535
 FETCH_SMALL_SIZE_MAX = 4 * MIB
 #: Ranges of live seqs and names of segments in one answer to FILES: some 200 KB of JSON, made on the event loop.

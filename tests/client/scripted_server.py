@@ -468,7 +468,7 @@ class Peer:
         for header, whole in topic.batches:
             if header.base_seq + header.record_count <= start:
                 continue
-            if chunks and (size >= max_bytes or header.base_seq != at):
+            if chunks and (size + len(whole) > max_bytes or header.base_seq != at):
                 break
             chunks.append(whole)
             size += len(whole)

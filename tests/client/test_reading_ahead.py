@@ -53,7 +53,7 @@ class Asked:
 @pytest.fixture(autouse=True)
 def _one_batch_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (ahead, aio_ahead, subscriber, aio_subscriber):
-        monkeypatch.setattr(module, "READ_SIZE", 1)
+        monkeypatch.setattr(module, "FETCH_SIZE_MAX", 1)
 
 
 def run(server: ScriptedServer, work: Callable[[AsyncRemoteLog], Awaitable[None]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 from collections.abc import Iterator
@@ -61,6 +62,17 @@ def test_a_buffer_is_filled_however_the_bytes_come(pair: tuple[WaitingStream, so
     peer.shutdown(socket.SHUT_WR)
     assert stream.fill(buffer) == 4
     assert stream.fill(buffer) == 0
+
+
+def test_a_stream_is_filled_by_others(pair: tuple[WaitingStream, socket.socket]) -> None:
+    stream, _ = pair
+    assert stream.fill_by(lambda descriptor: descriptor) == stream.fileno()
+    assert stream.fill_by(lambda _: 0) == 0
+    assert stream.fill_by(lambda _: -errno.EAGAIN) is None
+    assert stream.fill_by(lambda _: -errno.EINTR) is None
+    for code in (errno.ECONNRESET, errno.EBADF):
+        with pytest.raises(ConnectionError):
+            stream.fill_by(lambda _, code=code: -code)
 
 
 def test_a_stream_without_room_is_waited_for(pair: tuple[WaitingStream, socket.socket]) -> None:

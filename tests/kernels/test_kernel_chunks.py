@@ -59,12 +59,20 @@ def batch(block: bytes = RECORD, **changed: Any) -> bytes:
     return bytes(header) + block
 
 
-def check_with(module: Any, data: bytes, room: int = 16, start: int = 0) -> tuple[int, list[Any], list[int]]:
+def check_with(
+    module: Any, data: bytes, room: int = 16, start: int = 0, pieces: tuple[int, ...] = ()
+) -> tuple[int, list[Any], list[int]]:
+    """Code, rows and the places of the state that are for others, with all of the data or after each of some pieces."""
     buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
     rows = np.zeros(room, chunks.CHUNK_ROW)
-    state = np.full(chunks.STATE_SIZE, -7, np.int64)
-    code = module.check_chunks(buffer, start, start + len(data), rows, state)
-    return int(code), rows[: state[chunks.STATE_ROWS]].tolist(), state.tolist()
+    state = np.zeros(chunks.STATE_SIZE, np.int64)
+    state[chunks.STATE_CONSUMED] = start
+    end = start + len(data)
+    for arrived in (*sorted(pieces), end):
+        code = module.check_chunks(buffer, min(start + arrived, end), end, rows, state)
+        if code != chunks.CHUNKS_MORE:
+            break
+    return int(code), rows[: state[chunks.STATE_ROWS]].tolist(), state[:3].tolist()
 
 
 def check(data: bytes, **arguments: Any) -> tuple[int, list[Any], list[int]]:
@@ -146,6 +154,43 @@ batches = st.one_of(
     st.binary(max_size=20).map(lambda block: batch(block, flags=2)),
     st.binary(max_size=20).map(lambda block: batch(block, codec=1, raw=20)),
 )
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(batches, max_size=4), st.lists(st.tuples(st.floats(0, 1), st.integers(0, 7)), max_size=2), st.data())
+def test_what_arrives_in_pieces_is_what_arrives_at_once(
+    made: list[bytes], flips: list[tuple[float, int]], drawn: st.DataObject
+) -> None:
+    data = bytearray(b"".join(made))
+    for where, bit in flips if data else ():
+        data[int(where * (len(data) - 1))] ^= 1 << bit
+    stored = bytes(data)
+    pieces = tuple(drawn.draw(st.lists(st.integers(0, len(stored)), max_size=6)))
+    assert check(stored, room=4, pieces=pieces) == check(stored, room=4)
+
+
+def test_a_batch_counts_when_its_last_byte_is_there() -> None:
+    data = batch(RECORD * 3, count=3)
+    buffer = np.frombuffer(data * 2, np.uint8)
+    rows = np.zeros(4, chunks.CHUNK_ROW)
+    state = np.zeros(chunks.STATE_SIZE, np.int64)
+    for arrived in range(2 * len(data)):
+        assert chunks.check_chunks(buffer, arrived, buffer.size, rows, state) == chunks.CHUNKS_MORE
+        assert state[chunks.STATE_ROWS] == arrived // len(data)
+    assert chunks.check_chunks(buffer, buffer.size, buffer.size, rows, state) == chunks.CHUNKS_DONE
+    assert state[:3].tolist() == [2, 6, 2 * len(data)]
+
+
+def test_records_that_are_not_sound_are_told_when_all_of_them_are_there() -> None:
+    data = batch(b"\xff\0\0\x01\0\0\0a" + RECORD, count=2)
+    codes = [check(data + batch(), pieces=(arrived,) * 2)[0] for arrived in range(0, len(data) + 1, 9)]
+    assert set(codes) == {chunks.CHUNKS_BAD}
+    buffer = np.frombuffer(data + batch(), np.uint8)
+    for module in (chunks, twin):
+        state = np.zeros(chunks.STATE_SIZE, np.int64)
+        rows = np.zeros(4, chunks.CHUNK_ROW)
+        assert module.check_chunks(buffer, len(data) - 1, buffer.size, rows, state) == chunks.CHUNKS_MORE
+        assert module.check_chunks(buffer, len(data), buffer.size, rows, state) == chunks.CHUNKS_BAD
 
 
 @settings(max_examples=EXAMPLES)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import ChecksumError, CorruptionError, ProtocolError
 from seawall.wire.batches import batch_header, encode_batch, stamp
-from seawall.wire.chunks import Chunk, checked_chunks
-from seawall.wire.codes import DataFlags
+from seawall.wire.chunks import ArrivingChunks, Chunk, checked_rows
+from seawall.wire.chunks import checked_chunks as chunks_of_frame
+from seawall.wire.codes import Command, DataFlags, Kind
+from seawall.wire.decoder import Frame
+from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2_reading import DataPrefix, iter_chunks
 from seawall.wire.records import Record, RecordType, encode_block
 
@@ -40,6 +44,21 @@ def prefix_of(count: int) -> DataPrefix:
     return DataPrefix(TopicId(3), DataFlags.MORE, count, Seq(1), Seq(count + 1), Position(count), Seq(9), Seq(1))
 
 
+def checked_chunks(
+    payload: memoryview, prefix: DataPrefix, records: int, *, pieces: tuple[int, ...] | None = None
+) -> tuple[list[Chunk], CorruptionError | None]:
+    """The chunks of a frame that is there at once, or comes in pieces that end at some places."""
+    header = FrameHeader(2, Kind.CONTROL, Command.DATA, 1, TimestampNs(0), records, len(payload), 0, TopicId(0))
+    arriving = None
+    if pieces is not None:
+        arriving = ArrivingChunks(np.frombuffer(payload, np.uint8))
+        for arrived in pieces:
+            arriving.has_arrived(arrived)
+    frame = Frame(header, payload, payload, arriving)
+    assert len(checked_rows(frame, prefix)[0]) == len(chunks_of_frame(frame, prefix)[0]), "twice is fine"
+    return chunks_of_frame(frame, prefix)
+
+
 def payload_of(*batches: bytes) -> memoryview:
     return memoryview(prefix_of(len(batches)).encode() + b"".join(batches))
 
@@ -54,13 +73,17 @@ def test_more_batches_than_one_call_lists() -> None:
     told = [(header.base_seq, header.position, bytes(block)) for header, block in iter_chunks(payload, 2_500)]
     assert [(chunk.base_seq, chunk.position, bytes(payload[chunk.at : chunk.end])) for chunk in found] == told
     assert checked_chunks(payload_of(), prefix_of(0), 0) == ([], None)
+    pieces = (30, 48 + 1_500 * size + 5, 48 + 1_500 * size + 5, 100)
+    assert checked_chunks(payload, prefix_of(2_500), 2_500, pieces=pieces) == (found, None)
 
 
 def test_what_lies_before_damage_is_given_with_it() -> None:
     damaged = batch(1)[:-1] + b"X"
-    found, damage = checked_chunks(payload_of(batch(0), damaged, batch(2)), prefix_of(3), 3)
-    assert [chunk.base_seq for chunk in found] == [1]
-    assert isinstance(damage, ChecksumError)
+    payload = payload_of(batch(0), damaged, batch(2))
+    for pieces in (None, (), (300,), (len(payload) - 1,)):
+        found, damage = checked_chunks(payload, prefix_of(3), 3, pieces=pieces)
+        assert [chunk.base_seq for chunk in found] == [1]
+        assert isinstance(damage, ChecksumError)
     found, damage = checked_chunks(payload_of(batch(0), batch(1))[:-1], prefix_of(2), 2)
     assert (len(found), type(damage)) == (1, CorruptionError)
     found, damage = checked_chunks(payload_of(batch(0), batch(1, count=2)), prefix_of(2), 3)

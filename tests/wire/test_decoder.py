@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import InvalidInputError, ProtocolError
-from seawall.wire.codes import ErrorCode
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.chunks import checked_rows
+from seawall.wire.codes import Command, DataFlags, ErrorCode
 from seawall.wire.decoder import FrameDecoder
+from seawall.wire.lwp2 import encode_data_start
+from seawall.wire.lwp2_reading import DataPrefix
+from seawall.wire.records import Record, RecordType, encode_block
 
 #: Where a process finds how many pages it has in memory.
 RESIDENT = Path("/proc/self/statm")
@@ -283,6 +289,72 @@ def test_a_large_frame_stays_where_it_arrives() -> None:
     assert bytes(found.whole) == frame
     address = np.frombuffer(room, np.uint8).ctypes.data
     assert np.frombuffer(found.whole, np.uint8).ctypes.data == address - 60
+
+
+def data_frame(count: int) -> tuple[bytes, DataPrefix]:
+    """A large frame of data, whose batches carry their own checksums."""
+    block = encode_block([Record(RecordType.RAW, bytes(1_000))])
+    header = batch_header(
+        block,
+        topic_id=TopicId(3),
+        client_id=ClientId(1),
+        client_seq=ClientSeq(1),
+        session_epoch=1,
+        record_count=1,
+        timestamp_ns=TimestampNs(1),
+    )
+    prefix = DataPrefix(TopicId(3), DataFlags.MORE, count, Seq(1), Seq(2), Position(1), Seq(9), Seq(1))
+    batches = encode_batch(header, block) * count
+    start = encode_data_start(Command.DATA, prefix, request_id=1, record_count=count, chunks_length=len(batches))
+    return start + batches, prefix
+
+
+@pytest.mark.parametrize("size", [1_000, 50_001, 80_000])
+def test_batches_of_a_large_frame_are_verified_as_they_arrive(size: int) -> None:
+    frame, prefix = data_frame(200)
+    assert len(frame) > 2 * limits.RECEIVE_SIZE
+    decoder = FrameDecoder()
+    decoder.feed(V2_PING + frame[:60])
+    assert len(decoder.frames()) == 1
+    assert decoder.arriving is not None
+    found = []
+    rest = memoryview(frame)[60:]
+    while rest:
+        room = decoder.buffer()
+        count = min(size, len(room), len(rest))
+        room[:count] = rest[:count]
+        decoder.received(count)
+        rest = rest[count:]
+        found += decoder.frames()
+    [whole] = found
+    assert decoder.arriving is None
+    assert whole.chunks is not None
+    rows, damage = checked_rows(whole, prefix)
+    assert (len(rows), damage) == (200, None)
+    assert bytes(whole.whole) == frame
+
+
+def test_what_is_fed_beyond_a_large_frame_is_verified_when_it_is_taken() -> None:
+    frame, prefix = data_frame(200)
+    decoder = FrameDecoder()
+    decoder.feed(frame[:60])
+    assert decoder.frames() == []
+    decoder.feed(frame[60:] + frame + V2_PING)
+    first, second, ping = decoder.frames()
+    assert bytes(ping.whole) == V2_PING
+    for each in (first, second):
+        assert [len(checked_rows(each, prefix)[0]), checked_rows(each, prefix)[1]] == [200, None]
+
+
+def test_other_large_frames_have_nothing_to_verify() -> None:
+    decoder = FrameDecoder()
+    frame = v2_frame(0x40, bytes(2 * limits.RECEIVE_SIZE), command=0x40)
+    decoder.feed(frame[:100])
+    assert decoder.frames() == []
+    assert decoder.awaited_size
+    assert decoder.arriving is None
+    decoder.feed(frame[100:])
+    assert [each.chunks for each in decoder.frames()] == [None]
 
 
 def test_small_frames_share_memory_until_it_is_full() -> None:

@@ -1,7 +1,7 @@
 """What two processes reach that do nothing but what any log has to do: the bounds of the suites `publish` and `fetch`.
 
     publishing   join a list of records and sum them, send; the peer receives, sums, and copies them to where they stay
-    fetching     the peer sends a file out of the system's memory; receive it, and sum it
+    fetching     the peer sends a file out of the system's memory; receive it, and sum each piece while it is in a cache
 
 No protocol, no order, no index, no session, and hardly any Python. What a server is slower than this is its own doing;
 what this is slower than loopback TCP is the price of checksums and of memory that does not fit a cache.
@@ -30,8 +30,9 @@ from seawall.wire.publishable import encode
 
 #: Frames on their way at a time: few enough that all of them are in a cache.
 _UNDER_WAY: Final = 2
-#: Bytes that are received and summed at once, as a client has its answers.
-_RECEIVED_SIZE: Final = 8 * MIB
+#: Memory that is received into, as large as a client's answers, and the pieces that it is received and summed in.
+_RECEIVED_SIZE: Final = 16 * MIB
+_PIECE_SIZE: Final = 256 * KIB
 
 _CONNECT_SECONDS: Final = 10.0
 
@@ -91,6 +92,8 @@ def fetching(directory: Path, stored_size: int) -> Subject:
 
 
 def _receiving(connection: socket.socket) -> Run:
+    # Without a time limit: only so a call waits for all of a piece.
+    connection.settimeout(None)
     # Two, as a reader looks at one while the next arrives.
     buffers = [np.zeros(_RECEIVED_SIZE, np.uint8) for _ in range(2)]
 
@@ -100,13 +103,11 @@ def _receiving(connection: socket.socket) -> Run:
         received = 0
         while not received or perf_counter_ns() < deadline:
             buffer = buffers[received % 2]
-            at = 0
-            while at < _RECEIVED_SIZE:
-                count = connection.recv_into(buffer.data[at:])
-                if not count:
+            for at in range(0, _RECEIVED_SIZE, _PIECE_SIZE):
+                piece = buffer.data[at : at + _PIECE_SIZE]
+                if connection.recv_into(piece, 0, socket.MSG_WAITALL) < _PIECE_SIZE:
                     raise InvariantError("INV-BENCH-OK", "the giving process hung up")
-                at += count
-            crc32c(buffer, 0, _RECEIVED_SIZE, 0)
+                crc32c(buffer, at, at + _PIECE_SIZE, 0)
             received += 1
         return received * _RECEIVED_SIZE * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
 

@@ -58,7 +58,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
         Better.HIGHER,
         bare.fetching(context.directory, STORED_SIZE),
         baseline=loopback,
-        note=f"a file of {STORED_SIZE // MIB} MiB by sendfile, without a protocol: a bound for both figures",
+        note=f"a file of {stored}, without a protocol: a bound for both figures",
     )
 
 

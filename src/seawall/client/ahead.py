@@ -1,7 +1,7 @@
 """Reading ahead, for threads: the next answer is asked for when one begins to arrive, so no side waits for the other.
 
     ahead = ReadAhead(requests, reader)
-    items = ahead.take(reader.fetch(max_bytes=…), behind=READ_SIZE)
+    items = ahead.take(reader.fetch(max_bytes=…), behind=FETCH_SIZE_MAX)
 
 Where the next answer begins stands at the front of the one before. So the server looks it up and sends it while this
 one is received and verified. One answer is under way at the most, on a connection that nobody else uses meanwhile;
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seawall.client.commands import READ_SIZE
 from seawall.client.connection import Connection
 from seawall.client.reading import TopicReader
 from seawall.client.requests import Requests
 from seawall.core.types import Seq
+from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2_reading import Fetch
@@ -100,7 +100,7 @@ def read_all(requests: Requests, reader: TopicReader, end: Seq) -> list[Received
     ahead = ReadAhead(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
-        items = ahead.take(reader.fetch(max_bytes=READ_SIZE), behind=READ_SIZE)
+        items = ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)
         found.extend(item for item in items if isinstance(item, ReceivedBatch))
     ahead.let_go()
     return found

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from seawall.client.aio_connection import Asked, AsyncConnection
 from seawall.client.aio_requests import AsyncRequests
-from seawall.client.commands import READ_SIZE
 from seawall.client.reading import TopicReader
 from seawall.core.types import Seq
+from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2_reading import Fetch
@@ -72,7 +72,7 @@ async def read_all(requests: AsyncRequests, reader: TopicReader, end: Seq) -> li
     ahead = AsyncReadAhead(requests, reader)
     found: list[ReceivedBatch] = []
     while reader.next_seq < end and not reader.is_at_end:
-        items = await ahead.take(reader.fetch(max_bytes=READ_SIZE), behind=READ_SIZE)
+        items = await ahead.take(reader.fetch(max_bytes=FETCH_SIZE_MAX), behind=FETCH_SIZE_MAX)
         found.extend(item for item in items if isinstance(item, ReceivedBatch))
     ahead.let_go()
     return found

@@ -21,7 +21,7 @@ from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
-from seawall.limits import FETCH_WAIT_MS_MAX
+from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
 from seawall.wire.received import Item, PositionItem, seq_after
@@ -58,8 +58,8 @@ class AsyncRemoteSubscriber:
         while True:
             left_ms = max(0, int((deadline - loop.time()) * 1e3))
             wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
-            fetch = reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
-            items = await self._ahead.take(fetch, behind=READ_SIZE, wait_s=wait_ms / 1e3)
+            fetch = reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
+            items = await self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
             self._next_seq = reader.next_seq
             if items or (reader.is_at_end and not left_ms):
                 return items

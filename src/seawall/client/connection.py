@@ -164,8 +164,7 @@ class Connection:
         if self._behind:
             behind, self._behind = self._behind, []
             return behind
-        buffer = self._decoder.buffer()
-        count = self.stream.fill(buffer) if self._decoder.awaited_size else self.stream.receive_into(buffer)
+        count = self._receive_bytes()
         if count is None:
             return []
         if not count:
@@ -173,6 +172,14 @@ class Connection:
         self._heard_ns = self._clock.monotonic_ns()
         self._decoder.received(count)
         return self._frames()
+
+    def _receive_bytes(self) -> int | None:
+        decoder, stream = self._decoder, self.stream
+        chunks = decoder.arriving
+        if chunks is not None and isinstance(stream, WaitingStream):
+            return stream.fill_by(chunks.receive)
+        buffer = decoder.buffer()
+        return stream.fill(buffer) if decoder.awaited_size else stream.receive_into(buffer)
 
     def _frames(self) -> list[Frame]:
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seawall.client.connection import refusal_of
-from seawall.client.reading import FETCH_SIZE, NO_LIMIT, received_batch
+from seawall.client.reading import NO_LIMIT, received_batch
 from seawall.core.types import ClientSeq, Position, Seq, TopicId
 from seawall.errors import ProtocolError
+from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.chunks import checked_chunks
 from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, ReadBy, ReadFlags
 from seawall.wire.decoder import Frame
@@ -45,7 +46,7 @@ class PositionReader:
             TopicId(ALL_TOPICS),
             self._by,
             self._start,
-            max_bytes=min(max_bytes, FETCH_SIZE),
+            max_bytes=min(max_bytes, FETCH_SIZE_MAX),
             max_records=max_records,
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,
@@ -67,7 +68,7 @@ class PositionReader:
                 f"a read was answered by command {command:#x}", code=ErrorCode.UNKNOWN_COMMAND, closes=False
             )
         prefix = parse_data_prefix(frame.payload)
-        chunks, damage = checked_chunks(frame.payload, prefix, frame.header.record_count)
+        chunks, damage = checked_chunks(frame, prefix)
         if damage is not None:
             raise damage
         batches = (
@@ -91,5 +92,5 @@ def topics_in(frame: Frame) -> set[TopicId]:
         return {parse_gap(frame.payload).topic_id} - {TopicId(0)}
     if frame.header.command != Command.FETCH_DATA:
         return set()
-    chunks, _ = checked_chunks(frame.payload, parse_data_prefix(frame.payload), frame.header.record_count)
+    chunks, _ = checked_chunks(frame, parse_data_prefix(frame.payload))
     return {TopicId(chunk.topic_id) for chunk in chunks}

@@ -10,7 +10,7 @@ from typing import Final
 
 from seawall.client.connection import refusal_of
 from seawall.client.reading import TopicReader
-from seawall.limits import MIB
+from seawall.limits import FETCH_SIZE_MAX, MIB
 from seawall.wire.codes import Command
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import encode_control
@@ -20,7 +20,7 @@ from seawall.wire.received import Item
 #: What the server may send ahead of what was taken, and the most of it in one frame.
 CREDIT_BYTES: Final = 32 * MIB
 CREDIT_RECORDS: Final = 4_000_000
-FRAME_SIZE: Final = 8 * MIB
+FRAME_SIZE: Final = FETCH_SIZE_MAX
 
 
 class Pushed:

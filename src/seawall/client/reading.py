@@ -24,7 +24,7 @@ from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import CorruptionError, ProtocolError
 from seawall.kernels import blocks
 from seawall.kernels.chunks import Rows
-from seawall.limits import BATCH_HEADER_SIZE, FETCH_SIZE_MAX, MIB, RECORD_HEADER_SIZE
+from seawall.limits import BATCH_HEADER_SIZE, FETCH_SIZE_MAX, RECORD_HEADER_SIZE
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.chunks import Chunk, checked_chunks, checked_rows
 from seawall.wire.codes import Command, DataFlags, ErrorCode, GapUnit, ReadBy, ReadFlags
@@ -34,9 +34,6 @@ from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2_reading import DataPrefix, Fetch, parse_data_prefix, parse_gap
 from seawall.wire.lwp2_reading import Gap as WireGap
 from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip, shown_block
-
-#: Bytes of one answer: with one large batch on top it still fits a frame.
-FETCH_SIZE: Final = 8 * MIB
 
 #: As many records as the bytes allow.
 NO_LIMIT: Final = 0xFFFF_FFFF
@@ -96,7 +93,7 @@ class TopicReader:
             self.topic_id,
             self._by,
             self._start,
-            max_bytes=min(max_bytes, FETCH_SIZE),
+            max_bytes=min(max_bytes, FETCH_SIZE_MAX),
             max_records=min(max_records, self._records_left(self.next_seq)),
             min_bytes=1 if wait_ms else 0,
             wait_ms=wait_ms,
@@ -141,7 +138,7 @@ class TopicReader:
             return item
         prefix = parse_data_prefix(frame.payload)
         first = Seq(self._start if self._by is ReadBy.SEQ else prefix.first_seq)
-        rows, damage = checked_rows(frame.payload, prefix, frame.header.record_count)
+        rows, damage = checked_rows(frame, prefix)
         if damage is None:
             self.is_careful = False
             self._move(prefix, bool(prefix.chunk_count))
@@ -160,7 +157,7 @@ class TopicReader:
     def _take_data(self, frame: Frame) -> list[Item]:
         prefix = parse_data_prefix(frame.payload)
         first = self._start if self._by is ReadBy.SEQ else prefix.first_seq
-        chunks, damage = checked_chunks(frame.payload, prefix, frame.header.record_count)
+        chunks, damage = checked_chunks(frame, prefix)
         items: list[Item] = []
         next_seq = first
         try:

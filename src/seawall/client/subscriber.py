@@ -24,7 +24,7 @@ from seawall.client.retry import Backoff, seconds
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
 from seawall.io.waiting import await_streams
-from seawall.limits import FETCH_WAIT_MS_MAX
+from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
 from seawall.wire.lwp2_reading import Commit
 from seawall.wire.received import Item, PositionItem, seq_after
 
@@ -56,8 +56,8 @@ class RemoteSubscriber:
         while True:
             left_ms = max(0, deadline_ns - clock.monotonic_ns()) // _MS
             wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
-            fetch = self._reader.fetch(max_bytes=READ_SIZE, wait_ms=wait_ms)
-            items = self._ahead.take(fetch, behind=READ_SIZE, wait_s=wait_ms / 1e3)
+            fetch = self._reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
+            items = self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
             self._next_seq = self._reader.next_seq
             if items or (self._reader.is_at_end and not left_ms):
                 return items

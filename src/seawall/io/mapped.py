@@ -5,7 +5,8 @@ nothing can handle. So a stretch is touched only after `MappedPart.fetch` has br
 failing disk shows there, and the caller reads instead, which says what is wrong. Where the system cannot bring pages
 this way nothing is mapped.
 
-INV-MAPPED-FETCHED: nobody touches bytes that were not fetched right before.
+INV-MAPPED-FETCHED: nobody touches bytes that were not fetched right before. A call of the system may be given them: it
+fails where it finds nothing.
 INV-MAPPED-UNCUT: only what is never cut off is mapped: files of the log, and the places of batches in segments.
 
 What lies there may still be written to, with the same bytes or where nothing is promised. Whoever verifies something
@@ -39,11 +40,12 @@ _WILL_NEED: Final = 3
 class MappedPart:
     """A stretch of a file from the beginning of a page on. Made by `map_part`."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_address", "_size", "at")
+    __slots__ = ("__array_interface__", "__weakref__", "_address", "at", "size")
 
     def __init__(self, address: int, size: int, at: int) -> None:
         self._address = address
-        self._size = size
+        #: Bytes of it.
+        self.size: Final = size
         #: File position of its first byte.
         self.at: Final = at
         self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
@@ -61,8 +63,8 @@ class MappedPart:
 
     def announce(self, start: int, end: int) -> None:
         """Let the disk begin with bytes that are fetched soon; those behind the end are left out."""
-        if start < self._size:
-            self._advise(start, min(end, self._size), _WILL_NEED)
+        if start < self.size:
+            self._advise(start, min(end, self.size), _WILL_NEED)
 
     def _advise(self, start: int, end: int, advice: int) -> bool:
         first = start - start % mmap.PAGESIZE

@@ -12,9 +12,11 @@ must not know the wire protocol.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import select
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -85,6 +87,15 @@ class WaitingStream:
             return None
         except OSError as error:
             raise self._lost(error) from error
+
+    def fill_by(self, receive: Callable[[int], int]) -> int | None:
+        """`fill`, by who takes a descriptor that waits a moment, and tells bytes, 0 at the end, or minus errno."""
+        count = receive(self._socket.fileno())
+        if count >= 0:
+            return count
+        if -count in (errno.EAGAIN, errno.EINTR):
+            return None
+        raise self._lost(OSError(-count, os.strerror(-count)))
 
     def close(self) -> None:
         """End the connection in both directions; closing twice is fine."""

@@ -1,14 +1,18 @@
-"""Stored batches as a reader receives them, back to back: verify all of them, and their records, by one call.
+"""Stored batches as a reader receives them, back to back: verify them, and their records, as they arrive.
 
 A batch is 96 bytes of header and a block (`wire/batches.py` has the byte table and the rules). `check_chunks` holds
 each against both checksums and every rule that a stored batch keeps, and scans the records of a plain block; of
 compressed and opaque blocks it checks what needs no decompression. It stops before the first that is not as it should
 be: why is for the caller to find, who has words for it.
 
+It is called with all that there is, or again and again while more arrives, and goes on in the middle of a batch where
+it stopped: what has just come is in a cache, and summing it then costs a fraction of going through all of it later.
+
 A row says where the block of a batch is and what a reader has to know of it; `deleted` counts the records that a delete
 has emptied (type 00, no value), in a block that was scanned.
 
-INV-CHUNK-BOUNDS: no byte outside `start` … `end` is read, whatever the bytes say.
+INV-CHUNK-BOUNDS: no byte outside the first `arrived` is read, whatever the bytes say.
+INV-CHUNK-WHOLE: a batch is reported when all of it has arrived and was checked, each byte of it once.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import numpy.typing as npt
 from seawall.kernels.blocks import TYPE_DELETED, TYPE_EXTENDED
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.frames import KIND_BATCH, MAGIC
-from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array
+from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
 
 CHUNK_ROW = np.dtype(
@@ -42,16 +46,27 @@ assert CHUNK_ROW.itemsize == 56
 Rows: TypeAlias = npt.NDArray[np.void]
 State: TypeAlias = npt.NDArray[np.int64]
 
-#: Why a check stopped: at the end; the row table is full, call again; the next is no sound batch.
+#: Why a check stopped: at the end; the row table is full, take the rows and call again; the next is no sound batch; the
+#: rest has not arrived.
 CHUNKS_DONE = 0
 CHUNKS_FULL = 1
 CHUNKS_BAD = 2
+CHUNKS_MORE = 3
 
-#: Places in `state`, all out: rows written, records of them in all, and the index of the first byte not consumed.
+#: Places in `state`. Rows that are in the table (the caller takes them, and sets it to 0), records of all batches that
+#: were reported, and the index of the first byte of the next batch.
 STATE_ROWS = 0
 STATE_RECORDS = 1
 STATE_CONSUMED = 2
-STATE_SIZE = 3
+#: Of the batch that is arriving, if its header was found sound: where it ends, else 0; how far its block is summed, and
+#: that sum; where its next record begins, how many are left, or NOT_SOUND, and how many were deleted.
+STATE_END = 3
+STATE_SUMMED = 4
+STATE_SUM = 5
+STATE_WALKED = 6
+STATE_LEFT = 7
+STATE_DELETED = 8
+STATE_SIZE = 9
 
 #: The same as `limits.BLOCK_SIZE_MAX` and `limits.PAYLOAD_SIZE_MAX`.
 RAW_SIZE_MAX = 16 * 1024 * 1024
@@ -68,7 +83,7 @@ _KEYED = 4
 _RECORD_HEADER = 5
 _EXTENDED_HEADER = 7
 
-#: In place of a number of deleted records: the block is not as its header says.
+#: In place of a number of records: the block is not as its header says.
 NOT_SOUND = -1
 
 
@@ -111,71 +126,106 @@ def _fits(buffer: Bytes, at: int, size: int) -> int:
     return as_int64(count * _RECORD_HEADER <= raw_length)
 
 
-@kernel(int64(bytes_in, int64, int64, int64))
-def _count_deleted(buffer: Bytes, start: int, end: int, count: int) -> int:
-    """Records of a block that a delete has emptied; NOT_SOUND unless it holds exactly `count` whole records.
+@kernel(int64(bytes_in, int64, int64_out))
+def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
+    """Take up the batch whose header has arrived; whether it is sound, and ends in time."""
+    at = state[STATE_CONSUMED]
+    size = _whole_size(buffer, at, end)
+    if size == 0 or _fits(buffer, at, size) == 0:
+        return 0
+    is_plain = as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0
+    state[STATE_END] = at + size
+    state[STATE_SUMMED] = at + _HEADER
+    state[STATE_SUM] = 0
+    state[STATE_WALKED] = at + _HEADER if is_plain else at + size
+    state[STATE_LEFT] = load_u32(buffer, at + 28) if is_plain else 0
+    state[STATE_DELETED] = 0
+    return 1
 
-    The rules are those of `blocks.scan_block` for what is stored; both at once is one walk through the block.
+
+@kernel(void(bytes_in, int64, int64_out))
+def _walk(buffer: Bytes, arrived: int, state: State) -> None:
+    """Go through the records of the batch whose headers have arrived.
+
+    The rules are those of `blocks.scan_block` for what is stored.
     """
-    deleted = 0
-    at = start
-    for _ in range(count):
+    at = state[STATE_WALKED]
+    left = state[STATE_LEFT]
+    end = state[STATE_END]
+    deleted = state[STATE_DELETED]
+    while left > 0:
         if end - at < _RECORD_HEADER:
-            return NOT_SOUND
+            left = NOT_SOUND
+        if arrived - at < _RECORD_HEADER:
+            break
         record_type = as_int64(buffer[at])
         length = load_u32(buffer, at + 1)
         header = _RECORD_HEADER
         if record_type == TYPE_EXTENDED and length != 0:
             if load_u16(buffer, at + 1) == 0 or end - at < _EXTENDED_HEADER:
-                return NOT_SOUND
+                left = NOT_SOUND
+                break
+            if arrived - at < _EXTENDED_HEADER:
+                break
             length = load_u32(buffer, at + 3)
             header = _EXTENDED_HEADER
         elif record_type == TYPE_DELETED and length == 0:
             deleted += 1
         if length > end - at - header:
-            return NOT_SOUND
+            left = NOT_SOUND
+            break
         at += header + length
-    return deleted if at == end else NOT_SOUND
+        left -= 1
+    state[STATE_WALKED] = at
+    state[STATE_LEFT] = left
+    state[STATE_DELETED] = deleted
+
+
+@kernel(void(bytes_in, record_array(CHUNK_ROW), int64_out))
+def _report(buffer: Bytes, rows: Rows, state: State) -> None:
+    """The row of a batch that is sound; the next one begins behind it."""
+    at = state[STATE_CONSUMED]
+    is_plain = as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0
+    row = rows[state[STATE_ROWS]]
+    row["base_seq"] = load_u64(buffer, at + 64)
+    row["position"] = load_u64(buffer, at + 56)
+    row["timestamp_ns"] = load_u64(buffer, at + 20)
+    row["at"] = at + _HEADER
+    row["end"] = state[STATE_END]
+    row["record_count"] = load_u32(buffer, at + 28)
+    row["topic_id"] = load_u32(buffer, at + 40)
+    row["deleted"] = state[STATE_DELETED]
+    row["is_plain"] = as_int64(is_plain)
+    state[STATE_ROWS] += 1
+    state[STATE_RECORDS] += load_u32(buffer, at + 28)
+    state[STATE_CONSUMED] = state[STATE_END]
+    state[STATE_END] = 0
 
 
 @kernel(int64(bytes_in, int64, int64, record_array(CHUNK_ROW), int64_out))
-def check_chunks(buffer: Bytes, start: int, end: int, rows: Rows, state: State) -> int:
-    """Report every sound batch of `buffer[start:end]` in `rows`, up to the first that is not; why it stopped."""
-    count = 0
-    records = 0
-    is_plain = 0
-    at = start
-    code = CHUNKS_DONE
-    while at < end:
-        if count == rows.size:
-            code = CHUNKS_FULL
-            break
-        size = _whole_size(buffer, at, end)
-        if size == 0 or _fits(buffer, at, size) == 0:
-            code = CHUNKS_BAD
-            break
-        block = at + _HEADER
-        deleted = NOT_SOUND
-        if crc32c(buffer, block, at + size, 0) == load_u32(buffer, at + 36):
-            is_plain = as_int64(as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0)
-            deleted = _count_deleted(buffer, block, at + size, load_u32(buffer, at + 28)) if is_plain else 0
-        if deleted == NOT_SOUND:
-            code = CHUNKS_BAD
-            break
-        row = rows[count]
-        row["base_seq"] = load_u64(buffer, at + 64)
-        row["position"] = load_u64(buffer, at + 56)
-        row["timestamp_ns"] = load_u64(buffer, at + 20)
-        row["at"] = block
-        row["end"] = at + size
-        row["record_count"] = load_u32(buffer, at + 28)
-        row["topic_id"] = load_u32(buffer, at + 40)
-        row["deleted"] = deleted
-        row["is_plain"] = is_plain
-        records += load_u32(buffer, at + 28)
-        count += 1
-        at += size
-    state[STATE_ROWS] = count
-    state[STATE_RECORDS] = records
-    state[STATE_CONSUMED] = at
-    return code
+def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State) -> int:
+    """Report every sound batch of `buffer[:arrived]` from where `state` is, up to the first that is not; why it ended.
+
+    `end` is where the last one has to end.
+    """
+    while state[STATE_CONSUMED] < end:
+        if state[STATE_ROWS] == rows.size:
+            return CHUNKS_FULL
+        at = state[STATE_CONSUMED]
+        if state[STATE_END] == 0:
+            if arrived < end and arrived - at < _HEADER:
+                return CHUNKS_MORE
+            if _begin_batch(buffer, end, state) == 0:
+                return CHUNKS_BAD
+        here = min(arrived, state[STATE_END])
+        if here > state[STATE_SUMMED]:
+            state[STATE_SUM] = crc32c(buffer, state[STATE_SUMMED], here, state[STATE_SUM])
+            state[STATE_SUMMED] = here
+        _walk(buffer, here, state)
+        if here < state[STATE_END]:
+            return CHUNKS_MORE
+        is_whole = state[STATE_LEFT] == 0 and state[STATE_WALKED] == here
+        if not is_whole or state[STATE_SUM] != load_u32(buffer, at + 36):
+            return CHUNKS_BAD
+        _report(buffer, rows, state)
+    return CHUNKS_DONE

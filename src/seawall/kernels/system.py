@@ -256,6 +256,8 @@ def _socket_stand_in(name: str, flags: int) -> Callable[[int, int, int], int]:
 #: `send_some(fd, address, size)` and `receive_some(fd, address, size)`: as much as can be at once, without waiting.
 send_some = primitive(_socket_stand_in("send", _SEND_FLAGS))(_over_socket("send", _SEND_FLAGS))
 receive_some = primitive(_socket_stand_in("recv", socket.MSG_DONTWAIT))(_over_socket("recv", socket.MSG_DONTWAIT))
+#: `receive_whole(fd, address, size)`: all of it, or what came in the time that the socket allows a call.
+receive_whole = primitive(_socket_stand_in("recv", socket.MSG_WAITALL))(_over_socket("recv", socket.MSG_WAITALL))
 
 
 def _yield_core() -> int:

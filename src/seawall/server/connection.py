@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 from seawall import limits
@@ -107,18 +106,18 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
         self._bound_outbox()
 
-    def send_file(self, descriptor: int, at: int, size: int, release: Callable[[], None]) -> None:
-        """Send a stretch of a file behind everything that was written before; `release` is called when that is done."""
+    def send_file(self, piece: FilePiece) -> None:
+        """Send a stretch of a file behind everything that was written before; it is released when that is done."""
         if self.is_closing:
-            release()
+            piece.release()
             return
         if self._is_encrypted:
-            self._send_read(read_stretch(descriptor, at, size), size)
-            release()
+            self._send_read(read_stretch(piece.descriptor, piece.at, piece.size), piece.size)
+            piece.release()
             return
-        self._written += size
-        self._outbox.append(FilePiece(descriptor, at, size, release))
-        self._outbox_size += size
+        self._written += piece.size
+        self._outbox.append(piece)
+        self._outbox_size += piece.size
         self._pump()
         self._bound_outbox()
 
@@ -329,10 +328,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_piece(self, piece: FilePiece) -> bool:
         """Send of a file what there is room for; whether it is all sent."""
-        if self._sender is None:
-            self._sender = FileSender(self._descriptor())
+        sender = self._sender
+        if sender is None:
+            sender = self._sender = FileSender(self._transport.get_extra_info("socket"))
         try:
-            sent = self._sender.send(piece.descriptor, piece.at, min(piece.size, _FILE_PIECE_SIZE))
+            sent = sender.send(piece, _FILE_PIECE_SIZE)
         except OSError:
             sent = 0
         if sent == 0:
@@ -344,11 +344,11 @@ class Connection(asyncio.BufferedProtocol):
             piece.size -= sent
             self._outbox_size -= sent
             if not piece.size:
-                self._loop.remove_writer(self._sender.fileno())
+                self._loop.remove_writer(sender.fileno())
                 self._outbox.popleft()
                 piece.release()
                 return True
-        self._loop.add_writer(self._sender.fileno(), self._pump)
+        self._loop.add_writer(sender.fileno(), self._pump)
         return False
 
     def _send_read(self, data: bytes, size: int) -> None:

@@ -25,6 +25,7 @@ from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import NotFoundError, ProtocolError
+from seawall.io.sending import FilePiece
 from seawall.server.cold_files import warm_up
 from seawall.server.connection import Connection
 from seawall.topics.gaps import Gap as LostRange
@@ -110,7 +111,8 @@ class Portion:
             if isinstance(chunk, FileStretch):
                 source = chunk.run.source
                 assert source is not None
-                connection.send_file(source.file.fileno(), chunk.at, chunk.size, source.unpin)
+                piece = FilePiece(source.file.fileno(), chunk.at, chunk.size, source.unpin, source.mapped)
+                connection.send_file(piece)
             else:
                 connection.write(chunk)
         self.chunks = []
@@ -135,7 +137,9 @@ async def next_portion(
     log: ServedLog, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
 ) -> Portion | Gap:
     """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before."""
-    size_max = max(1, min(size_max, limits.FETCH_SIZE_MAX))
+    # What is read here is held in memory, which what is sent as it lies is not.
+    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else limits.FETCH_READ_SIZE_MAX
+    size_max = max(1, min(size_max, most))
 
     def plan(store: OrderedStore) -> tuple[ReadPlan, Portion]:
         topic = topic_of(store, topic_id)

@@ -9,7 +9,8 @@ The version of the first frame fixes the version of the connection. Complete fra
 first; after the error the decoder stays failed.
 
 A large frame has memory of its own, of the size it says, and is received up to its end: what it carries is not moved
-again, and the memory is used again when nobody looks at it any more (`read_buffers`). Small ones share memory.
+again, and the memory is used again when nobody looks at it any more (`read_buffers`). Small ones share memory. Stored
+batches in a large frame are verified as they arrive (`chunks`); what comes of that goes with the frame.
 
 INV-DECODER-BOUND: the buffer is never larger than one frame of the agreed size plus one receive, or what was fed at
 once, rounded up to a size that is kept. A header that claims more is refused before any byte of its payload is awaited.
@@ -21,7 +22,7 @@ written again, the rest goes on behind it or moves to another buffer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -30,7 +31,8 @@ from seawall import limits
 from seawall.core.types import TimestampNs, TopicId
 from seawall.errors import InvalidInputError, ProtocolError
 from seawall.kernels import frames as kernel
-from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
+from seawall.wire.chunks import ArrivingChunks
+from seawall.wire.codes import VERSION_1, VERSION_2, Command, ErrorCode, Kind
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import FrameHeader, parse_frame_header
 from seawall.wire.read_buffers import READ_BUFFERS, Bytes
@@ -46,6 +48,8 @@ class Frame:
     header: FrameHeader
     payload: memoryview
     whole: memoryview
+    #: Of a large frame of data: its batches, verified as they came.
+    chunks: ArrivingChunks | None = None
 
 
 class FrameDecoder:
@@ -59,6 +63,8 @@ class FrameDecoder:
         self._needed = 0
         #: Whether frames that were handed out lie in the buffer.
         self._is_lent = False
+        #: The batches of a large frame of data that is arriving.
+        self._chunks: ArrivingChunks | None = None
         #: Memory for small frames, kept while a large one arrives.
         self._spare: Bytes | None = None
         self._rows = np.zeros(limits.DECODER_ROWS, kernel.FRAME_ROW)
@@ -92,7 +98,6 @@ class FrameDecoder:
         """Room to receive into, at least one byte; report what arrived with `received`."""
         awaited = self.awaited_size
         if awaited:
-            self._make_room(awaited)
             return self._buffer.data[self._end : self._end + awaited]
         self._make_room(_ROOM_MIN)
         return self._buffer.data[self._end :]
@@ -102,12 +107,19 @@ class FrameDecoder:
         if not 0 <= count <= len(self._buffer) - self._end:
             raise InvalidInputError(f"{count} bytes received into a buffer of {len(self._buffer) - self._end}")
         self._end += count
+        self._look()
+
+    @property
+    def arriving(self) -> ArrivingChunks | None:
+        """The large frame of data whose rest is awaited, which can receive it; report that with `received`."""
+        return self._chunks if self.awaited_size else None
 
     def feed(self, data: Buffer) -> None:
         """Copy bytes in: for callers that have them already."""
         self._make_room(len(data))
         self._buffer.data[self._end : self._end + len(data)] = data
         self._end += len(data)
+        self._look()
 
     def beginning(self) -> tuple[FrameHeader, memoryview] | None:
         """Header and first bytes of the payload of a large frame that is still arriving; good until more arrives."""
@@ -138,13 +150,35 @@ class FrameDecoder:
             self._failure = split_failure(code, self.version)
             if not found:
                 raise self._failure
+        if self._chunks is not None and found:
+            # The frame that they arrived with was the first.
+            found[0], self._chunks = replace(found[0], chunks=self._chunks), None
         self._start = at
-        self._needed = int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0
         self._is_lent |= bool(found)
+        self._await(int(self._state[kernel.STATE_NEEDED]) if code == kernel.SPLIT_MORE else 0)
         return found
 
     def _bound(self) -> int:
         return limits.V1_PAYLOAD_SIZE_MAX if self.version == VERSION_1 else self._payload_max
+
+    def _await(self, needed: int) -> None:
+        """The next frame has so many bytes, as far as that is known. A large one has room for its rest; what it carries
+        is verified as it comes, if it is data."""
+        self._needed = needed
+        if not self.awaited_size:
+            return
+        self._make_room(self.awaited_size)
+        header = parse_frame_header(self._buffer.data[self._start : self._end])
+        if header.kind == Kind.CONTROL and header.command in (Command.FETCH_DATA, Command.DATA):
+            self._chunks = ArrivingChunks(
+                self._buffer[self._start + limits.FRAME_HEADER_SIZE : self._start + self._needed]
+            )
+            self._look()
+
+    def _look(self) -> None:
+        """Verify what has arrived of a large frame of data."""
+        if self._chunks is not None:
+            self._chunks.has_arrived(min(self.pending_size, self._needed) - limits.FRAME_HEADER_SIZE)
 
     def _make_room(self, count: int) -> None:
         """Have room for so many bytes behind those that wait: behind them, or in another buffer."""
@@ -155,6 +189,8 @@ class FrameDecoder:
         self._buffer[: rest.size] = rest
         self._start, self._end = 0, rest.size
         self._is_lent = False
+        # It looks at the memory that was left.
+        self._chunks = None
 
     def _memory(self, size: int) -> Bytes:
         """Memory that nobody looks at; not cleared: what nothing has arrived for is not touched."""

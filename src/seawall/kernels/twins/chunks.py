@@ -13,6 +13,7 @@ from seawall.kernels.chunks import (
     CHUNKS_BAD,
     CHUNKS_DONE,
     CHUNKS_FULL,
+    CHUNKS_MORE,
     RAW_SIZE_MAX,
     STATE_CONSUMED,
     STATE_RECORDS,
@@ -37,8 +38,8 @@ def _crc(message: bytes) -> int:
     return crc32c(np.frombuffer(message, np.uint8), 0, len(message), 0)
 
 
-def _header(stored: bytes) -> dict[str, int] | None:
-    """The fields of a sound header, if `stored` begins with one and the whole batch."""
+def _header(stored: bytes, room: int) -> dict[str, int] | None:
+    """The fields of a sound header, if `stored` begins with one, of a batch that takes no more than `room` bytes."""
     if len(stored) < _SIZE:
         return None
     fields = dict(zip(_NAMES, _HEADER.unpack_from(stored), strict=True))
@@ -48,7 +49,7 @@ def _header(stored: bytes) -> dict[str, int] | None:
     is_known = fields["reserved"] == 0 and fields["level"] in (0, 1, 2, 255) and fields["codec"] in (0, 1, 2)
     if not is_known or fields["flags"] not in (0, 2, 4, 6) or (fields["flags"] & 4 and fields["client_id"] < 2**63):
         return None
-    return fields if 52 <= fields["length"] <= len(stored) - 44 and _fits(fields) else None
+    return fields if 52 <= fields["length"] <= room - 44 and _fits(fields) else None
 
 
 def _fits(fields: dict[str, int]) -> bool:
@@ -68,30 +69,31 @@ def _deleted(block: bytes, count: int) -> int | None:
     return sum(block[start:end] == bytes(5) for start, end in pairwise(offsets.tolist()))
 
 
-def check_chunks(buffer: Bytes, start: int, end: int, rows: Rows, state: State) -> int:
-    """Report every sound batch of `buffer[start:end]` in `rows`, up to the first that is not; why it stopped."""
-    stored = buffer[start:end].tobytes()
-    at = count = records = 0
-    code = CHUNKS_DONE
-    while at < len(stored):
-        if count == len(rows):
-            code = CHUNKS_FULL
-            break
-        fields = _header(stored[at:])
-        block = b"" if fields is None else stored[at + _SIZE : at + 44 + fields["length"]]
-        if fields is None or _crc(block) != fields["block_crc"]:
-            code = CHUNKS_BAD
-            break
+def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State) -> int:
+    """Report every sound batch of `buffer[:arrived]` from where `state` is, up to the first that is not; why it ended.
+
+    It begins anew with a batch of which more has arrived.
+    """
+    while (at := int(state[STATE_CONSUMED])) < end:
+        if state[STATE_ROWS] == len(rows):
+            return CHUNKS_FULL
+        if arrived < end and arrived - at < _SIZE:
+            return CHUNKS_MORE
+        fields = _header(buffer[at:arrived].tobytes(), end - at)
+        if fields is None:
+            return CHUNKS_BAD
+        size = 44 + fields["length"]
+        if arrived < at + size:
+            return CHUNKS_MORE
+        block = buffer[at + _SIZE : at + size].tobytes()
         is_plain = fields["codec"] == 0 and not fields["flags"] & 2
         deleted = _deleted(block, fields["record_count"]) if is_plain else 0
-        if deleted is None:
-            code = CHUNKS_BAD
-            break
-        block_at = start + at + _SIZE
-        places = {"at": block_at, "end": block_at + len(block), "deleted": deleted, "is_plain": is_plain}
+        if deleted is None or _crc(block) != fields["block_crc"]:
+            return CHUNKS_BAD
+        places = {"at": at + _SIZE, "end": at + size, "deleted": deleted, "is_plain": is_plain}
         for name in rows.dtype.names or ():
-            rows[name][count] = places[name] if name in places else fields[name]
-        records += fields["record_count"]
-        at, count = at + _SIZE + len(block), count + 1
-    state[STATE_ROWS], state[STATE_RECORDS], state[STATE_CONSUMED] = count, records, start + at
-    return code
+            rows[name][state[STATE_ROWS]] = places[name] if name in places else fields[name]
+        state[STATE_ROWS] += 1
+        state[STATE_RECORDS] += fields["record_count"]
+        state[STATE_CONSUMED] = at + size
+    return CHUNKS_DONE
