@@ -126,6 +126,12 @@ def _fits(buffer: Bytes, at: int, size: int) -> int:
     return as_int64(count * _RECORD_HEADER <= raw_length)
 
 
+@kernel(int64(bytes_in, int64))
+def _is_plain(buffer: Bytes, at: int) -> int:
+    """Whether the block of a batch is records as they are: neither compressed nor opaque."""
+    return as_int64(as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0)
+
+
 @kernel(int64(bytes_in, int64, int64_out))
 def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
     """Take up the batch whose header has arrived; whether it is sound, and ends in time."""
@@ -133,7 +139,7 @@ def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
     size = _whole_size(buffer, at, end)
     if size == 0 or _fits(buffer, at, size) == 0:
         return 0
-    is_plain = as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0
+    is_plain = _is_plain(buffer, at)
     state[STATE_END] = at + size
     state[STATE_SUMMED] = at + _HEADER
     state[STATE_SUM] = 0
@@ -156,6 +162,7 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
     while left > 0:
         if end - at < _RECORD_HEADER:
             left = NOT_SOUND
+            break
         if arrived - at < _RECORD_HEADER:
             break
         record_type = as_int64(buffer[at])
@@ -185,7 +192,6 @@ def _walk(buffer: Bytes, arrived: int, state: State) -> None:
 def _report(buffer: Bytes, rows: Rows, state: State) -> None:
     """The row of a batch that is sound; the next one begins behind it."""
     at = state[STATE_CONSUMED]
-    is_plain = as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0
     row = rows[state[STATE_ROWS]]
     row["base_seq"] = load_u64(buffer, at + 64)
     row["position"] = load_u64(buffer, at + 56)
@@ -195,7 +201,7 @@ def _report(buffer: Bytes, rows: Rows, state: State) -> None:
     row["record_count"] = load_u32(buffer, at + 28)
     row["topic_id"] = load_u32(buffer, at + 40)
     row["deleted"] = state[STATE_DELETED]
-    row["is_plain"] = as_int64(is_plain)
+    row["is_plain"] = _is_plain(buffer, at)
     state[STATE_ROWS] += 1
     state[STATE_RECORDS] += load_u32(buffer, at + 28)
     state[STATE_CONSUMED] = state[STATE_END]
