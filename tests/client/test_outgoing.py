@@ -20,7 +20,9 @@ from seawall.wire.ack_rows import ACK_ROW, Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
 from seawall.wire.codes import AckLevel, AckStatus, Codec, ErrorCode
-from seawall.wire.records import encode_raw
+from seawall.wire.fields import Buffer
+from seawall.wire.publishable import HeldValues, hold
+from seawall.wire.records import encode_raw, iter_records
 
 LINK, OTHER_LINK = object(), object()
 TOPIC = TopicId(3)
@@ -397,3 +399,80 @@ def test_a_known_client_goes_on_with_its_numbers() -> None:
     outgoing.welcomed(ClientId(7), SessionEpoch(3), ClientSeq(41))
     fill(outgoing, 1)
     assert send_all(outgoing) == [41]
+
+
+def held(count: int, size: int = 90) -> HeldValues:
+    (made,) = hold([b"%d" % number * size for number in range(10, 10 + count)])
+    assert isinstance(made, HeldValues)
+    return made
+
+
+def records_of(block: Buffer) -> list[bytes]:
+    return [bytes(record.value) for record in iter_records(block)]
+
+
+def test_values_are_joined_when_they_are_sent_and_each_time_alike() -> None:
+    outgoing = machine()
+    records = held(20)
+    (batch,), offset = outgoing.add("events", TOPIC, [records], 0)
+    assert (offset, batch.record_count, batch.size) == (0, 20, records.size)
+    assert send_all(outgoing) == [1]
+    header, block = outgoing.frame_of(batch, 5)
+    assert records_of(block) == records.values
+    # The block goes when it is sent, and the values stay for as long as nobody knows what became of them.
+    assert batch.block is None
+    outgoing.lost(LINK)
+    assert send_all(outgoing) == [1]
+    again = outgoing.frame_of(batch, 5)
+    assert (again[0], bytes(again[1])) == (header, bytes(block))
+    outgoing.acked(ok(1))
+    assert (batch.is_done, batch.values) == (True, [])
+
+
+def test_values_join_the_last_batch_that_waits_behind_another() -> None:
+    outgoing = machine(window=1)
+    first, second, third = held(20), held(30), held(40)
+    (sent,), _ = outgoing.add("events", TOPIC, [first], 0)
+    assert send_all(outgoing) == [1]
+    (following,), _ = outgoing.add("events", TOPIC, [second], 0)
+    (waiting,), _ = outgoing.add("events", TOPIC, [third], 0)
+    (joined,), offset = outgoing.add("events", TOPIC, [first], 0)
+    assert len({id(batch) for batch in (sent, following, waiting)}) == 3
+    assert waiting is joined
+    assert (offset, joined.record_count, joined.size) == (40, 60, third.size + first.size)
+    assert outgoing.size == 2 * first.size + second.size + third.size
+    (other,), _ = outgoing.add("others", TopicId(9), [first], 0)
+    assert other is not joined
+    assert records_of(joined.held_block()) == third.values + first.values
+    # The lists of the callers are their own.
+    assert (len(first.values), len(third.values)) == (20, 40)
+
+
+def test_values_that_would_be_too_much_for_one_batch_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seawall.client.outgoing._JOINED_SIZE", 6_000)
+    outgoing = machine(window=1)
+    batches = [outgoing.add("events", TOPIC, [held(30)], 0)[0][0] for _ in range(5)]
+    # The first goes at once; the second has none to join, since it may go next.
+    assert len({id(batch) for batch in batches}) == 5
+    assert all(batch.size == held(30).size for batch in batches)
+
+
+def test_values_are_compressed_where_the_server_agrees() -> None:
+    outgoing = machine(codec=Codec.LZ4)
+    (batch,), _ = outgoing.add("events", TOPIC, [held(100)], 0)
+    assert send_all(outgoing) == [1]
+    data = b"".join(bytes(part) for part in outgoing.frame_of(batch, 5))
+    header = parse_batch_header(data, source=BatchSource.CLIENT)
+    assert header.codec is Codec.LZ4
+    assert batch.block is not None
+    assert records_of(client_block_of(header, data[96:])) == held(100).values
+
+
+def test_blocks_and_values_of_small_calls_share_a_batch_in_their_order() -> None:
+    outgoing = machine(batch_size=100_000, linger_ns=10)
+    few = held(17, 1)
+    for records in (block(b"first"), few, block(b"middle"), few):
+        outgoing.add("events", TOPIC, [records], 0)
+    batch = outgoing.add("events", TOPIC, [block(b"last")], 0)[0][0]
+    assert send_all(outgoing, 20) == [1]
+    assert records_of(outgoing.frame_of(batch, 5)[1]) == [b"first", *few.values, b"middle", *few.values, b"last"]

@@ -40,7 +40,7 @@ from seawall.wire.lwp2_session import Hello
 SMALL: Final = 100
 IDLE_CONNECTIONS: Final = 1_000
 #: Bytes of one call of the bulk path.
-CALL_SIZE: Final = MIB
+CALL_SIZE: Final = 2 * MIB
 #: Bytes that are published before anything is timed: what is dropped makes room for what comes then.
 WARM_SIZE: Final = KEPT_SIZE + 64 * MIB
 #: Calls for one record between two looks at the clock.
@@ -85,7 +85,7 @@ def _ordered(directory: Path) -> Iterator[Measurement]:
         baseline=Baseline("loopback TCP", loopback_bandwidth),
         goal=Goal.ratio_at_least(0.5),
         note=f"order 2, ack 1, class ephemeral, {KEPT_SIZE // MIB} MiB kept, segments of {SEGMENT_RECORDS:,} records; "
-        "lists of 1 MiB of records, one publisher and connection",
+        f"lists of {CALL_SIZE // MIB} MiB of records, one publisher and connection",
     )
     yield Measurement(
         "the least that is needed for it: join, sum, send; receive, sum, keep",

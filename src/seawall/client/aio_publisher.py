@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -21,8 +22,7 @@ from seawall.client.targets import Target
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FullError, InvalidInputError
-from seawall.wire.arrow import EncodedBlock
-from seawall.wire.publishable import Publishable
+from seawall.wire.publishable import Publishable, Records
 
 
 class AsyncRemotePublisher:
@@ -106,11 +106,11 @@ class AsyncRemotePublisher:
     ) -> None:
         await self.close()
 
-    def _encoded(self, records: Publishable, client_seq: int | None) -> tuple[list[EncodedBlock], int]:
+    def _encoded(self, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
-        return self._options.encode(records, client_seq)
+        return self._options.hold(records, client_seq)
 
-    def _offer(self, blocks: list[EncodedBlock], client_seq: int | None) -> Delivery:
+    def _offer(self, blocks: Sequence[Records], client_seq: int | None) -> Delivery:
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
         return delivery if self._options.ack else decided_delivery(self._sender, delivery)

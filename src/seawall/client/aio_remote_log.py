@@ -43,7 +43,7 @@ from seawall.client.commands import (
 from seawall.client.delivery import Delivery
 from seawall.client.keyed_records import KeyedRecords
 from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions
+from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions, encode_lone
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
 from seawall.core.types import Seq, TopicEpoch
@@ -166,7 +166,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         With an `idempotency_key` records are stored once, however often that is tried within the topic's window, by
         whatever client: a repetition is told where the first ones are.
         """
-        blocks, _ = LONE.encode(records, None)
+        blocks = encode_lone(records)
         if idempotency_key is not None:
             keyed = KeyedRecords(topic, blocks, idempotency_key)
             return await self._with_topic(topic, partial(self._publish_keyed, keyed))

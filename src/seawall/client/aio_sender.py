@@ -8,7 +8,7 @@ the loop it was opened on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from seawall.client.aio_connection import AsyncConnection
@@ -23,10 +23,10 @@ from seawall.core.types import TopicId
 from seawall.errors import FencedError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckStatus, Command, Kind
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_session import Error, parse_error
+from seawall.wire.publishable import Records
 
 _MS: Final = 1_000_000
 
@@ -68,7 +68,7 @@ class AsyncSender:
     # --- what publishers do ----------------------------------------------------------------------------------------
 
     def offer(
-        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int | None = None
+        self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int | None = None
     ) -> Delivery:
         """Queue records; they are sent in this turn of the loop where nothing is on its way."""
         if self.failure is not None:

@@ -18,12 +18,16 @@ from typing import Any, Final, Protocol
 
 from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import WrongStateError
+from seawall.limits import BATCH_RECORDS_MAX
 from seawall.wire.codes import POSITION_UNKNOWN, Codec
+from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
 from seawall.wire.lwp2_keyed import PublishedKeyed
-from seawall.wire.publishable import encode_plain
+from seawall.wire.publishable import HeldValues, Records, made
 
 _NO_SEQ: Final = Seq(0)
+#: Blocks below this are not compressed: there is nothing to gain.
+_COMPRESSED_SIZE_MIN: Final = 128
 
 
 class Waiting(Protocol):
@@ -44,7 +48,7 @@ class Batch:
     #: Its number in the session once it was sent, and the connection it was sent on, for as long as that lives.
     client_seq = ClientSeq(0)
     connection: object | None = None
-    #: What goes over the wire: made when it is sent first, the same ever after.
+    #: What goes over the wire, if it is kept: made when it is sent first, the same ever after.
     block: Buffer | None = None
     codec = Codec.NONE
     #: The CRC-32C of all it has, as long as that is one block which came with it, and of `block` once that is made.
@@ -69,27 +73,58 @@ class Batch:
         self.record_count = 0
         self.callbacks: list[Callable[[], object]] = []
 
-    def take(self, block: Buffer, record_count: int, crc: int | None = None) -> int:
+    def take(self, records: Records) -> int:
         """Make records part of it; how many it had before."""
         before = self.record_count
-        self._pack()
-        self.block_crc = None if self.pieces else crc
-        self.pieces.append(block)
-        self.size += len(block)
-        self.record_count = before + record_count
+        if isinstance(records, HeldValues):
+            self.values = self.values + records.values if self.values else records.values
+        else:
+            self._pack()
+            self.block_crc = None if self.pieces else records.crc
+            self.pieces.append(records.block)
+        self.size += records.size
+        self.record_count = before + records.record_count
         return before
 
-    def plain_block(self) -> Buffer:
-        """All of its records as one block."""
+    @property
+    def is_held(self) -> bool:
+        """Whether all it has are values: their block is made whenever it is needed, and is the same each time."""
+        return bool(self.values) and not self.pieces
+
+    def held_block(self) -> Buffer:
+        """The block of what is held."""
+        block = made(HeldValues(self.values, self.size))
+        self.block_crc = block.crc
+        return block.block
+
+    def may_hold(self, records: Records, size_max: int) -> bool:
+        """Whether more values may become part of what is held, up to a size."""
+        fits = self.size + records.size <= size_max and self.record_count + records.record_count <= BATCH_RECORDS_MAX
+        return fits and self.is_held and isinstance(records, HeldValues)
+
+    def block_for(self, codec: Codec) -> Buffer:
+        """What is sent of it, packed where that is smaller; values are joined each time, and nothing is kept twice."""
+        if self.block is not None:
+            return self.block
+        if codec is Codec.NONE and self.is_held:
+            return self.held_block()
         self._pack()
-        return self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        plain = self.block = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        self.pieces = []
+        if codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
+            packed = compress(codec, plain)
+            if len(packed) < len(plain):
+                self.block, self.codec, self.block_crc = packed, codec, None
+        return self.block
 
     def _pack(self) -> None:
-        if self.values:
-            blocks = encode_plain(self.values)
-            self.block_crc = blocks[0].crc if len(blocks) == 1 and not self.pieces else None
-            self.pieces += [block.block for block in blocks]
-            self.values = []
+        if self.is_held:
+            self.pieces = [self.held_block()]
+        elif self.values:
+            size = self.size - sum(map(len, self.pieces))
+            self.pieces.append(made(HeldValues(self.values, size)).block)
+            self.block_crc = None
+        self.values = []
 
     def announce(self) -> None:
         """Tell whoever wants to know that it is decided."""

@@ -18,6 +18,7 @@ later ones are under way by then, a batch without records gives it up: another o
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -29,6 +30,7 @@ from seawall.errors import OutcomeUnknownError, RetryableError
 from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
+    MIB,
     RECORD_HEADER_SIZE,
     SESSION_WINDOW_BATCHES,
     SESSION_WINDOW_SIZE,
@@ -37,13 +39,13 @@ from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import batch_header
 from seawall.wire.codes import AS_TOPIC, AckStatus, Codec, ErrorCode
-from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
+from seawall.wire.publishable import Records
 
 #: The topic of a batch that only gives its number up.
 _NO_TOPIC: Final = TopicId(0)
-#: Blocks below this are not compressed: there is nothing to gain.
-_COMPRESSED_SIZE_MIN: Final = 128
+#: Calls share a batch up to this size while others wait: a larger one would not stay in a cache on its way.
+_JOINED_SIZE: Final = 4 * MIB
 
 
 class Outgoing:
@@ -125,21 +127,25 @@ class Outgoing:
     # --- handing in ------------------------------------------------------------------------------------------------
 
     def add(
-        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], now_ns: int
+        self, topic: str, topic_id: TopicId, blocks: Sequence[Records], now_ns: int
     ) -> tuple[tuple[Batch, ...], int]:
         """Take blocks of one call; the batches that have them, and the place of the first record in the first."""
-        if len(blocks) == 1 and len(blocks[0].block) < self._batch_size:
+        if len(blocks) == 1 and blocks[0].size < self._batch_size:
             batch = self._gather(topic, topic_id, blocks[0], now_ns)
-            offset = batch.take(*blocks[0])
+            offset = batch.take(blocks[0])
             if batch.size >= self._batch_size or batch.record_count >= BATCH_RECORDS_MAX:
                 self.seal()
             return (batch,), offset
         self.seal()
+        self._sealed_size += sum(block.size for block in blocks)
+        last = self._sealed[-1] if len(self._sealed) > 1 else None
+        if last is not None and last.topic_id == topic_id and last.may_hold(blocks[0], _JOINED_SIZE):
+            # It waits behind others: large ones cost the least.
+            return (last,), last.take(blocks[0])
         batches = []
         for block in blocks:
             batch = Batch(topic, topic_id, now_ns)
-            batch.take(*block)
-            self._sealed_size += batch.size
+            batch.take(block)
             self._sealed.append(batch)
             batches.append(batch)
         return tuple(batches), 0
@@ -192,14 +198,14 @@ class Outgoing:
         batch.is_done = True
 
     def add_numbered(
-        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int, now_ns: int
+        self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int, now_ns: int
     ) -> tuple[Batch, ...]:
         """Take blocks that repeat batches under the numbers they had."""
         self.seal()
         batches = []
         for seq, block in enumerate(blocks, client_seq):
             batch = Batch(topic, topic_id, now_ns)
-            batch.take(*block)
+            batch.take(block)
             self._sealed_size += batch.size
             self._number(batch, ClientSeq(seq))
             heappush(self._again, seq)
@@ -207,11 +213,11 @@ class Outgoing:
         self.next_seq = max(self.next_seq, ClientSeq(client_seq + len(blocks)))
         return tuple(batches)
 
-    def _gather(self, topic: str, topic_id: TopicId, block: EncodedBlock, now_ns: int) -> Batch:
+    def _gather(self, topic: str, topic_id: TopicId, block: Records, now_ns: int) -> Batch:
         gathering = self._gathering
         if gathering is not None:
             fits = (
-                gathering.size + len(block.block) <= self._batch_size
+                gathering.size + block.size <= self._batch_size
                 and gathering.record_count + block.record_count <= BATCH_RECORDS_MAX
             )
             if fits and gathering.topic_id == topic_id:
@@ -303,15 +309,9 @@ class Outgoing:
 
     def frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, Buffer]:
         """Header and block of a batch for the wire."""
-        if batch.block is None:
-            plain = batch.block = batch.plain_block()
-            batch.pieces = []
-            if self.codec is not Codec.NONE and len(plain) >= _COMPRESSED_SIZE_MIN:
-                packed = compress(self.codec, plain)
-                if len(packed) < len(plain):
-                    batch.block, batch.codec, batch.block_crc = packed, self.codec, None
+        block = batch.block_for(self.codec)
         header = batch_header(
-            batch.block,
+            block,
             topic_id=batch.topic_id,
             client_id=self.client_id,
             client_seq=batch.client_seq,
@@ -324,7 +324,7 @@ class Outgoing:
             block_crc=batch.block_crc,
         )
         batch.block_crc = header.block_crc
-        return header.header_bytes(), batch.block
+        return header.header_bytes(), block
 
     def sent(self, batch: Batch, connection: object) -> None:
         """It went out on a connection."""

@@ -2,7 +2,7 @@
 
     with log.publisher("events") as publisher:
         for lines in source:
-            publisher.publish(lines)       # waits only while more than `max_in_flight` bytes are under way
+            publisher.publish(lines)       # waits only once `max_in_flight` bytes are under way, until a quarter is not
     # leaving the block flushes: everything is stored, or the first error is raised
 
 It has a session and connections of its own: its batches are numbered, so that what is sent again after a lost
@@ -17,6 +17,7 @@ least: what nobody answers could not be sent again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
@@ -32,7 +33,7 @@ from seawall.errors import InvalidInputError
 from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, Codec
-from seawall.wire.publishable import Publishable, encode
+from seawall.wire.publishable import Publishable, Records, encode, hold
 
 #: Bytes that one publisher may have under way.
 IN_FLIGHT_SIZE: Final = 64 * MIB
@@ -87,20 +88,31 @@ class PublisherOptions:
             codec=_CODECS[self.compression],
         )
 
-    def encode(self, records: Publishable, client_seq: int | None) -> tuple[list[EncodedBlock], int]:
-        """Records as blocks, and their bytes; under a number only where such a publisher has its own."""
+    def hold(self, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
+        """Records as what becomes blocks, and their bytes; under a number only where such a publisher has its own."""
         if client_seq is not None and (self.client_id is None or client_seq < 1):
             raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
-        blocks = encode(records)
+        blocks = hold(records)
         if len(blocks) == 1:
-            return blocks, len(blocks[0].block)
-        if not blocks:
-            raise InvalidInputError("nothing to publish: give at least one record")
-        return blocks, sum(len(block.block) for block in blocks)
+            return blocks, blocks[0].size
+        _require_some(blocks)
+        return blocks, sum(block.size for block in blocks)
 
 
 #: Those of `publish`, which waits for each call.
 LONE: Final = PublisherOptions()
+
+
+def encode_lone(records: Publishable) -> list[EncodedBlock]:
+    """The records of such a call as blocks."""
+    blocks = encode(records)
+    _require_some(blocks)
+    return blocks
+
+
+def _require_some(blocks: Sequence[Records]) -> None:
+    if not blocks:
+        raise InvalidInputError("nothing to publish: give at least one record")
 
 
 class RemotePublisher:
@@ -146,7 +158,7 @@ class RemotePublisher:
                 return joined
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
-        blocks, size = options.encode(records, client_seq)
+        blocks, size = options.hold(records, client_seq)
         self._sender.wait_for_room(size, options.max_in_flight, may_wait=options.when_full == "wait")
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
         return delivery if options.ack else decided_delivery(self._sender, delivery)

@@ -50,6 +50,7 @@ from seawall.client.publisher import (
     PublisherOptions,
     RemotePublisher,
     WhenFull,
+    encode_lone,
 )
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
@@ -153,7 +154,7 @@ class RemoteLog(RemoteTransactions):
         With an `idempotency_key` records are stored once, however often that is tried within the topic's
         `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
         """
-        blocks, _ = LONE.encode(records, None)
+        blocks = encode_lone(records)
         if idempotency_key is not None:
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 

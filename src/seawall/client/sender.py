@@ -18,7 +18,7 @@ INV-SENDER-LEADER: connections are opened, read and closed by the leader only; s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from seawall.client.connection import Connection, refusal_of
@@ -34,12 +34,14 @@ from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
 from seawall.io.waiting import Waker, await_streams
 from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckStatus, Command, Kind
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_session import Error, parse_error
+from seawall.wire.publishable import Records
 
 _MS: Final = 1_000_000
+#: Who finds no room waits until this part of all that may be under way is free.
+_ROOM_PART: Final = 4
 #: Longest that a leader waits without looking around.
 LOOK_NS: Final = 1_000_000_000
 
@@ -82,7 +84,7 @@ class Sender:
     # --- what publishers do ----------------------------------------------------------------------------------------
 
     def offer(
-        self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock], client_seq: int | None = None
+        self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int | None = None
     ) -> Delivery:
         """Queue records; they are sent at once where nothing is on its way."""
         record_count = sum(block.record_count for block in blocks)
@@ -138,7 +140,9 @@ class Sender:
         if not may_wait:
             raise FullError(f"{under_way} bytes are on their way, at most {size_max}; wait for some of them")
         self.seal()
-        self._wait_until(lambda: not self._outgoing.size or self._outgoing.size + size <= size_max, None)
+        # For more room than that: who is woken for every batch spends its time with being woken.
+        wanted = max(0, size_max - size_max // _ROOM_PART - size)
+        self._wait_until(lambda: self._outgoing.size <= wanted, None)
 
     def seal(self) -> None:
         """Send what is gathered, and gather anew."""
@@ -214,13 +218,24 @@ class Sender:
                         continue
                     self._leads = True
                     try:
-                        self._lead(left_ns)
+                        self._lead_until(is_done, until_ns)
                     finally:
                         self._leads = False
                         self._change.notify_all()
                 return True
         finally:
             self._announce()
+
+    def _lead_until(self, is_done: Callable[[], bool], until_ns: int | None) -> None:
+        """Lead until something is done, or it is too late; others that wait are told when something was decided."""
+        while not (is_done() or self._is_closed):
+            left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+            if left_ns <= 0:
+                return
+            decided = len(self._outgoing.decided)
+            self._lead(left_ns)
+            if self._followers and len(self._outgoing.decided) != decided:
+                self._change.notify_all()
 
     def _follow(self, timeout_s: float | None = None) -> None:
         """Wait for a change that somebody else makes; called with the lock, which is free meanwhile."""

@@ -61,6 +61,11 @@ class EncodedBlock(NamedTuple):
     record_count: int
     crc: int | None = None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the block."""
+        return len(self.block)
+
 
 def encode_values(values: Sequence[bytes], record_type: int = RecordType.RAW) -> Iterator[EncodedBlock]:
     """Blocks of plain values of one type, as few as the bounds allow."""

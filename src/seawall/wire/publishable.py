@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from seawall.core.types import TimestampNs
 from seawall.errors import InvalidInputError, LimitError
@@ -52,8 +52,32 @@ OneRecord: TypeAlias = "bytes | bytearray | memoryview | str | Mapping[str, obje
 Publishable: TypeAlias = "OneRecord | Iterable[OneRecord] | pa.Table | pa.RecordBatch | pd.DataFrame"
 
 
+class HeldValues(NamedTuple):
+    """Plain values of one block that is not made yet, and the size that it will have."""
+
+    values: list[bytes]
+    size: int
+
+    @property
+    def record_count(self) -> int:
+        """How many records the block will hold."""
+        return len(self.values)
+
+
+#: Records that become one block.
+Records: TypeAlias = EncodedBlock | HeldValues
+
+
 def encode(records: Publishable) -> list[EncodedBlock]:
     """Whatever a user hands in, as blocks."""
+    return [made(each) if isinstance(each, HeldValues) else each for each in hold(records)]
+
+
+def hold(records: Publishable) -> Sequence[Records]:
+    """The same, but many plain values stay what they are: whoever sends them makes their block then.
+
+    A block that is made, sent and let go lies in memory that a cache still has; one that waits for its ack does not.
+    """
     if isinstance(records, bytes):
         return [EncodedBlock(encode_raw(records), 1)]
     if isinstance(records, (bytearray, memoryview, str, Mapping, Message)):
@@ -67,7 +91,7 @@ def encode(records: Publishable) -> list[EncodedBlock]:
     if not isinstance(records, Iterable):
         raise InvalidInputError(f"cannot publish a {type(records).__name__}: give bytes, str, dict, Message or a table")
     each: list[OneRecord] = [*records]
-    return _encode_each(each)
+    return _hold_each(each)
 
 
 def more_than_one_batch(record_count: int) -> LimitError:
@@ -75,40 +99,36 @@ def more_than_one_batch(record_count: int) -> LimitError:
     return LimitError(f"{record_count} records do not fit one batch: what has one key is stored in one batch")
 
 
-def _encode_each(records: list[OneRecord]) -> list[EncodedBlock]:
-    if len(records) > _FEW and _are_plain(records):
-        return encode_plain(records)
+def _hold_each(records: list[OneRecord]) -> Sequence[Records]:
+    count = len(records)
+    if count > _FEW and (size := _plain_size(records)) >= 0:
+        values = cast(list[bytes], records)
+        size += RECORD_HEADER_SIZE * count
+        return [HeldValues(values, size)] if _is_one_block(size, count) else list(encode_values(values))
     return list(_pack(encode_record(_record_of(record)) for record in records))
 
 
-def _are_plain(records: list[OneRecord]) -> TypeGuard[list[bytes]]:
+def _plain_size(records: list[OneRecord]) -> int:
+    """What plain values take in all; −1 if one is something else."""
     if HAS_KNOWN_LAYOUT:
-        return measure_values(id(records), len(records), id(bytes)) >= 0
-    return set(map(type, records)) == _PLAIN
+        return measure_values(id(records), len(records), id(bytes))
+    return sum(map(len, cast(list[bytes], records))) if set(map(type, records)) == _PLAIN else -1
 
 
-def encode_plain(values: list[bytes]) -> list[EncodedBlock]:
-    """Plain values, without Python for each of them; at least one, in a list that nobody changes meanwhile."""
-    count = len(values)
-    if count <= _FEW or not HAS_KNOWN_LAYOUT:
-        return _encode_few(values) if count <= _FEW else list(encode_values(values))
-    size = RECORD_HEADER_SIZE * count + measure_values(id(values), count, id(bytes))
-    if size > BLOCK_SIZE_MAX or count > BATCH_RECORDS_MAX:
-        return list(encode_values(values))
-    block = READ_BUFFERS.take(size)
-    crc = join_values(id(values), count, block)
-    return [EncodedBlock(block.data, count, crc)]
+def _is_one_block(size: int, count: int) -> bool:
+    return size <= BLOCK_SIZE_MAX and count <= BATCH_RECORDS_MAX
 
 
-def _encode_few(values: list[bytes]) -> list[EncodedBlock]:
-    """So few that kernels would not pay."""
-    size = RECORD_HEADER_SIZE * len(values) + sum(map(len, values))
-    if size > BLOCK_SIZE_MAX:
-        return list(encode_values(values))
-    pieces = [b""] * (2 * len(values))
+def made(held: HeldValues) -> EncodedBlock:
+    """The block of values that nobody changes meanwhile; few of them are joined sooner than a kernel is called."""
+    values, count = held.values, held.record_count
+    if count > _FEW and HAS_KNOWN_LAYOUT:
+        block = READ_BUFFERS.take(held.size)
+        return EncodedBlock(block.data, count, join_values(id(values), count, block))
+    pieces = [b""] * (2 * count)
     pieces[::2] = map(raw_head, map(len, values))
     pieces[1::2] = values
-    return [EncodedBlock(b"".join(pieces), len(values))]
+    return EncodedBlock(b"".join(pieces), count)
 
 
 def _pack(encoded: Iterable[bytes]) -> Iterator[EncodedBlock]:
