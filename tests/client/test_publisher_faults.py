@@ -68,6 +68,26 @@ def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> No
     assert flags[HelloFlags.JOIN] >= 1
 
 
+def test_lists_of_values_are_sent_again_as_they_were(server: ScriptedServer, log: RemoteLog) -> None:
+    cut = every(3)
+
+    def lose(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
+        if next(cut):
+            raise CutError
+        return entries
+
+    server.script.on_ack = lose
+    lists = [[b"%d of %d " % (number, each) * 100 for number in range(20 + each)] for each in range(40)]
+    with log.publisher("events", batch_size=100) as publisher:
+        deliveries = [publisher.publish(values) for values in lists]
+        for values in lists:
+            values.clear()  # what was handed in is the caller's again
+    expected = [b"%d of %d " % (number, each) * 100 for each in range(40) for number in range(20 + each)]
+    assert stored(log) == expected
+    assert [seq for delivery in deliveries for seq in delivery.seqs] == list(range(1, len(expected) + 1))
+    assert not any(delivery.is_duplicate for delivery in deliveries)
+
+
 def test_a_lone_publish_survives_a_lost_ack(server: ScriptedServer, log: RemoteLog) -> None:
     cut = every(2)
 

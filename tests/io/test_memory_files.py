@@ -130,3 +130,16 @@ def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
     for number in range(10, 20):
         files.unlink(f"/{number}")
     assert spare.size == 64 * MIB
+
+
+def test_memory_that_is_lent_is_that_of_the_file() -> None:
+    file = MemoryFiles().open("/a", create=True)
+    write_all(file, [b"abc"], 0)
+    spans = file.lend(8, 9 * MIB)
+    assert sum(len(span) for span in spans) == 9 * MIB
+    assert len(spans) > 1
+    for number, span in enumerate(spans, 1):
+        span[:] = number
+    assert file.read(10, 0) == b"abc" + bytes(5) + b"\1\1"
+    assert file.read(2, 8 + 9 * MIB - 2) == bytes([len(spans)] * 2)
+    assert file.size() == 8 + 9 * MIB

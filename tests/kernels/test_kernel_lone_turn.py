@@ -48,11 +48,14 @@ def words(highest: int = 0) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return made
 
 
-def check(kernels: ModuleType, data: bytes) -> int:
+def check(kernels: ModuleType, data: bytes, lowest: int = lone_turn.DURABLE) -> int:
     state = np.zeros(STATE_SIZE, np.int64)
     state[STATE_VERSION] = 2
     source = np.frombuffer(data + bytes(100), np.uint8)
-    done: int = kernels.check_lone_turn(words(), source, len(data), ORDERS, LEVELS, np.zeros(2, FRAME_ROW), state)
+    turn, rows = words(), np.zeros(2, FRAME_ROW)
+    done: int = kernels.check_lone_turn(turn, source, len(data), lowest, ORDERS, LEVELS, rows, state)
+    if done != PASSES_ON:
+        assert turn[lone_turn.LEVEL] == (LEVELS[rows["topic_id"][0]] if data[93] == 0xFF else data[93])
     return done
 
 
@@ -83,19 +86,39 @@ def test_one_whole_batch_that_may_be_taken(kernels: ModuleType, data: bytes, ord
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@given(numbers=st.tuples(*[st.integers(0, 2**62)] * 3), highest=st.integers(0, 10))
-def test_the_answer_is_the_usual_one(kernels: ModuleType, numbers: tuple[int, int, int], highest: int) -> None:
-    position, base_seq, timestamp_ns = numbers
+def test_lower_levels_count_where_they_are_enough(kernels: ModuleType) -> None:
+    for level, order in ((0, PASSES_ON), (1, 2), (2, 2), (3, PASSES_ON)):
+        assert check(kernels, batch(level=level), lone_turn.ORDERED) == order
+    assert check(kernels, batch(WEAK), lone_turn.ORDERED) == 2
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@given(
+    given=st.lists(
+        st.tuples(*[st.integers(0, 2**62)] * 3, st.sampled_from([1, 2])), min_size=1, max_size=lone_turn.ENTRIES_MAX
+    ),
+    highest=st.integers(0, 30),
+)
+def test_the_answer_is_the_usual_one(kernels: ModuleType, given: list[tuple[int, int, int, int]], highest: int) -> None:
     desk = np.zeros(lone_turn.LONG_DESK_SIZE, np.int64)
-    desk[lone_arrival.POSITION : lone_arrival.TERM] = numbers
     ack = np.full(lone_turn.ACK_SIZE, 255, np.uint8)
-    kernels.seal_lone_ack(words(highest), desk, np.frombuffer(batch(), np.uint8), ack)
-    rows = np.zeros(1, ACK_ROW)
-    rows[0] = (4, base_seq, position, timestamp_ns, ORDERED, 1, 2, 0, 2, 0)
-    expected = encode_ack_rows(
-        rows, session_epoch=SessionEpoch(EPOCH), window_batches=256, window_bytes=4096, through=max(4, highest)
-    )
-    assert ack.tobytes() == expected
+    turn, rows = words(highest), np.zeros(len(given), ACK_ROW)
+    for index, (position, base_seq, timestamp_ns, level) in enumerate(given):
+        desk[lone_arrival.POSITION : lone_arrival.TERM] = position, base_seq, timestamp_ns
+        turn[lone_turn.LEVEL] = level
+        kernels.seal_lone_ack(turn, desk, np.frombuffer(batch(seq=4 + index), np.uint8), ack)
+        rows[index] = (4 + index, base_seq, position, timestamp_ns, ORDERED, 1, 2, 0, level, 0)
+        through = max(4 + index, highest)
+        expected = encode_ack_rows(
+            rows[: index + 1],
+            session_epoch=SessionEpoch(EPOCH),
+            window_batches=256,
+            window_bytes=4096,
+            through=through,
+        )
+        assert ack[: len(expected)].tobytes() == expected
+        assert (ack[len(expected) :] == 255).all()
+    assert turn[lone_turn.ENTRIES] == len(given)
 
 
 def test_the_next_epoch_goes_behind() -> None:

@@ -34,6 +34,7 @@ WITHOUT_TWIN = {
         for module, names in ONE_MODEL.items()
         for name in names.split()
     },
+    "batch_arrival.receive_batch": "makes system calls; what it calls for each piece (sum_ahead) has a twin",
     "chunk_arrival.receive_chunks": "makes system calls; what it calls for each piece (check_chunks) has a twin",
     "disk_ring.ask_for_signal": "is for another thread to see",
     "disk_ring.execute": "is a system call",

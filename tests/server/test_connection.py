@@ -56,7 +56,7 @@ class Recorded:
     def has_room_for(self, _size):
         return True
 
-    def take_lone(self, _buffer, _size, _socket):
+    def take_lone(self, _buffer, _size, _socket, _state=None):
         return None
 
     def failed(self, error):

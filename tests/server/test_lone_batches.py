@@ -196,7 +196,7 @@ def test_a_slow_disk_is_left_to_others(on_loop, tmp_path, done, monkeypatch):
 
 def test_a_write_that_was_cut_short_is_made_good(on_loop, tmp_path, done, monkeypatch):
     def cut(memory, desk, turn, source, size, orders, levels, rows, state, _ack):
-        if lone_turn.check_lone_turn(turn, source, size, orders, levels, rows, state) < 0:
+        if lone_turn.check_lone_turn(turn, source, size, lone_turn.DURABLE, orders, levels, rows, state) < 0:
             return PASSES_ON
         staged = lone_arrival.stage_lone_arrival(memory, desk, source, 0, size, 0)
         done.append(staged)

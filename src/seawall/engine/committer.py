@@ -149,11 +149,14 @@ class Committer:
         if not fresh.size:
             return
         for topic, rows in self._catalog.apply_run(fresh):
-            filling = self._log_of(topic).filling[-1]
+            log = self._log_of(topic)
+            filling = log.filling[-1]
             segment, before = filling.segment, len(filling.segment.index)
             segment.place(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
-            filling.waiting.extend(before, rows["at"])
+            if log.is_kept:
+                # What is nothing but memory is at its place already (`memory_way`).
+                filling.waiting.extend(before, rows["at"])
 
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""

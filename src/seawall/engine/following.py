@@ -41,9 +41,9 @@ from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, loo
 from seawall.engine.follow_parts import FollowCommit, FollowerParts, Following
 from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.replay import remember_keys
-from seawall.engine.room_making import Need
+from seawall.engine.room_making import Need, some_of
 from seawall.engine.rooms import Room
-from seawall.errors import FatalError, InvalidInputError
+from seawall.errors import CallerError, FatalError, InvalidInputError, RetryableError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import following as kernels
 from seawall.kernels.epochs import WAL_ROW, WalRows
@@ -53,7 +53,9 @@ from seawall.storage.control import Ceiling
 from seawall.storage.control_batches import Aside, parse_control
 from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.lane_staging import LaneRoom
 from seawall.topics.catalog import by_topic
+from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus
 
@@ -142,13 +144,17 @@ class Follower:
             if commit.epoch is not None:
                 parts.writer.finish_flush(commit.epoch, durable=commit.durable)
             for aside, position in commit.asides:
-                parts.catalog.apply(aside, position)
-                for part in aside.parts:
-                    if isinstance(part, FloorRaise):
-                        parts.removal.evicted(part)
+                self._apply_aside(aside, position)
             self._publish(commit, next_position)
         self.next_position = next_position
         return Following(commit.look.count, next_position)
+
+    def _apply_aside(self, aside: Aside, position: Position) -> None:
+        """What was logged ahead of batches takes effect."""
+        self._parts.catalog.apply(aside, position)
+        for part in aside.parts:
+            if isinstance(part, FloorRaise):
+                self._parts.removal.evicted(part)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
         if not 0 <= count <= self._mask + 1 or not entries.size == sides.size == self._mask + 1:
@@ -179,6 +185,40 @@ class Follower:
         if room is not None and short_way.is_full:
             self._parts.committer.absorb()
         return room
+
+    def memory_room(self, topic_id: TopicId, each: Need, now: int) -> tuple[Room, Need] | None:
+        """Room for large batches that are the next entries of a topic of class ephemeral, one or some like it, counted
+        in; None if there is none. What has to be in the log before them is staged, and has taken effect."""
+        parts, position = self._parts, self.next_position
+        topic = parts.catalog.find(topic_id)
+        if topic is None or topic.config.durability is not Durability.EPHEMERAL:
+            return None
+        if position != parts.writer.next_position:
+            return None
+        self._hooks.begin()
+        self._rooms.drop_old()
+        try:
+            with self._hooks.preparing():
+                count, need = some_of(each, topic)
+                if not parts.committer.takes(topic, need, TimestampNs(now)):
+                    return None
+                (room,) = self._rooms.make([(topic, need)], count * kernels.REFERENCE_SIZE, now)
+        except (CallerError, RetryableError):
+            return None
+        if room.ahead:
+            aside, room.ahead = Aside(tuple(room.ahead)), []
+            with self._hooks.changing():
+                self._apply_aside(aside, parts.writer.stage_control(aside, now, at=position))
+        return room, need
+
+    def room_for_mark(self) -> LaneRoom:
+        """Where the mark of a batch that lies in memory goes, for which `memory_room` has seen to room in the log."""
+        return self._parts.writer.room_for_run(kernels.REFERENCE_SIZE)[0]
+
+    def marked(self, position: Position, timestamp_ns: TimestampNs) -> None:
+        """The entry at the next position lies in memory, and its mark where `room_for_mark` said."""
+        self._parts.writer.stage_run(kernels.REFERENCE_SIZE, 1, position, timestamp_ns)
+        self.passed_by(position, timestamp_ns)
 
     def passed_by(self, position: Position, timestamp_ns: TimestampNs) -> None:
         """The entry at the next position is in the log, and needs no following."""

@@ -15,29 +15,24 @@ connection sends what the kernel could not.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from seawall import limits
-from seawall.core.types import ClientId, Position, SessionEpoch, TimestampNs, TopicId
+from seawall.core.types import Position, TimestampNs, TopicId
 from seawall.engine.following import Follower
+from seawall.engine.lone_desk import LoneDesk, LoneTurn
 from seawall.engine.rooms import Room
-from seawall.engine.sessions import Sessions
 from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_rules import TopicRules
-from seawall.fabric.arrays import FabricArrays
 from seawall.io.files import OsFile
 from seawall.io.interfaces import Clock
 from seawall.kernels import lone_arrival as kernels
 from seawall.kernels import lone_turn
 from seawall.kernels.epochs import EPOCH_HEADER
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.memory import Bytes
-from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.pod_sequencer import PodSequencer
-from seawall.wire.codes import VERSION_2
 
 #: A write that takes longer than this is long, and how many times as long nothing is written by the loop after it.
 LONG_WRITE_NS: Final = 4_000_000
@@ -52,55 +47,15 @@ _NUMBERS_AT: Final = 28
 _AHEAD_SIZE: Final = limits.LARGE_BATCH_SIZE - 1
 
 
-class LoneTurn:
-    """What the kernel has to know of one connection, and the answer that it makes there."""
-
-    __slots__ = ("_ack", "ack", "rows", "state", "words")
-
-    def __init__(
-        self,
-        client_id: ClientId,
-        session_epoch: SessionEpoch,
-        codecs: int,
-        window_batches: int,
-        window_bytes: int,
-        payload_max: int,
-    ) -> None:
-        self.words = np.zeros(lone_turn.TURN_SIZE, np.int64)
-        self.words[: lone_turn.HIGHEST] = client_id, session_epoch, codecs, window_batches, window_bytes, payload_max
-        self.ack = np.zeros(lone_turn.ACK_SIZE, np.uint8)
-        self._ack = self.ack.data
-        self.rows = np.zeros(2, FRAME_ROW)
-        self.state = np.zeros(STATE_SIZE, np.int64)
-        self.state[STATE_VERSION] = VERSION_2
-
-    def begin(self, highest: int, socket: int) -> None:
-        """The highest number that the connection has brought so far; the answer goes to `socket`, if it is not -1."""
-        self.words[lone_turn.HIGHEST] = highest
-        self.words[lone_turn.SOCKET] = socket
-
-    @property
-    def client_seq(self) -> int:
-        """The number of the batch that was answered."""
-        number: int = self.rows["id"].item(0)
-        return number
-
-    def unsent(self) -> bytes:
-        """What is left to be sent of the answer."""
-        return bytes(self._ack[self.words.item(lone_turn.SENT) :])
-
-
 class LoneWay:
     """The lone batches of one pod with one worker."""
 
     def __init__(
         self,
-        fabric: FabricArrays,
+        desk: LoneDesk,
         sequencer: PodSequencer,
-        frontier: CommitFrontier,
         follower: Follower,
         short_way: ShortWay,
-        sessions: Sessions,
         clock: Clock,
     ) -> None:
         self._sequencer = sequencer
@@ -108,7 +63,8 @@ class LoneWay:
         self._short_way = short_way
         self._clock = clock
         self._memory = np.zeros(EPOCH_HEADER + limits.LARGE_BATCH_SIZE, np.uint8)
-        self._desk = np.zeros(lone_turn.LONG_DESK_SIZE, np.int64)
+        self._lone_desk = desk
+        self._desk = desk.words
         self._told = self._desk.data.cast("B")
         self._given = self._desk[kernels.POSITION : kernels.TERM]
         self._rests_until = 0
@@ -117,19 +73,7 @@ class LoneWay:
         self._room: Room | None = None
         self._topic_id = self._row = self._left = 0
         self._file: OsFile
-        (worker, *others) = sequencer.workers
-        self.is_open = not others and short_way.can_write
-        counters, state = worker.lone_arrays
-        # Kept as long as their addresses lie on the desk.
-        self._referred: list[npt.NDArray[Any]] = [
-            *(*frontier.arrays, short_way.rows, *worker.window.arrays, *sessions.window.arrays),
-            *(fabric.control_words, counters, fabric.replica_words[0], fabric.tail_all_words),
-            *(fabric.completion_all_words, state),
-        ]
-        for place, array in enumerate(self._referred):
-            self._desk[kernels.KEYS + 2 * place :][:2] = array.ctypes.data, len(array)
-        self._desk[kernels.TERM] = sequencer.term
-        self._desk[kernels.CHECKPOINT_AFTER] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
+        self._is_open = desk.is_complete and short_way.can_write
 
     def commit(self, turn: LoneTurn, source: Bytes, size: int, rules: TopicRules, *, is_prepared: bool) -> bool:
         """Commit the batch that the first bytes of a buffer are, and answer it; false if it goes through the rings.
@@ -137,7 +81,7 @@ class LoneWay:
         The caller has the lead, and the store's memory; `is_prepared` if nobody has had the lead since the last time.
         An error is one of writing: what is on the disk is unknown.
         """
-        if size < limits.BATCH_HEADER_SIZE:
+        if size < limits.BATCH_HEADER_SIZE or not self._is_open:
             return False
         clock = self._clock
         began, now = clock.monotonic_ns(), clock.wall_ns()

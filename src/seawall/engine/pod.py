@@ -38,7 +38,9 @@ from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.follow_parts import FollowCommit
 from seawall.engine.following import Follower
+from seawall.engine.lone_desk import LoneDesk
 from seawall.engine.lone_way import LoneWay
+from seawall.engine.memory_way import MemoryWay
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
@@ -49,6 +51,8 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
+from seawall.kernels.lone_memory import MEMORY_DESK_SIZE
+from seawall.kernels.lone_turn import LONG_DESK_SIZE
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
@@ -115,7 +119,9 @@ class Pod:
         self.arrivals = Arrivals(fabric, networks, self.sequencer.cursor)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
-        self.lone_way = LoneWay(fabric, self.sequencer, frontier, follower, committer.short_way, sessions, clock)
+        told = (fabric, self.sequencer, frontier, committer.short_way, sessions)
+        self.lone_way = LoneWay(LoneDesk(LONG_DESK_SIZE, *told), self.sequencer, follower, committer.short_way, clock)
+        self.memory_way = MemoryWay(LoneDesk(MEMORY_DESK_SIZE, *told), self.sequencer, follower, committer, clock, term)
 
     # --- appends -------------------------------------------------------------------------------------------------
 
@@ -157,8 +163,8 @@ class Pod:
 
     @property
     def takes_lone(self) -> bool:
-        """Whether a batch may pass the rings by: there is one worker, and nobody of this process waits."""
-        return not self._asked and self.lone_way.is_open
+        """Whether a batch may pass the rings by: nobody of this process waits."""
+        return not self._asked
 
     def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
         """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""

@@ -196,8 +196,13 @@ class Removal:
         self._loosen(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)
 
     def evicted(self, raised: FloorRaise) -> None:
-        """An eviction has taken effect; its segments may go once it is durable."""
-        self._loosen(raised.topic_id, raised.previous, Seq(raised.evict_floor - 1))
+        """An eviction has taken effect; its segments may go once it is durable, or now if they would not outlive us."""
+        topic_id, first, last = raised.topic_id, raised.previous, Seq(raised.evict_floor - 1)
+        log = self._logs.get(topic_id)
+        if log is not None and not log.is_kept:
+            self._drop(topic_id, self._disposable(topic_id, first, last))
+        else:
+            self._loosen(topic_id, first, last)
 
     def is_due(self, topic: TopicState, now_ns: TimestampNs) -> bool:
         """Whether `retain` would evict something of a topic; costs a few comparisons."""
@@ -300,16 +305,19 @@ class Removal:
                 if not dropped:
                     # What removed its records may not be durable yet.
                     self._sync()
-                log = self._logs[topic_id]
-                for segment in gone:
-                    log.sealed.remove(segment)
-                    self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
-                drop_segments(log.home, gone)
+                self._drop(topic_id, gone)
                 dropped += len(gone)
             if len(gone) < len(found):
                 break
             del self.loose[topic_id]
         return dropped
+
+    def _drop(self, topic_id: TopicId, gone: Sequence[SealedSegment]) -> None:
+        log = self._logs[topic_id]
+        for segment in gone:
+            log.sealed.remove(segment)
+            self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
+        drop_segments(log.home, gone)
 
     def _disposable(self, topic_id: TopicId, first: Seq, last: Seq) -> list[SealedSegment]:
         """The sealed segments that reach into a range and that nobody needs."""

@@ -28,6 +28,10 @@ from seawall.topics.state import TopicState
 #: Bytes of control batches that may stand in an epoch beside the batches of a topic.
 CONTROL_ROOM: Final = 1_024
 
+#: Batches that are looked after at once, at the most; and which part of a cap they take, at the most.
+_AHEAD: Final = 32
+_CAP_PART: Final = 8
+
 _NS_PER_MS: Final = 1_000_000
 _NEVER: Final = 1 << 64
 _UNBOUNDED: Final = 1 << 62
@@ -39,6 +43,17 @@ class Need(NamedTuple):
     records: int
     plain_size: int
     size: int
+
+
+def some_of(each: Need, topic: TopicState) -> tuple[int, Need]:
+    """How many batches that need the same are looked after at once, and what they need: where a topic evicts for them,
+    so few that it is hardly missed."""
+    config, count = topic.config, _AHEAD
+    for cap, needed in ((config.cap_records, each.records), (config.bytes_max, each.plain_size)):
+        if cap:
+            count = min(count, cap // (_CAP_PART * max(1, needed)))
+    count = max(1, count)
+    return count, Need(count * each.records, count * each.plain_size, count * each.size)
 
 
 class RoomMaker:

@@ -33,7 +33,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
-from seawall.engine.lone_way import LoneTurn
+from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
@@ -44,6 +44,7 @@ from seawall.io.clocks import OsClock
 from seawall.io.memory_use import give_back_memory
 from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import Values
 from seawall.limits import READER_THREADS
 from seawall.sequencer.client_window import ClientState
 from seawall.sequencer.frontier import Numbered
@@ -92,8 +93,9 @@ class ServedLog(AsyncLog):
         #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
         self._gathered = 0
         self._gathering_turns = 0
-        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it.
-        self._lone_led_count = -1
+        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it;
+        #: and whether that was a large one.
+        self._lone_before = (-1, False)
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
@@ -157,16 +159,20 @@ class ServedLog(AsyncLog):
         """Batches that were ever put into any ring."""
         return sum(ring.claimed for ring in self._rings)
 
-    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int) -> bool:
+    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int, state: Values | None = None) -> bool:
         """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
 
-        An error is one of writing: nobody knows what became of the batch, and everybody who publishes is told so.
+        `state` is that of a large one, of which bytes were summed as they came. An error is one of writing: nobody
+        knows what became of the batch, and everybody who publishes is told so.
         """
         queue, driver = self._opened().queue, self._driver
-        if driver is None or driver.has_gathered or self._gathering_turns or self._store.is_failed:
+        if driver is None or driver.has_gathered or self._store.is_failed:
+            return False
+        if self._gathering_turns and self._pod.arrivals.has_any():
             return False
         # Where nobody has led since the last one, everything is as it was left.
-        is_prepared = queue.led_count == self._lone_led_count
+        is_large = state is not None
+        is_prepared = self._lone_before == (queue.led_count, is_large)
         if not is_prepared and (self.is_refusing or self._store.is_tidy_up_due or not self._pod.takes_lone):
             return False
         if not queue.take_lone():
@@ -175,7 +181,11 @@ class ServedLog(AsyncLog):
         try:
             if queue.state.acquire(blocking=False):
                 try:
-                    is_done = self._pod.lone_way.commit(turn, source, size, self.rules, is_prepared=is_prepared)
+                    batch = (source, size, self.rules)
+                    if state is None:
+                        is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
+                    else:
+                        is_done = self._pod.memory_way.commit(turn, state, *batch, is_prepared=is_prepared)
                     is_next = is_done and not self._store.is_tidy_up_due
                 finally:
                     queue.state.release()
@@ -186,7 +196,7 @@ class ServedLog(AsyncLog):
         finally:
             queue.hand_on(looks=False)
         if is_done:
-            self._lone_led_count = queue.led_count if is_next else -1
+            self._lone_before = (queue.led_count if is_next else -1, is_large)
             for door in self.doors:
                 door._tell_soon()
         return is_done

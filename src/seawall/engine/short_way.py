@@ -170,7 +170,7 @@ class ShortWay:
         """The commit is written: its row may take effect."""
         assert commit.epoch is not None
         self._wal.finish_encoded(commit.epoch, durable=commit.durable)
-        self._keep_row(commit.row)
+        self.keep_row(commit.row)
 
     def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
         """What `write` has written may take effect."""
@@ -179,9 +179,10 @@ class ShortWay:
     def keep_written(self, row: int, size: int, position: Position, timestamp_ns: TimestampNs, durable: bool) -> None:
         """An epoch of one batch is written; its row may take effect."""
         self._wal.finish_lone(size, Position(position + 1), timestamp_ns, durable=durable)
-        self._keep_row(row)
+        self.keep_row(row)
 
-    def _keep_row(self, row: int) -> None:
+    def keep_row(self, row: int) -> None:
+        """The batch of a row is stored: the row may take effect."""
         count = self._fresh_count
         if row != count:
             # Somebody has looked meanwhile, and let take effect what was before it.

@@ -24,7 +24,7 @@ import numpy as np
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
-from seawall.kernels.memory import copy_out
+from seawall.kernels.memory import Bytes, copy_out
 from seawall.limits import KIB, MIB
 
 __all__ = ["MemoryFile", "MemoryFiles", "SparePieces"]
@@ -135,6 +135,11 @@ class _Content:
                 place, done = place + step, done + step
         self._filled = max(self._filled, end)
 
+    def lend(self, at: int, end: int) -> list[Bytes]:
+        """Where the bytes between two places lie, for whoever writes them before anybody reads them."""
+        self.write([], at, end)
+        return [np.frombuffer(piece, np.uint8)[first:last] for piece, first, last in self._spans(at, end)]
+
     def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
         """The pieces between two places, and what of each."""
         index = bisect_right(self._starts, at) - 1
@@ -189,6 +194,11 @@ class MemoryFile:
         self.allocate(at + total)
         self._content.write(views, at, at + total)
         return total
+
+    def lend(self, at: int, length: int) -> list[Bytes]:
+        """The memory of `length` bytes from position `at`, in order: to be written before anybody reads there."""
+        self.allocate(at + length)
+        return self._content.lend(at, at + length)
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write: memory is all there is."""

@@ -255,7 +255,7 @@ def follow_run(
 
 
 @kernel(void(bytes_in, int64, bytes_out, int64, int64, int64, int64))
-def _write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
+def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
     """The mark that the batch with this header lies at a place of a segment, or, both 0, nowhere but in memory."""
     block = at + _HEADER
     copy_bytes(lane, block, headers, header, _HEADER)
@@ -314,7 +314,7 @@ def follow_apart(
         time_ns = max(time_ns, stamped)
         base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
         _stamp(headers, header, position, base_seq, base_offset, stamped, full_term(term, load_u16(goi, entry + 18)))
-        _write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, place, log_term)
+        write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, place, log_term)
         list_batch(headers, header, 0, size, rows, taken)
         sources[taken] = source
         if first_seq != 0:

@@ -145,9 +145,14 @@ def _decide(desk: Values, window: int, row: int, seq: int, crc: int) -> None:
     result["known"] = 1
 
 
-@kernel(int64(bytes_out, int64_out, bytes_in, int64, int64, int64))
-def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int) -> int:
-    """Order the batch that lies at `at` of a buffer, and make it an epoch: its size, or PASSES_ON."""
+@kernel(int64(bytes_out, int64_out, bytes_in, int64, int64, int64, int64, int64))
+def order_lone_arrival(
+    memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int, copied: int, address: int
+) -> int:
+    """Order the batch that lies at `at` of a buffer, and list it with its address in the log: RUN_DONE, or PASSES_ON.
+
+    Its first bytes, the header at least, are copied behind the epoch header of `memory`, and numbered there.
+    """
     keys = carray(pointer_at(desk[KEYS]), desk[KEYS + 1], np.uint64)
     values = carray(pointer_at(desk[VALUES]), desk[VALUES + 1], np.int64)
     used = carray(pointer_at(desk[USED]), desk[USED + 1], np.uint8)
@@ -165,15 +170,26 @@ def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size
         return PASSES_ON
     if refusal_of(as_int64(topics[values[topic]]["flags"]), FLAG_STRONG_ORDER if is_strong else 0) != 0:
         return PASSES_ON
-    copy_bytes(memory, EPOCH_HEADER, source, at, size)
+    copy_bytes(memory, EPOCH_HEADER, source, at, copied)
     code = admit_batch(memory, EPOCH_HEADER, desk[TERM], desk[WALL_NS], keys, values, used, topics, numbers, rows, 0)
     if code != RUN_DONE:
         return PASSES_ON
     desk[POSITION] = rows[0]["position"]
     desk[BASE_SEQ] = rows[0]["base_seq"]
     desk[TIMESTAMP] = rows[0]["timestamp_ns"]
-    list_batch(memory, EPOCH_HEADER, desk[ADDRESS] + EPOCH_HEADER, size, staged, desk[STAGED_ROW])
+    list_batch(memory, EPOCH_HEADER, address, size, staged, desk[STAGED_ROW])
     _decide(desk, ORDER_WINDOW, row, seq, crc)
+    return RUN_DONE
+
+
+@kernel(int64(bytes_out, int64_out, bytes_in, int64, int64, int64))
+def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int) -> int:
+    """Order the batch that lies at `at` of a buffer, and make it an epoch: its size, or PASSES_ON."""
+    address = desk[ADDRESS] + EPOCH_HEADER
+    code = order_lone_arrival(memory, desk, source, at, size, is_strong, size, address)
+    if code != RUN_DONE:
+        return code
+    numbers = carray(pointer_at(desk[NUMBERS]), desk[NUMBERS + 1], np.int64)
     first, time_ns = desk[POSITION], numbers[LAST_TIMESTAMP]
     return seal_epoch(memory, size, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first, time_ns)
 

@@ -55,9 +55,11 @@ PAYLOAD_MAX = 5
 #: The highest number that it has brought so far, and the socket, or -1 where somebody else sends.
 HIGHEST = 6
 SOCKET = 7
-#: What became of the ack: bytes that were sent.
-SENT = 8
-TURN_SIZE = 9
+#: The level of the batch, entries that its ack has for those before it, and bytes of the ack that were sent.
+LEVEL = 8
+ENTRIES = 9
+SENT = 10
+TURN_SIZE = 11
 
 #: On the desk, behind its own words, where the epoch is written: kind of operation, file, position, sync by the write.
 KIND = DESK_SIZE
@@ -66,21 +68,29 @@ FILE_AT = DESK_SIZE + 2
 DIRECT_SYNC = DESK_SIZE + 3
 LONG_DESK_SIZE = DESK_SIZE + 4
 
-ACK_SIZE = 44 + 16 + 48
+#: The largest ACK frame: entries of one turn that go together.
+ENTRIES_MAX = 16
+ACK_PREFIX = 44 + 16
+ACK_ENTRY = 48
+ACK_SIZE = ACK_PREFIX + ENTRIES_MAX * ACK_ENTRY
 
 _LEVEL_AT = 93
 _AS_TOPIC = 0xFF
-_DURABLE = 2
+ORDERED = 1
+DURABLE = 2
 _NO_ORDER = 0
-_CLIENT_ORDER = 5
+CLIENT_ORDER = 5
 _ACK_START = MAGIC | 2 << 32 | KIND_ACK << 40
 
 
-@kernel(int64(int64_out, bytes_in, int64, bytes_in, bytes_in, record_array(FRAME_ROW), int64_out))
+@kernel(int64(int64_out, bytes_in, int64, int64, bytes_in, bytes_in, record_array(FRAME_ROW), int64_out))
 def check_lone_turn(
-    turn: Values, source: Bytes, size: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
+    turn: Values, source: Bytes, size: int, lowest: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
 ) -> int:
-    """The order of the batch that these bytes are, if it may be committed alone; PASSES_ON elsewhere."""
+    """The order of the batch that these bytes are, if it may be committed alone; PASSES_ON elsewhere.
+
+    It has to be one that is answered, at level `lowest` or above.
+    """
     if split_frames(source, 0, size, turn[PAYLOAD_MAX], rows, state) != SPLIT_MORE:
         return PASSES_ON
     if state[STATE_FRAMES] != 1 or state[STATE_CONSUMED] != size or as_int64(source[5]) != KIND_BATCH:
@@ -95,31 +105,36 @@ def check_lone_turn(
     level = as_int64(source[_LEVEL_AT])
     if level == _AS_TOPIC:
         level = as_int64(levels[topic_id])
+    turn[LEVEL] = level
     order = as_int64(orders[topic_id])
-    return order if level == _DURABLE and order != _NO_ORDER else PASSES_ON
+    return order if lowest <= level <= DURABLE and order != _NO_ORDER else PASSES_ON
 
 
 @kernel(void(int64_out, int64_out, bytes_in, bytes_out))
 def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None:
-    """The ACK frame of the batch, which is durable."""
+    """The ACK frame of the batch, of the level it was checked for, and of those that the frame has already."""
     client_seq = load_i64(source, 12)
+    at = ACK_PREFIX + turn[ENTRIES] * ACK_ENTRY
+    turn[ENTRIES] += 1
+    turn[HIGHEST] = max(turn[HIGHEST], client_seq)
+    end = at + ACK_ENTRY
     store_u64(ack, 44, turn[SESSION_EPOCH])
     store_u32(ack, 52, turn[WINDOW_BATCHES])
     store_u32(ack, 56, turn[WINDOW_BYTES])
-    store_u64(ack, 60, client_seq)
-    store_u64(ack, 68, desk[BASE_SEQ])
-    store_u64(ack, 76, desk[POSITION])
-    store_u64(ack, 84, desk[TIMESTAMP])
-    store_u32(ack, 92, load_u32(source, 40))
-    store_u32(ack, 96, 1)
-    store_u32(ack, 100, load_u32(source, 28))
-    store_u32(ack, 104, _DURABLE << 8)
+    store_u64(ack, at, client_seq)
+    store_u64(ack, at + 8, desk[BASE_SEQ])
+    store_u64(ack, at + 16, desk[POSITION])
+    store_u64(ack, at + 24, desk[TIMESTAMP])
+    store_u32(ack, at + 32, load_u32(source, 40))
+    store_u32(ack, at + 36, 1)
+    store_u32(ack, at + 40, load_u32(source, 28))
+    store_u32(ack, at + 44, turn[LEVEL] << 8)
     store_u64(ack, 0, _ACK_START)
-    store_u64(ack, 12, max(turn[HIGHEST], client_seq))
+    store_u64(ack, 12, turn[HIGHEST])
     store_u64(ack, 20, 0)
-    store_u32(ack, 28, 1)
-    store_u32(ack, 32, ACK_SIZE - 44)
-    store_u32(ack, 36, crc32c(ack, 44, ACK_SIZE, 0))
+    store_u32(ack, 28, turn[ENTRIES])
+    store_u32(ack, 32, end - 44)
+    store_u32(ack, 36, crc32c(ack, 44, end, 0))
     store_u32(ack, 40, 0)
     store_u32(ack, 8, crc32c(ack, 12, 44, crc32c(ack, 0, 8, 0)))
 
@@ -158,15 +173,16 @@ def take_lone_turn(
     If fewer were written than `EPOCH_HEADER + size`, whoever writes the rest settles the batch and seals its ack.
     """
     turn[SENT] = 0
-    order = check_lone_turn(turn, source, size, orders, levels, rows, state)
+    order = check_lone_turn(turn, source, size, DURABLE, orders, levels, rows, state)
     if order < 0:
         return PASSES_ON
-    is_strong = 1 if order == _CLIENT_ORDER else 0
+    is_strong = 1 if order == CLIENT_ORDER else 0
     kind, file, at, direct_sync = desk[KIND], desk[FILE], desk[FILE_AT], desk[DIRECT_SYNC]
     written = commit_lone_arrival(memory, desk, source, 0, size, is_strong, kind, file, at, direct_sync)
     if written == EPOCH_HEADER + size:
         seal_lone_ack(turn, desk, source, ack)
         if turn[SOCKET] >= 0:
-            turn[SENT] = max(0, send_some(turn[SOCKET], address_of(ack, 0), ACK_SIZE))
+            size = ACK_PREFIX + turn[ENTRIES] * ACK_ENTRY
+            turn[SENT] = max(0, send_some(turn[SOCKET], address_of(ack, 0), size))
         prepare_next(desk, written)
     return written

@@ -112,7 +112,11 @@ class Connection(asyncio.BufferedProtocol):
             piece.release()
             return
         if self._is_encrypted:
-            self._send_read(read_stretch(piece.descriptor, piece.at, piece.size), piece.size)
+            # The kernel cannot encrypt it.
+            data = read_stretch(piece.descriptor, piece.at, piece.size)
+            if len(data) < piece.size:
+                self.abort()
+            self.write(data)
             piece.release()
             return
         self._written += piece.size
@@ -180,22 +184,32 @@ class Connection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         arrived = self._arriving.received(nbytes)
-        if arrived is None:
-            return
-        if nbytes == arrived[1] and self._session is not None and self._takes_lone(self._session, *arrived):
-            return
-        self._split(*arrived)
-        self._adjust_reading()
+        if arrived is not None:
+            self._take(*arrived, nbytes)
+        if self._is_reading and self._hears() and not (self._is_encrypted or self._transport.is_closing()):
+            # More of a large frame, without a turn of the loop for each piece of it.
+            arrived = self._arriving.receive(self._descriptor())
+            if arrived is not None:
+                self._take(*arrived, 0)
 
-    def _takes_lone(self, session: Session, buffer: Bytes, size: int) -> bool:
-        """Whether what came is one small frame that the session has taken and answered."""
-        if size >= limits.LARGE_BATCH_SIZE or self._is_blocked or self._outbox:
+    def _take(self, buffer: Bytes, size: int, came: int) -> None:
+        if self._session is None or not self._takes_lone(self._session, buffer, size, came):
+            self._split(buffer, size)
+            self._adjust_reading()
+
+    def _takes_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> bool:
+        """Whether what came is one frame, small or large, that the session has taken and answered."""
+        is_large = self._arriving.is_whole(size)
+        if not (is_large or came == size < limits.LARGE_BATCH_SIZE) or self._is_blocked or self._outbox:
             return False
         is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
-        unsent = session.take_lone(buffer, size, self._descriptor() if is_straight else -1)
+        socket, state = self._descriptor() if is_straight else -1, self._arriving.state if is_large else None
+        unsent = session.take_lone(buffer, size, socket, state)
         if unsent is None:
             return False
-        self._received_at = self._loop.time()
+        if is_large:
+            self._arriving.taken(size)
+        self._received_at, self._frame_began = self._loop.time(), None
         self.write(unsent)
         return True
 
@@ -350,12 +364,6 @@ class Connection(asyncio.BufferedProtocol):
                 return True
         self._loop.add_writer(sender.fileno(), self._pump)
         return False
-
-    def _send_read(self, data: bytes, size: int) -> None:
-        """Send what was read of a file, because the kernel cannot encrypt it; all of it was promised."""
-        if len(data) < size:
-            self.abort()
-        self.write(data)
 
     def _bound_outbox(self) -> None:
         if not self._is_full and self.unsent_size > self._bounds.outbox_size:

@@ -1,6 +1,7 @@
 """Batches of connections into the ring of the log, and its answers back to them as ACK frames.
 
     take       all BATCH frames of one receive: judged and published by two kernel calls
+    take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`, `memory_way`)
     answer     what can be said now, one ACK frame for each connection and turn
 
 No Python runs for a batch, but for compressed ones, whose records have to be looked at, and for repetitions that the
@@ -30,14 +31,14 @@ from seawall import limits
 from seawall.broker.ring import Stop
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.lone_way import LoneTurn
+from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.kernels import arriving
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
-from seawall.kernels.frames import Rows
+from seawall.kernels.frames import Rows, State
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Bytes
 from seawall.wire.ack_rows import ACK_ROW
@@ -56,6 +57,8 @@ _ORDERED: Final = int(AckLevel.ORDERED)
 _OWNERS_MAX: Final = 1 << 48
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
+#: Bytes of batches that passed the ring by at which their answers are sent in the middle of a turn.
+_LONE_SIZE: Final = 4 * limits.MIB
 
 
 class Ingest:
@@ -82,6 +85,10 @@ class Ingest:
         self._let_through: Publishing | None = None
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
+        #: Memory for large batches that pass the ring by, one after the other; who has it, and how that gives it back.
+        self._near = np.empty(limits.BATCH_HEADER_SIZE + limits.BLOCK_SIZE_MAX, np.uint8)
+        self._near_owner: Publishing | None = None
+        self._take_near_back: Callable[[], None] = _nothing
         log.on_answers = self.answer
         log.on_session = self._fence_older
         log.living_clients = self._clients
@@ -196,9 +203,17 @@ class Ingest:
     def place_for(
         self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: bool
     ) -> Bytes | None:
-        """Bytes of the ring for a large batch that is at hand, or of a connection that publishes alone; else None."""
+        """Memory for a large batch of a connection that publishes alone, or which is at hand; else None.
+
+        That is bytes of the ring; or, if the one before it passed the ring by, the same memory again, which is near.
+        """
         if publishing.room <= 0 or self._is_held:
             return None
+        if publishing.passes_ring and publishing is self._last and size <= self._near.size:
+            if self._near_owner is not publishing:
+                self._take_near_back()
+            self._near_owner, self._take_near_back = publishing, take_back
+            return self._near[:size]
         return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand)
 
     def has_room_for(self, publishing: Publishing, size: int) -> bool:
@@ -244,25 +259,41 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def take_lone(self, publishing: Publishing, buffer: Bytes, size: int, socket: int) -> bytes | None:
+    def take_lone(
+        self, publishing: Publishing, buffer: Bytes, size: int, socket: int, state: State | None = None
+    ) -> bytes | None:
         """Commit the one batch that these bytes are, past the ring, if a connection has published alone for a while.
 
         What is left to be sent of the answer; None if they have to be split into frames, and what they are taken. The
-        answer goes to `socket` at once, if that is not -1.
+        answer goes to `socket` at once, if that is not -1. `state` is that of the split of a large one.
         """
+        publishing.passes_ring = False
         if publishing is not self._last or self._time() - self._alone_since <= _ALONE_S:
             return None
         turn = publishing.turn
-        if turn is None or publishing.undecided or self._unsent or self._waiting or self._is_held:
+        if turn is None or self._waiting or self._is_held:
             return None
-        turn.begin(publishing.highest, socket)
+        if publishing.undecided and state is not None:
+            # Those before it have gone through the ring, and may be decided by now.
+            self.answer()
+        if publishing.undecided or (state is None and self._unsent):
+            return None
+        turn.begin(publishing.highest, socket if state is None else -1)
         try:
-            if not self._log.commit_lone(turn, buffer, size):
+            if not self._log.commit_lone(turn, buffer, size, state):
                 return None
         except (SeawallError, OSError):
             return b""  # it may be stored or not: its connection ends without an answer (`fail`)
         publishing.highest = max(publishing.highest, turn.client_seq)
-        return turn.unsent()
+        if state is None:
+            return turn.unsent()
+        publishing.passes_ring = True
+        publishing.lone_size += size
+        if publishing.lone_size >= _LONE_SIZE or turn.is_full:
+            publishing.flush()
+        elif publishing not in self._unsent:
+            self._send_soon(publishing)
+        return b""
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""
@@ -333,9 +364,7 @@ class Ingest:
             answers["status"] = int(AckStatus.REJECTED)
             answers["reason"] = verdicts[refused]
             publishing.decided(answers)
-            if not self._unsent:
-                self._call_soon(self._flush_unsent)
-            self._unsent.add(publishing)
+            self._send_soon(publishing)
 
     def _keep_one(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> None:
         """The same for a receive of one batch that was taken: large ones come so, and arrays would cost more."""
@@ -379,6 +408,12 @@ class Ingest:
         if self._log.ring.leave(publishing.owner):
             self._call_soon(self.answer)
 
+    def _send_soon(self, publishing: Publishing) -> None:
+        """Send answers to a connection at the end of the turn."""
+        if not self._unsent:
+            self._call_soon(self._flush_unsent)
+        self._unsent.add(publishing)
+
     def _flush_unsent(self) -> None:
         unsent, self._unsent = self._unsent, set()
         for publishing in unsent:
@@ -406,3 +441,7 @@ class Ingest:
 
 def _signed(client_id: int) -> int:
     return client_id - (1 << 64) if client_id >> 63 else client_id
+
+
+def _nothing() -> None:
+    """Nobody has the memory."""

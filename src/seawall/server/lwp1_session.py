@@ -29,7 +29,7 @@ from seawall.config import PastEnd
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
-from seawall.kernels.frames import Rows
+from seawall.kernels.frames import Rows, State
 from seawall.server.access import Access, Admission
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
@@ -168,7 +168,7 @@ class Lwp1Session:
         self._write()
         return taken
 
-    def take_lone(self, _buffer: Bytes, _size: int, _socket: int) -> None:
+    def take_lone(self, _buffer: Bytes, _size: int, _socket: int, _state: State | None = None) -> None:
         """Frames of version 1 are always fed."""
 
     def failed(self, error: ProtocolError) -> None:

@@ -25,7 +25,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.io.process import random_bytes
-from seawall.kernels.frames import Rows
+from seawall.kernels.frames import Rows, State
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.context import FEATURES, ServerContext
@@ -125,11 +125,11 @@ class Lwp2Session:
         publishing = self._publishing
         return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:
+    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> bytes | None:
         """Take one batch that came alone, and answer it at once."""
         if self._publishing is None or self._last is not None:
             return None
-        return self._server.ingest.take_lone(self._publishing, buffer, size, socket)
+        return self._server.ingest.take_lone(self._publishing, buffer, size, socket, state)
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         try:
@@ -434,6 +434,6 @@ class Lwp2Session:
         self._end_if_answered()
 
     def _end_if_answered(self) -> None:
-        if self._last is None or self._tasks or (self._publishing is not None and self._publishing.undecided):
+        if self._last is None or self._tasks or (self._publishing is not None and not self._publishing.is_answered):
             return
         self._connection.finish(self._last)

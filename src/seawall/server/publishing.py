@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.engine.lone_way import LoneTurn
+from seawall.engine.lone_desk import LoneTurn
 from seawall.kernels.frames import Rows
 from seawall.wire.ack_rows import encode_ack_rows
 from seawall.wire.codes import AckStatus, Features
@@ -53,7 +53,7 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("session_epoch", "turn", "window_batches", "window_bytes"),
+        *("lone_size", "passes_ring", "session_epoch", "turn", "window_batches", "window_bytes"),
     )
 
     def __init__(
@@ -84,11 +84,19 @@ class Publishing:
         self._rows: list[Rows] = []
         #: For batches that come alone, where there is a session.
         self.turn: LoneTurn | None = None
+        #: Whether the last of those has passed the ring by, and bytes of them that no answer was sent for.
+        self.passes_ring = False
+        self.lone_size = 0
 
     @property
     def undecided(self) -> int:
         """Batches that wait for their answer."""
         return len(self._seqs)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether everything that came is decided, and its peer was told."""
+        return not (len(self._seqs) or self._rows or self.lone_size)
 
     @property
     def room(self) -> int:
@@ -131,7 +139,11 @@ class Publishing:
         )
 
     def flush(self) -> None:
-        """Send the answers there are, as one frame."""
+        """Send the answers there are, as one frame, behind those of batches that came alone."""
+        if self.lone_size:
+            self.lone_size = 0
+            assert self.turn is not None, "something has come alone"
+            self.publisher.send_ack(self.turn.unsent())
         if not self._rows:
             return
         rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]

@@ -3,12 +3,13 @@
     shared     for most: many frames a receive; what is left over is copied out, and lent to the next connection
     its own    for a large frame, so that it is not moved at every receive
     lent       for a large batch: free bytes of the ring, where it would be copied to when it is whole
-               (`broker.ring.BrokerRing.lend`)
+               (`broker.ring.BrokerRing.lend`); or, if it passes the ring by, memory that each such batch gets again
 
 Large batches come one behind the other, mostly of one size. So once one has come, bytes are lent for the next before it
 begins; what comes then and is something else is moved. Where several connections publish, that is done only if all of
 the next batch has come as far as the system's memory: nobody else publishes while it is received. And if the ring has
-no room for it, it stays there (`awaited`). Bytes of a large frame are summed as they arrive.
+no room for it, it stays there (`awaited`). Bytes of a large frame are summed as they arrive; more of it than the loop
+has received is taken from the socket by one call.
 
 INV-ARRIVING-LENT: what is lent is left before it is somebody else's: when it is taken back, when its batch is taken,
 and when nobody listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
@@ -25,6 +26,7 @@ import numpy as np
 
 from seawall import limits
 from seawall.kernels import frames
+from seawall.kernels.batch_arrival import receive_batch
 from seawall.server.session import Bytes
 from seawall.wire.read_buffers import READ_BUFFERS
 
@@ -33,6 +35,8 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: What one receive takes of a large frame: so much is still near when it is summed.
 _PIECE_SIZE: Final = limits.SERVER_RECEIVE_SIZE // 2
+#: What is taken of it behind that at once, past the loop; others have their turn in between.
+_RECEIVED_SIZE: Final = limits.MIB
 #: Less than this is not worth another receive.
 _PIECES_SIZE: Final = _PIECE_SIZE * 3 // 2
 
@@ -125,6 +129,14 @@ class Arriving:
             return None
         return self._own, self._own_end
 
+    def receive(self, descriptor: int) -> tuple[Bytes, int] | None:
+        """Take more of a large frame from its socket, as far as it has come; all of it if it is whole."""
+        if self._own is None or self.needed <= limits.BATCH_HEADER_SIZE or self._own_end >= self.needed:
+            return None
+        end = min(self.needed, self._own_end + _RECEIVED_SIZE)
+        self._own_end = receive_batch(descriptor, self._own, self._own_end, end, self.state)
+        return (self._own, self._own_end) if self._own_end >= self.needed else None
+
     def fed(self, buffer: Bytes, rows: frames.Rows, start: int, end: int) -> tuple[Bytes, int, int]:
         """Frames up to `start` were taken: what is left, which is not in memory that was lent for them."""
         size = int(rows[-1]["size"]) if start > _SHARED_FRAME_MAX else 0
@@ -133,6 +145,16 @@ class Arriving:
             return buffer, start, end
         self._own, self._is_lent = None, False
         return buffer[start:end].copy() if start < end else _NOTHING, 0, end - start
+
+    def is_whole(self, size: int) -> bool:
+        """Whether so many bytes, which are all that have come, are one frame that took several receives."""
+        return self._own is not None and size > _PIECE_SIZE and size in (self.needed, self._expected)
+
+    def taken(self, size: int) -> None:
+        """The one large frame that has come was taken, past a split."""
+        self._expected = size if size > _SHARED_FRAME_MAX else 0
+        self._own, self._is_lent = None, False
+        self.needed = 0
 
     def wait(self, buffer: Bytes, start: int, end: int) -> None:
         """The rest is the beginning of a frame: keep it, out of the memory that others use."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.kernels.frames import Rows
+from seawall.kernels.frames import Rows, State
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -47,10 +47,11 @@ class Session(Protocol):
         """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
         ...
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int) -> bytes | None:
-        """Take the first bytes of a buffer if they are one small frame that can be answered at once, on `socket`.
+    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> bytes | None:
+        """Take the first bytes of a buffer if they are one frame that can be answered at once, on `socket`.
 
-        What is left to be sent of the answer; None if they have to be fed. No socket is -1.
+        What is left to be sent of the answer; None if they have to be fed. No socket is -1. A large one comes with the
+        `state` of its split.
         """
         ...
 

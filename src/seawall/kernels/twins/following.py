@@ -95,6 +95,15 @@ def follow_run(
     return code
 
 
+def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
+    """A control batch: the header that it refers to, and where that batch lies."""
+    stamped = headers[header : header + 96].tobytes()
+    (time_ns, topic_id), (position,) = struct.unpack_from("<20xQ12xI", stamped), struct.unpack_from("<56xQ", stamped)
+    block = stamped + struct.pack("<QQ", first_seq, place)
+    reference = _control_batch(kernels.COMMAND_REFERENCE, block, topic_id, position, time_ns, term)
+    lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
+
+
 def follow_apart(
     goi: Bytes,
     side: Bytes,
@@ -119,7 +128,7 @@ def follow_apart(
     time_ns = int(progress[kernels.PROGRESS_TIME])
     for position in range(first, first + count):
         ring = position & mask
-        token, topic_id, _, _, low_term, _, size, *_ = _ENTRY.unpack(goi[ring * 64 :][:64].tobytes())
+        token, _, _, _, low_term, _, size, *_ = _ENTRY.unpack(goi[ring * 64 :][:64].tobytes())
         *_, base_seq, base_offset, stamped = _SIDE.unpack(side[ring * 32 :][:32].tobytes())
         source = batch_at(goi, ring * 64, blogs, blog_size)
         if token != position + 1 or source < 0:
@@ -128,10 +137,8 @@ def follow_apart(
         numbers = (position, base_seq, base_offset)
         header = _stamped(blogs[source : source + 96].tobytes(), numbers, stamped, full_term(term, low_term))
         headers[taken * 96 : (taken + 1) * 96] = np.frombuffer(header, np.uint8)
-        block = header + struct.pack("<QQ", first_seq, place)
-        reference = _control_batch(kernels.COMMAND_REFERENCE, block, topic_id, position, stamped, log_term)
-        at = start + taken * len(reference)
-        lane[at : at + len(reference)] = np.frombuffer(reference, np.uint8)
+        at = start + taken * kernels.REFERENCE_SIZE
+        write_reference(headers, taken * 96, lane, at, first_seq, place, log_term)
         whole = blogs[source : source + size].copy()
         whole[:96] = np.frombuffer(header, np.uint8)
         verify_epoch(whole, 0, size, 0, position, 1, rows, taken)

@@ -80,8 +80,10 @@ def _is_at_rest(desk: Values, pod: _Pod, position: int) -> bool:
     return reached == {position} and not worker[HELD] and bool(is_idle) and bool(is_early) and is_completed
 
 
-def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int) -> int:
-    """Everything that has to be so, then the batch with its numbers, its row, the window, the header of the epoch."""
+def order_lone_arrival(
+    memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int, copied: int, address: int
+) -> int:
+    """Everything that has to be so, then the batch with its numbers, its row, and the window."""
     keys, values, used, topics, numbers, rows, staged, *arrays = _arrays(desk)
     order_window, store_window, pod = arrays[:5], arrays[5:10], _Pod(*arrays[10:])
     header = header_at(source, at)
@@ -95,16 +97,25 @@ def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size
         return places.PASSES_ON
     if is_strong and header.client_seq != order_window[1][row, NEXT_EXPECTED]:
         return places.PASSES_ON
-    memory[EPOCH_HEADER : EPOCH_HEADER + size] = source[at : at + size]
+    memory[EPOCH_HEADER : EPOCH_HEADER + copied] = source[at : at + copied]
     term, wall_ns = int(desk[places.TERM]), int(desk[places.WALL_NS])
     code = admit_batch(memory, EPOCH_HEADER, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
     if code != RUN_DONE:
         return places.PASSES_ON
     desk[places.POSITION : places.TERM] = rows[["position", "base_seq", "timestamp_ns"]][0].tolist()
-    address = int(desk[places.ADDRESS])
-    list_batch(memory, EPOCH_HEADER, address + EPOCH_HEADER, size, staged, int(desk[places.STAGED_ROW]))
+    list_batch(memory, EPOCH_HEADER, address, size, staged, int(desk[places.STAGED_ROW]))
     _decide(desk, order_window, header)
+    return RUN_DONE
+
+
+def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size: int, is_strong: int) -> int:
+    """The same with all of the batch, and the header of the epoch."""
+    address = int(desk[places.ADDRESS]) + EPOCH_HEADER
+    if order_lone_arrival(memory, desk, source, at, size, is_strong, size, address) != RUN_DONE:
+        return places.PASSES_ON
+    numbers = _arrays(desk)[4]
     salt, epoch, synced_through = desk[places.SALT : places.ADDRESS].tolist()
+    position = int(desk[places.POSITION])
     return seal_epoch(memory, size, salt, epoch, synced_through, position, int(numbers[LAST_TIMESTAMP]))
 
 

@@ -18,14 +18,15 @@ from seawall.kernels.twins.checksum import crc32c
 from seawall.kernels.twins.frames import split_frames
 
 _START: Final = b"LANC\x02\x08\x00\x00"
-_ENTRY: Final = struct.Struct("<QIIqqqqIIIBBH")
+_PREFIX: Final = struct.Struct("<QII")
+_ENTRY: Final = struct.Struct("<qqqqIIIBBH")
 _REST: Final = struct.Struct("<QQIIII")
 
 
 def check_lone_turn(
-    turn: Values, source: Bytes, size: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
+    turn: Values, source: Bytes, size: int, lowest: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
 ) -> int:
-    """One whole batch that may be taken, of a topic with an order, to be answered when it is durable."""
+    """One whole batch that may be taken, of a topic with an order, to be answered at some level."""
     words = turn.tolist()
     if split_frames(source, 0, size, words[places.PAYLOAD_MAX], rows, state) != SPLIT_MORE:
         return lone_arrival.PASSES_ON
@@ -36,24 +37,28 @@ def check_lone_turn(
         return lone_arrival.PASSES_ON
     topic_id = int.from_bytes(source[40:44].tobytes(), "little")
     level = int(levels[topic_id]) if source[93] == 0xFF else int(source[93])
+    turn[places.LEVEL] = level
     order = int(orders[topic_id])
-    return order if level == 2 and order else lone_arrival.PASSES_ON
+    return order if level in range(lowest, 3) and order else lone_arrival.PASSES_ON
 
 
 def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None:
-    """Prefix, one entry, and the header before them."""
+    """Prefix, the entries of those before it, its own, and the header before them."""
     words, given = turn.tolist(), desk[lone_arrival.POSITION : lone_arrival.TERM].tolist()
     count, topic_id = struct.unpack_from("<I8xI", source.tobytes(), 28)
     (client_seq,) = struct.unpack_from("<q", source.tobytes(), 12)
     position, base_seq, timestamp_ns = given
     window = words[places.WINDOW_BATCHES], words[places.WINDOW_BYTES]
-    numbers = (client_seq, base_seq, position, timestamp_ns, topic_id, 1, count, 0, 2, 0)
-    payload = _ENTRY.pack(words[places.SESSION_EPOCH], *window, *numbers)
+    numbers = (client_seq, base_seq, position, timestamp_ns, topic_id, 1, count, 0, words[places.LEVEL], 0)
+    turn[places.HIGHEST] = max(words[places.HIGHEST], client_seq)
+    turn[places.ENTRIES] = entries = words[places.ENTRIES] + 1
+    before = ack[places.ACK_PREFIX :][: (entries - 1) * places.ACK_ENTRY].tobytes()
+    payload = _PREFIX.pack(words[places.SESSION_EPOCH], *window) + before + _ENTRY.pack(*numbers)
     crc = crc32c(np.frombuffer(payload, np.uint8), 0, len(payload), 0)
-    rest = _REST.pack(max(words[places.HIGHEST], client_seq), 0, 1, len(payload), crc, 0)
+    rest = _REST.pack(int(turn[places.HIGHEST]), 0, entries, len(payload), crc, 0)
     covered = np.frombuffer(_START + rest, np.uint8)
     header = _START + struct.pack("<I", crc32c(covered, 0, len(covered), 0)) + rest
-    ack[:] = np.frombuffer(header + payload, np.uint8)
+    ack[: len(header + payload)] = np.frombuffer(header + payload, np.uint8)
 
 
 def prepare_next(desk: Values, size: int) -> None:

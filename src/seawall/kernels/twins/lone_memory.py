@@ -1,0 +1,56 @@
+"""What the kernels of `lone_memory` mean, by the twins they are made of."""
+
+from __future__ import annotations
+
+import ctypes
+
+from seawall.kernels import lone_memory as places
+from seawall.kernels import lone_turn
+from seawall.kernels.epochs import EPOCH_HEADER
+from seawall.kernels.frames import Rows
+from seawall.kernels.frontier import RUN_DONE
+from seawall.kernels.lone_arrival import FOLLOWED, PASSES_ON
+from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import Values
+from seawall.kernels.twins.following import write_reference
+from seawall.kernels.twins.lone_arrival import order_lone_arrival, settle_lone_arrival
+from seawall.kernels.twins.lone_turn import check_lone_turn, seal_lone_ack
+
+
+def copy_to_spans(spans: Values, at: int, source: Bytes, start: int, end: int) -> None:
+    """Byte by byte: the place of each is in one of the spans."""
+    where = [address + byte for address, size in spans.reshape(-1, 2).tolist() for byte in range(size)]
+    for place, byte in zip(where[at:], source[start:end].tolist(), strict=False):
+        ctypes.c_uint8.from_address(place).value = byte
+
+
+def take_memory_turn(
+    memory: Bytes,
+    desk: Values,
+    turn: Values,
+    source: Bytes,
+    size: int,
+    spans: Values,
+    lane: Bytes,
+    start: int,
+    orders: Bytes,
+    levels: Bytes,
+    rows: Rows,
+    state: Values,
+    ack: Bytes,
+) -> int:
+    """Check, order, keep, mark, settle, answer."""
+    if turn[lone_turn.ENTRIES] >= lone_turn.ENTRIES_MAX:
+        return PASSES_ON
+    order = check_lone_turn(turn, source, size, lone_turn.ORDERED, orders, levels, rows, state)
+    if order < 0 or order_lone_arrival(memory, desk, source, 0, size, int(order == 5), 96, 0) != RUN_DONE:
+        return PASSES_ON
+    placed = int(desk[places.PLACED])
+    copy_to_spans(spans, placed, memory, EPOCH_HEADER, EPOCH_HEADER + 96)
+    copy_to_spans(spans, placed + 96, source, 96, size)
+    write_reference(memory, EPOCH_HEADER, lane, start, 0, 0, int(desk[places.LOG_TERM]))
+    settle_lone_arrival(desk, memory)
+    seal_lone_ack(turn, desk, source, ack)
+    desk[places.PLACED] = placed + size
+    desk[FOLLOWED] += 1
+    return size

@@ -1,0 +1,333 @@
+"""Large batches that come alone to a topic of class ephemeral pass the rings by: nobody can tell."""
+
+import asyncio
+import os
+
+import pytest
+from lwp2_peer import world
+
+from seawall.kernels import lone_arrival, lone_memory
+from seawall.limits import KIB, MIB
+from seawall.server import ingest
+from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.lwp2_session import Error, Goodbye
+from seawall.wire.received import Gap
+
+OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
+PASSES_ON = lone_arrival.PASSES_ON
+LARGE = 600 * KIB
+
+
+@pytest.fixture
+def done(monkeypatch):
+    """What the kernel said of every large batch that was tried alone; all of them are."""
+    monkeypatch.setattr(ingest, "_ALONE_S", -1.0)
+    real, codes = lone_memory.take_memory_turn, []
+
+    def counted(*arguments):
+        codes.append(real(*arguments))
+        return codes[-1]
+
+    monkeypatch.setattr(lone_memory, "take_memory_turn", counted)
+    return codes
+
+
+def taken(done):
+    return sum(code > 0 for code in done)
+
+
+def served(path, **named):
+    return world(path, durability="ephemeral", **named)
+
+
+async def stored(log, topic="events", from_seq=1):
+    """All values, however many reads they take."""
+    found, seq = [], from_seq
+    while batches := await log.read(topic, from_seq=seq, max_bytes=8 * MIB):
+        for batch in batches:
+            seq = batch.last_seq + 1
+            if not isinstance(batch, Gap):
+                found += [record.value for record in batch]
+    return found
+
+
+async def has_come(made, size):
+    """Wait until so many bytes of a batch have come, on some connection."""
+    while not any(
+        size == (each._arriving._rest.size if each._arriving._own is None else each._arriving._own_end)
+        for each in made.listener.connections
+    ):
+        await asyncio.sleep(0)
+
+
+async def in_a_row(peer, count, size=LARGE, topic=1):
+    """Large batches, each of which is waited for."""
+    values = [os.urandom(size) for _ in range(count)]
+    for value in values:
+        assert (await peer.publish(topic, value))["status"] == OK
+    return values
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+@pytest.mark.parametrize("level", [0xFF, 1, 2])
+def test_a_stream_of_them_is_kept_acked_and_read(on_loop, tmp_path, done, order, level):
+    values = [os.urandom(1 * MIB + number) for number in range(40)]
+
+    async def work():
+        async with served(tmp_path, order=order) as made:
+            peer = await made.peer()
+            for value in values:
+                peer.send(peer.batch(1, value, ack_level=level))
+            rows = await peer.acks(len(values))
+            assert [row["client_seq"] for row in rows] == list(range(1, 41))
+            assert [row["base_seq"] for row in rows] == list(range(1, 41))
+            assert {(row["status"], row["level"]) for row in rows} == {(OK, 1 if level == 1 else 2)}
+            positions = [row["position"] for row in rows]
+            assert positions == list(range(positions[0], positions[0] + 40))
+            assert peer.through == 40
+            assert await stored(made.log) == values
+            peer.close()
+
+    on_loop(work())
+    assert taken(done) > 20
+
+
+@pytest.mark.parametrize("piece", [1, 43, 95, 100, 5_000, 300 * KIB, 599 * KIB])
+def test_however_their_bytes_come(on_loop, tmp_path, done, piece):
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            values = await in_a_row(peer, 3)
+            for _ in range(3):
+                value = os.urandom(LARGE)
+                frame = peer.batch(1, value)
+                peer.send(frame[:piece])
+                await has_come(made, piece)
+                peer.send(frame[piece:])
+                (row,) = await peer.acks(1)
+                assert row["status"] == OK
+                values.append(value)
+            assert await stored(made.log) == values
+            peer.close()
+
+    on_loop(work())
+    assert taken(done) >= 3
+
+
+def test_each_can_be_read_as_soon_as_it_is_acked(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            for number in range(1, 20):
+                (value,) = await in_a_row(peer, 1)
+                assert await stored(made.log, from_seq=number) == [value]
+                described = await made.log.describe("events")
+                assert (described.record_count, described.next_seq) == (number, number + 1)
+            peer.close()
+
+    on_loop(work())
+    assert taken(done) > 10
+
+
+def test_a_repetition_is_known_now_and_after_a_restart(on_loop, tmp_path, done):
+    value = os.urandom(LARGE)
+
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            await in_a_row(peer, 3)
+            first = await peer.publish(1, value)
+            assert await peer.publish(1, value, seq=4) == first | {"status": DUPLICATE}
+            other = await peer.publish(1, os.urandom(LARGE), seq=4)
+            assert (other["status"], other["reason"]) == (REJECTED, 0x28)
+            peer.close()
+        assert taken(done) >= 2
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            assert peer.welcome.next_seq == 5
+            assert (await peer.publish(1, value, seq=4))["status"] == DUPLICATE
+            # What was memory is gone with its process, and its seqs are not used again.
+            assert (await peer.publish(1, b"next"))["base_seq"] == 5
+            assert await stored(made.log) == [b"next"]
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_topic_keeps_to_its_caps(on_loop, tmp_path, done):
+    settings = {"cap_bytes": 8 * MIB, "segment_max_bytes": 1 * MIB}
+
+    async def work():
+        async with served(tmp_path, **settings) as made:
+            peer = await made.peer()
+            values = []
+            for _ in range(8):
+                values += await in_a_row(peer, 10)
+                described = await made.log.describe("events")
+                assert described.byte_count <= 8 * MIB
+                found = await stored(made.log, from_seq=described.floor)
+                assert found == values[-len(found) :]
+                assert found == values or len(found) * LARGE > 6 * MIB
+            peer.close()
+            with made.log._opened().looking() as store:
+                (log,) = store._logs.values()
+                # What is evicted takes no memory any more.
+                assert len(log.sealed) < 10
+
+    on_loop(work())
+    assert taken(done) > 60
+
+
+def test_a_topic_that_refuses_what_is_new_does(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path, cap_bytes=2 * MIB, discard="reject") as made:
+            peer = await made.peer()
+            rows = [await peer.publish(1, os.urandom(LARGE)) for _ in range(8)]
+            assert [row["status"] for row in rows] == [OK] * 3 + [REJECTED] * 5
+            peer.close()
+
+    on_loop(work())
+
+
+def test_they_and_others_take_turns(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path, topics=("events", "others")) as made:
+            peer, other = await made.peer(), await made.peer(8)
+            expected, elsewhere = [], []
+            for number in range(24):
+                expected += await in_a_row(peer, 2)
+                if number % 2 == 0:
+                    assert (await peer.publish(1, b"small"))["status"] == OK
+                    expected.append(b"small")
+                if number % 3 == 0:
+                    await made.log.publish("events", b"local")
+                    expected.append(b"local")
+                if number % 4 == 0:
+                    elsewhere += await in_a_row(other, 2, topic=2)
+                if number % 5 == 0:
+                    values = [os.urandom(LARGE) for _ in range(3)]
+                    peer.send(b"".join(peer.batch(1, value) for value in values))
+                    await peer.acks(3)
+                    expected += values
+                if number % 6 == 0:
+                    await made.log.commit("owner", "events", 1)
+                    await made.log.create_topic(f"more-{number}")
+                if number % 7 == 0:
+                    await made.log.change(lambda store: store.checkpoint())
+            assert await stored(made.log) == expected
+            assert await stored(made.log, "others") == elsewhere
+            for each in (peer, other):
+                each.close()
+
+    on_loop(work())
+    assert taken(done) > 20
+
+
+def test_two_that_send_halves_in_turn_do_not_mix(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path) as made:
+            peers = [await made.peer(client) for client in (7, 8)]
+            total = []
+            for number in range(12):
+                first, second = peers if number % 2 else reversed(peers)
+                values = [os.urandom(LARGE) for _ in peers]
+                frames = [peer.batch(1, value) for peer, value in zip((first, second), values, strict=True)]
+                total += await in_a_row(first, 2)
+                first.send(frames[0][:100_000])
+                await has_come(made, 100_000)
+                total += await in_a_row(second, 2)
+                second.send(frames[1][:200_000])
+                await has_come(made, 200_000)
+                first.send(frames[0][100_000:])
+                assert (await first.acks(1))[0]["status"] == OK
+                second.send(frames[1][200_000:])
+                assert (await second.acks(1))[0]["status"] == OK
+                total += values
+            assert sorted(await stored(made.log)) == sorted(total)
+            for peer in peers:
+                peer.close()
+
+    on_loop(work())
+    assert taken(done) > 10
+
+
+def test_damage_is_found_and_nothing_is_kept(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            values = await in_a_row(peer, 4)
+            frame = bytearray(peer.batch(1, os.urandom(LARGE)))
+            frame[-1] ^= 1
+            peer.send(bytes(frame))
+            error = await peer.answer(Error)
+            assert error.code == ErrorCode.CRC_MISMATCH
+            await peer.ended()
+            assert await stored(made.log) == values
+            again = await made.peer(8)
+            values += await in_a_row(again, 4)
+            assert await stored(made.log) == values
+            again.close()
+
+    on_loop(work())
+    assert PASSES_ON in done
+
+
+@pytest.mark.parametrize("how", ["goodbye", "end"])
+def test_who_leaves_is_answered_first(on_loop, tmp_path, done, how):
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            await in_a_row(peer, 4)
+            last = b"".join(peer.batch(1, os.urandom(LARGE)) for _ in range(3))
+            if how == "goodbye":
+                peer.send(last)
+                peer.ask(Goodbye(0, 0))
+            else:
+                peer.send(last)
+                peer.writer.write_eof()
+            assert {row["status"] for row in await peer.acks(3)} == {OK}
+            assert len(await stored(made.log)) == 7
+            peer.close()
+
+    on_loop(work())
+
+
+def test_nothing_is_evicted_for_a_batch_that_nobody_may_send(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path, cap_records=1_000) as made:
+            peer = await made.peer()
+            await in_a_row(peer, 4)
+            for changed in ({"record_count": 1_000_000}, {"session_epoch": 99}):
+                assert (await peer.publish(1, os.urandom(LARGE), **changed))["status"] == REJECTED
+            described = await made.log.describe("events")
+            assert (described.floor, described.record_count) == (1, 4)
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_deleted_topic_takes_none(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path) as made:
+            peer = await made.peer()
+            await in_a_row(peer, 4)
+            await made.log.delete_topic("events")
+            assert (await peer.publish(1, os.urandom(LARGE)))["status"] == REJECTED
+            await made.log.create_topic("again", durability="ephemeral")
+            values = await in_a_row(peer, 6, topic=2)
+            assert await stored(made.log, "again") == values
+            peer.close()
+
+    on_loop(work())
+
+
+def test_a_topic_that_is_written_goes_through_the_ring(on_loop, tmp_path, done):
+    async def work():
+        async with world(tmp_path, durability="disk") as made:
+            peer = await made.peer()
+            values = await in_a_row(peer, 6)
+            assert await stored(made.log) == values
+            peer.close()
+
+    on_loop(work())
+    assert not taken(done)
