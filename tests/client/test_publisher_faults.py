@@ -47,8 +47,9 @@ def every(count: int) -> Iterator[bool]:
         yield from [False] * (count - 1)
 
 
-def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> None:
-    cut = every(5)
+def lose_acks(server: ScriptedServer, nth: int) -> None:
+    """Let connections end in place of every so many of their acks."""
+    cut = every(nth)
 
     def lose(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
         if next(cut):
@@ -56,6 +57,10 @@ def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> No
         return entries
 
     server.script.on_ack = lose
+
+
+def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> None:
+    lose_acks(server, 5)
     values = [b"%d" % number for number in range(200)]
     with log.publisher("events", batch_size=40) as publisher:
         deliveries = [publisher.publish(value) for value in values]
@@ -69,14 +74,7 @@ def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> No
 
 
 def test_lists_of_values_are_sent_again_as_they_were(server: ScriptedServer, log: RemoteLog) -> None:
-    cut = every(3)
-
-    def lose(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
-        if next(cut):
-            raise CutError
-        return entries
-
-    server.script.on_ack = lose
+    lose_acks(server, 3)
     lists = [[b"%d of %d " % (number, each) * 100 for number in range(20 + each)] for each in range(40)]
     with log.publisher("events", batch_size=100) as publisher:
         deliveries = [publisher.publish(values) for values in lists]
@@ -89,14 +87,7 @@ def test_lists_of_values_are_sent_again_as_they_were(server: ScriptedServer, log
 
 
 def test_a_lone_publish_survives_a_lost_ack(server: ScriptedServer, log: RemoteLog) -> None:
-    cut = every(2)
-
-    def lose(_peer: Peer, entries: list[AckEntry]) -> list[AckEntry]:
-        if next(cut):
-            raise CutError
-        return entries
-
-    server.script.on_ack = lose
+    lose_acks(server, 2)
     assert [log.publish("events", b"%d" % number).first_seq for number in range(6)] == [1, 2, 3, 4, 5, 6]
     assert stored(log) == [b"%d" % number for number in range(6)]
 

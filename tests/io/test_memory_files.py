@@ -132,6 +132,20 @@ def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
     assert spare.size == 64 * MIB
 
 
+def test_what_is_cut_off_is_there_for_others() -> None:
+    spare = SparePieces()
+    file = MemoryFiles(spare).open("/a", create=True)
+    write_all(file, [b"abc"], 0)
+    file.allocate(20 * MIB)
+    file.truncate(3)
+    assert spare.size > 15 * MIB
+    assert file.read(5, 0) == b"abc"
+    file.allocate(5)
+    assert file.read(5, 0) == b"abc" + bytes(2)
+    file.truncate(0)
+    assert (file.size(), file.read(5, 0)) == (0, b"")
+
+
 def test_memory_that_is_lent_is_that_of_the_file() -> None:
     file = MemoryFiles().open("/a", create=True)
     write_all(file, [b"abc"], 0)

@@ -177,6 +177,22 @@ def test_a_topic_keeps_to_its_caps(on_loop, tmp_path, done):
     assert taken(done) > 60
 
 
+@pytest.mark.parametrize("settings", [{"cap_bytes": 2 * MIB}, {"cap_records": 4}])
+def test_what_is_large_for_a_cap_goes_through_the_ring(on_loop, tmp_path, done, settings):
+    async def work():
+        async with served(tmp_path, **settings) as made:
+            peer = await made.peer()
+            values = await in_a_row(peer, 9)
+            described = await made.log.describe("events")
+            assert described.byte_count <= 2.5 * MIB
+            found = await stored(made.log, from_seq=described.floor)
+            assert found == values[-len(found) :]
+            peer.close()
+
+    on_loop(work())
+    assert not taken(done)
+
+
 def test_a_topic_that_refuses_what_is_new_does(on_loop, tmp_path, done):
     async def work():
         async with served(tmp_path, cap_bytes=2 * MIB, discard="reject") as made:

@@ -190,17 +190,15 @@ class Follower:
         """Room for large batches that are the next entries of a topic of class ephemeral, one or some like it, counted
         in; None if there is none. What has to be in the log before them is staged, and has taken effect."""
         parts, position = self._parts, self.next_position
-        topic = parts.catalog.find(topic_id)
+        topic = parts.catalog.find(topic_id) if position == parts.writer.next_position else None
         if topic is None or topic.config.durability is not Durability.EPHEMERAL:
-            return None
-        if position != parts.writer.next_position:
             return None
         self._hooks.begin()
         self._rooms.drop_old()
         try:
             with self._hooks.preparing():
                 count, need = some_of(each, topic)
-                if not parts.committer.takes(topic, need, TimestampNs(now)):
+                if not count or not parts.committer.takes(topic, need, TimestampNs(now)):
                     return None
                 (room,) = self._rooms.make([(topic, need)], count * kernels.REFERENCE_SIZE, now)
         except (CallerError, RetryableError):
@@ -209,6 +207,8 @@ class Follower:
             aside, room.ahead = Aside(tuple(room.ahead)), []
             with self._hooks.changing():
                 self._apply_aside(aside, parts.writer.stage_control(aside, now, at=position))
+                if parts.removal.evict_ahead(topic, need.records, need.plain_size, TimestampNs(now)) is not None:
+                    return None  # what was too old is gone, and there is still too much
         return room, need
 
     def room_for_mark(self) -> LaneRoom:

@@ -101,6 +101,9 @@ class _Content:
     def resize(self, size: int) -> None:
         """Cut it, or grow it with zeros."""
         self._filled = min(self._filled, size)
+        while self._starts and self._starts[-1] >= size:
+            self._spare.give_back([self._pieces.pop()])
+            self._starts.pop()
         room = self._starts[-1] + len(self._pieces[-1]) if self._pieces else 0
         while room < size:
             piece = self._spare.take(_piece_size(size - room))
