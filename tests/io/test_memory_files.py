@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from seawall.errors import InvalidInputError
+from seawall.errors import InvalidInputError, InvariantError
 from seawall.io.files import replace_file, write_all
 from seawall.io.interfaces import Files
-from seawall.io.memory_files import MemoryFiles, SparePieces
+from seawall.io.memory_files import MemoryFiles
+from seawall.io.spare_pieces import PIECE_SIZE_MIN, SLAB_SIZE, SparePieces
 from seawall.limits import MIB
 
 
@@ -88,6 +91,14 @@ def test_large_files_lie_in_pieces() -> None:
     assert file.read(10, 5_500_000) == bytes(10)
 
 
+def test_a_reserved_place_costs_nothing() -> None:
+    spare = SparePieces()
+    file = MemoryFiles(spare).open("/a", create=True)
+    file.allocate(20 * MIB)
+    file.truncate(3)
+    assert (file.size(), file.read(5, 0), spare.size) == (3, bytes(3), 0)
+
+
 def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
     spare = SparePieces()
     files = MemoryFiles(spare)
@@ -100,60 +111,127 @@ def test_memory_of_files_that_are_gone_is_used_again_and_never_seen() -> None:
     assert spare.size == 6 * MIB
     fresh = MemoryFiles(spare).open("/new", create=True)
     fresh.allocate(5 * MIB + 1)
-    assert spare.size == 0
     fresh.write([b"here"], MIB)
+    assert spare.size == 2 * MIB
     assert fresh.read(2 * MIB, 0) == bytes(MIB) + b"here" + bytes(MIB - 4)
     assert fresh.read(9, 5 * MIB - 9) == bytes(9)
-
-
-def test_pieces_of_few_sizes_fit_files_of_any() -> None:
-    spare = SparePieces()
-    files = MemoryFiles(spare)
-    files.open("/old", create=True).allocate(31 * MIB)
-    files.unlink("/old")
-    assert spare.size == 32 * MIB
-    grown = files.open("/new", create=True)
-    for size in (100, 5 * MIB, 6 * MIB, 13 * MIB, 29 * MIB):
-        grown.allocate(size)
-    # A first small one and three that fill up are of sizes that there were none of.
-    assert spare.size == 4 * MIB
-
-
-def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
-    spare = SparePieces()
-    files = MemoryFiles(spare)
-    for number in range(20):
-        files.open(f"/{number}", create=True).allocate(10 * MIB)
-    for number in range(10):
-        files.unlink(f"/{number}")
-    assert spare.size == 100 * MIB
-    for number in range(10, 20):
-        files.unlink(f"/{number}")
-    assert spare.size == 64 * MIB
 
 
 def test_what_is_cut_off_is_there_for_others() -> None:
     spare = SparePieces()
     file = MemoryFiles(spare).open("/a", create=True)
-    write_all(file, [b"abc"], 0)
-    file.allocate(20 * MIB)
+    write_all(file, [b"abc" * 6 * MIB], 0)
     file.truncate(3)
-    assert spare.size > 15 * MIB
+    # The first piece is still in use.
+    assert spare.size == 14 * MIB
     assert file.read(5, 0) == b"abc"
     file.allocate(5)
     assert file.read(5, 0) == b"abc" + bytes(2)
+    file.write([b"de"], 5)
+    assert (file.read(9, 0), spare.size) == (b"abc\0\0de", 14 * MIB)
     file.truncate(0)
-    assert (file.size(), file.read(5, 0)) == (0, b"")
+    assert (file.size(), file.read(5, 0), spare.size) == (0, b"", 18 * MIB + PIECE_SIZE_MIN)
 
 
-def test_memory_that_is_lent_is_that_of_the_file() -> None:
-    file = MemoryFiles().open("/a", create=True)
-    write_all(file, [b"abc"], 0)
-    spans = file.lend(8, 9 * MIB)
-    assert sum(len(span) for span in spans) == 9 * MIB
-    assert len(spans) > 1
-    for number, span in enumerate(spans, 1):
-        span[:] = number
-    assert file.read(10, 0) == b"abc" + bytes(5) + b"\1\1"
-    assert file.read(2, 8 + 9 * MIB - 2) == bytes([len(spans)] * 2)
-    assert file.size() == 8 + 9 * MIB
+def test_bytes_are_adopted_where_they_lie() -> None:
+    spare = SparePieces()
+    file = MemoryFiles(spare).open("/a", create=True)
+    slab = spare.take(SLAB_SIZE)
+    slab[:9] = memoryview(b"abcdefghi")
+    write_all(file, [b"own"], 0)
+    file.allocate(MIB)
+    file.adopt(3, slab, 2, 3)
+    file.adopt(6, slab, 5, 1)
+    assert file.read(9, 0) == b"owncdef\0\0"
+    slab[3] = ord("D")
+    assert file.read(4, 3) == b"cDef"
+    write_all(file, [b"!"], 5)
+    assert slab[:9].tobytes() == b"abcD!fghi"
+    write_all(file, [b"behind"], 7)
+    assert file.read(20, 0) == b"owncD!fbehind" + bytes(7)
+    assert slab[:9].tobytes() == b"abcD!fghi"
+    with pytest.raises(InvariantError, match="INV-EXTENT-OWN"):
+        file.adopt(12, slab, 6, 1)
+    assert file.size() == MIB
+
+
+def test_a_file_that_was_cut_goes_on_elsewhere_than_beside_what_it_has_adopted() -> None:
+    spare = SparePieces()
+    files = MemoryFiles(spare)
+    one, other = files.open("/one", create=True), files.open("/other", create=True)
+    slab = spare.take(SLAB_SIZE)
+    slab[:8] = memoryview(b"abcdefgh")
+    one.adopt(0, slab, 0, 4)
+    other.adopt(0, slab, 4, 4)
+    one.truncate(2)
+    one.allocate(9)
+    assert one.read(9, 0) == b"ab" + bytes(7)
+    one.write([b"xyz"], 3)
+    assert one.read(9, 0) == b"ab\0xyz" + bytes(3)
+    assert (other.read(9, 0), slab[:8].tobytes()) == (b"efgh", b"abcdefgh")
+
+
+def test_small_writes_between_adopted_bytes_share_a_piece() -> None:
+    spare = SparePieces()
+    file = MemoryFiles(spare).open("/a", create=True)
+    slab, at = spare.take(SLAB_SIZE), 0
+    for number in range(100):
+        file.write([b"own"], at)
+        file.adopt(at + 3, slab, number, 1)
+        at += 4
+    del file
+    assert spare.size == PIECE_SIZE_MIN
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["write", "adopt", "adopt", "truncate", "allocate", "drop"]),
+            st.integers(0, 2),
+            st.integers(0, 300_000),
+            st.integers(0, 150_000),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_files_that_share_a_slab_are_as_if_each_had_its_own_bytes(steps: list[tuple[str, int, int, int]]) -> None:
+    spare = SparePieces()
+    files = MemoryFiles(spare)
+    opened = [files.open(f"/{number}", create=True) for number in range(3)]
+    #: What is there, and how much of it was written.
+    models, written = [bytearray() for _ in opened], [0, 0, 0]
+    slab, offset = spare.take(SLAB_SIZE), 0
+    for number, (step, which, place, size) in enumerate(steps, 1):
+        file, model = opened[which], models[which]
+        if step == "write":
+            model.extend(bytes(max(0, place + size - len(model))))
+            model[place : place + size] = bytes([number]) * size
+            assert file.write([bytes([number]) * (size // 2), bytes([number]) * (size - size // 2)], place) == size
+            written[which] = max(written[which], place + size)
+        elif step == "adopt":
+            at = written[which]
+            model.extend(bytes(max(0, at + size - len(model))))
+            model[at : at + size] = bytes([number]) * size
+            slab[offset : offset + size] = number
+            file.adopt(at, slab, offset, size)
+            offset += size
+            written[which] = at + size
+        elif step == "truncate":
+            file.truncate(place)
+            model[place:] = bytes(max(0, place - len(model)))
+            written[which] = min(written[which], place)
+        elif step == "allocate":
+            file.allocate(place)
+            model.extend(bytes(max(0, place - len(model))))
+        else:
+            files.unlink(f"/{which}")
+            file = opened[which] = files.open(f"/{which}", create=True)
+            models[which], written[which] = bytearray(), 0
+        for each, expected in zip(opened, models, strict=True):
+            assert each.size() == len(expected)
+            assert each.read(len(expected) + 9, 0) == expected
+            assert each.read(size, place) == expected[place : place + size]
+    del each, file, files, opened, slab
+    assert spare._used == 0

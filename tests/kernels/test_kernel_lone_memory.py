@@ -1,4 +1,4 @@
-"""A large batch that came alone, to memory: kernel and twin leave the same, and it lies where it was to lie."""
+"""A large batch that came alone, to memory: kernel and twin leave the same, and it stays where it came to lie."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lone_pod import CLIENT, STRONG, TOPIC, Desk, batch
+from lone_pod import CLIENT, START, STRONG, TOPIC, Desk, batch
 
 from seawall.core.types import ClientId
 from seawall.kernels import jit, lone_arrival, lone_memory, lone_turn
@@ -29,22 +29,22 @@ LEVELS = np.array([0, 0, 0, 1, 2], np.uint8)
 
 
 class Memory(Desk):
-    """A pod at rest, spans of a few sizes, and a lane."""
+    """A pod at rest, memory in which batches come to lie one behind the other, and a lane."""
 
-    def __init__(self, kernels: ModuleType, *sizes: int) -> None:
+    def __init__(self, kernels: ModuleType) -> None:
         super().__init__(lone_arrival)
         self.turns = kernels
         self.long_desk = np.zeros(lone_memory.MEMORY_DESK_SIZE, np.int64)
         self.long_desk[: self.desk.size] = self.desk
-        self.long_desk[lone_memory.LOG_TERM] = 6
-        self.pieces = [np.zeros(size, np.uint8) for size in sizes]
-        self.spans = np.array([(piece.ctypes.data, piece.size) for piece in self.pieces], np.int64).ravel()
+        self.long_desk[[lone_memory.LOG_TERM, lone_arrival.FOLLOWED]] = 6, START
+        self.slab, self.end = np.zeros(4_000, np.uint8), 0
         self.lane, self.ack = np.zeros(4096, np.uint8), np.zeros(lone_turn.ACK_SIZE, np.uint8)
         self.turn = np.zeros(lone_turn.TURN_SIZE, np.int64)
         self.turn[: lone_turn.SOCKET] = CLIENT, 1, 0, 256, 4096, 1 << 20, 0
 
     def keep(self, data: bytes, *, at: int = 0, row: int = 0, summed: int = 0) -> int:
-        source = np.frombuffer(data + b"...", np.uint8)
+        source = self.slab[self.end : self.end + len(data)]
+        source[:] = np.frombuffer(data, np.uint8)
         state = np.zeros(STATE_SIZE, np.int64)
         state[STATE_VERSION] = 2
         if summed:
@@ -53,23 +53,25 @@ class Memory(Desk):
         self.long_desk[lone_arrival.STAGED_ROW] = row
         self.long_desk[lone_arrival.FOLLOWED] = int(self.control[CONTROL_DURABLE])
         done: int = self.turns.take_memory_turn(
-            *(self.memory, self.long_desk, self.turn, source, len(data), self.spans, self.lane, at),
+            *(self.memory, self.long_desk, self.turn, source, len(data), self.lane, at),
             *(ORDERS, LEVELS, np.zeros(2, FRAME_ROW), state, self.ack),
         )
+        if done > 0:
+            self.end += done
+        else:
+            # It goes through the rings from here, as it came.
+            assert source.tobytes() == data
         return done
 
-    def kept(self) -> bytes:
-        return b"".join(piece.tobytes() for piece in self.pieces)
-
     def everything(self) -> list[bytes]:
-        given = self.long_desk[lone_memory.PLACED :]
-        return [*self.content(), self.kept(), self.lane.tobytes(), self.ack.tobytes(), given.tobytes()]
+        followed = int(self.long_desk[lone_arrival.FOLLOWED]).to_bytes(8, "little")
+        return [*self.content(), self.slab[: self.end].tobytes(), self.lane.tobytes(), self.ack.tobytes(), followed]
 
 
 @settings(max_examples=10 if jit.PYTHON_MODE else 40)
 @given(st.lists(st.tuples(st.integers(1, 9), st.binary(max_size=60), st.booleans()), min_size=1, max_size=6))
 def test_kernel_and_twin_leave_the_same(steps: list[tuple[int, bytes, bool]]) -> None:
-    ours, theirs = (Memory(kernels, 150, 1, 64, 2_000) for kernels in (lone_memory, twin))
+    ours, theirs = (Memory(kernels) for kernels in (lone_memory, twin))
     for number, (seq, value, is_strong) in enumerate(steps):
         data = batch(seq, value, value, topic=STRONG if is_strong else TOPIC)
         codes = [each.keep(data, at=number * REFERENCE_SIZE, row=number % 4) for each in (ours, theirs)]
@@ -79,12 +81,12 @@ def test_kernel_and_twin_leave_the_same(steps: list[tuple[int, bytes, bool]]) ->
 
 
 @pytest.mark.parametrize("kernels", [lone_memory, twin])
-def test_it_lies_in_the_spans_with_its_numbers_and_its_mark_in_the_lane(kernels: ModuleType) -> None:
-    memory = Memory(kernels, 100, 30, 900)
+def test_it_stays_with_its_numbers_and_has_its_mark_in_the_lane(kernels: ModuleType) -> None:
+    memory = Memory(kernels)
     sent = [batch(1, b"one", b"two"), batch(2, b"three" * 30)]
     for index, data in enumerate(sent):
         assert memory.keep(data, at=index * REFERENCE_SIZE, row=index, summed=(0, 120)[index]) == len(data)
-    kept, at = memory.kept(), 0
+    kept, at = memory.slab.tobytes(), 0
     for index, data in enumerate(sent):
         header = parse_batch_header(kept[at:], source=BatchSource.STORED)
         verify_block(header, kept[at + 96 : at + len(data)])
@@ -96,7 +98,6 @@ def test_it_lies_in_the_spans_with_its_numbers_and_its_mark_in_the_lane(kernels:
         assert (memory.staged[index]["position"], memory.staged[index]["at"]) == (header.position, 0)
         at += len(data)
     assert not any(kept[at:])
-    assert memory.long_desk[lone_memory.PLACED] == at
     assert memory.store.state(ClientId(CLIENT)).next_expected == 3
     size = lone_turn.ACK_PREFIX + 2 * lone_turn.ACK_ENTRY
     rows = ack_rows(memory.ack[44:size].tobytes())
@@ -106,7 +107,7 @@ def test_it_lies_in_the_spans_with_its_numbers_and_its_mark_in_the_lane(kernels:
 
 @pytest.mark.parametrize("kernels", [lone_memory, twin])
 def test_what_is_not_that_simple_changes_nothing(kernels: ModuleType) -> None:
-    memory = Memory(kernels, 4_000)
+    memory = Memory(kernels)
     for data in (batch(1)[:-1], batch(1) + b"L", batch(1)[:-1] + b"?", batch(1, client=8), batch(3, topic=STRONG)):
         before = memory.everything()
         assert memory.keep(data) == PASSES_ON

@@ -6,6 +6,7 @@ import os
 import pytest
 from lwp2_peer import world
 
+from seawall.io.spare_pieces import SLAB_SIZE
 from seawall.kernels import lone_arrival, lone_memory
 from seawall.limits import KIB, MIB
 from seawall.server import ingest
@@ -334,6 +335,55 @@ def test_a_deleted_topic_takes_none(on_loop, tmp_path, done):
             peer.close()
 
     on_loop(work())
+
+
+def test_memory_goes_with_the_topic_and_with_the_publisher(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path, topics=("events", "others"), segment_max_bytes=2 * MIB) as made:
+            spare = made.log._store.spare_memory
+            peer = await made.peer()
+            for _ in range(3):
+                await in_a_row(peer, 5)
+                values = await in_a_row(peer, 5, topic=2)
+            assert spare._used >= SLAB_SIZE
+            await made.log.delete_topic("events")
+            # What it has shared with another topic is still that one's.
+            assert (await stored(made.log, "others"))[-5:] == values
+            values += await in_a_row(peer, 5, topic=2)
+            assert (await stored(made.log, "others"))[-10:] == values
+            await made.log.delete_topic("others")
+            # Something else takes its turn, and what was found for the topics is forgotten.
+            assert (await peer.publish(1, b"?"))["status"] == REJECTED
+            assert made.log.landing.offset > 0
+            assert spare._used == SLAB_SIZE
+            peer.close()
+            await peer.ended()
+            while made.listener.connections:
+                await asyncio.sleep(0)
+            assert (len(made.log.landing.slab), spare._used) == (0, 0)
+
+    on_loop(work())
+    assert taken(done) > 20
+
+
+def test_who_comes_and_goes_takes_no_more_memory_than_it_fills(on_loop, tmp_path, done):
+    async def work():
+        async with served(tmp_path) as made:
+            values = []
+            for client in range(7, 13):
+                peer = await made.peer(client)
+                values += await in_a_row(peer, 3)
+                slab, offset = made.log.landing.slab, made.log.landing.offset
+                slab[offset:] = 1
+                peer.close()
+                await peer.ended()
+                while made.listener.connections:
+                    await asyncio.sleep(0)
+                assert not slab[offset + 4 * KIB :].any()
+            assert await stored(made.log) == values
+
+    on_loop(work())
+    assert taken(done) >= 12
 
 
 def test_a_topic_that_is_written_goes_through_the_ring(on_loop, tmp_path, done):

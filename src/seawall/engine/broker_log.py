@@ -20,6 +20,7 @@ from functools import partial
 from threading import get_ident
 from typing import ParamSpec, Self, TypeVar
 
+from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_rules import TopicRules
@@ -42,6 +43,7 @@ class BrokerLog(ServedLog):
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._pod = first._log, first._driver, first._store, first._pod
         self._readers = first._readers
+        self.landing = Landing(self._store.spare_memory)
         self.ring, self.pending = first._rings[index], self._pod.arrivals.pending[index]
         with self._opened().looking():
             self.rules = TopicRules(self._store.catalog)

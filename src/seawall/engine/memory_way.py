@@ -1,8 +1,9 @@
 """The way of one large batch of a publisher that comes while nothing else is under way, to a topic of class ephemeral.
 
-One kernel call (`kernels.lone_memory`) checks, orders and numbers it, puts it where it stays, and answers it, on the
-thread that received it: past the rings of the pod, and past their memory, which no cache holds. Places, room in the log
-and evictions are looked after for several batches at once; catalog and index learn of them later (`short_way`).
+One kernel call (`kernels.lone_memory`) checks, orders, numbers and answers it, on the thread that received it: past the
+rings of the pod. It stays where it was received (`landing`): that memory becomes its segment's, before anybody can read
+there. Room, in the log too, and evictions are looked after for several batches at once; catalog and index learn of them
+later (`short_way`).
 
 INV-LONE-NEXT, INV-MEMORY-SAME: as in the kernel. A crash loses it, as it does everything of the class. This module must
 not know sessions, nor how a connection sends what the kernel could not.
@@ -10,8 +11,10 @@ not know sessions, nor how a connection sends what the kernel could not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
+from weakref import ref
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from seawall import limits
 from seawall.core.types import Position, Term, TimestampNs, TopicId
 from seawall.engine.committer import Committer
 from seawall.engine.following import Follower
+from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneDesk, LoneTurn
 from seawall.engine.room_making import Need
 from seawall.engine.topic_rules import TopicRules
@@ -59,15 +63,24 @@ class MemoryWay:
         self._short_way = committer.short_way
         self._clock = clock
         self._is_open = desk.is_complete
-        #: What is prepared for batches of a topic: places, and how much of each there is.
+        #: What is prepared for batches of a topic: how much of each there is, the file, and where the next one goes. A
+        #: file goes with its topic, and takes its memory along, whether another batch comes or not.
         self._topic_id = self._records_left = self._bytes_left = self._until_ns = 0
-        self._spans: Values = np.zeros(0, np.int64)
-        self._lent: list[Bytes] = []
+        self._file: Callable[[], MemoryFile | None] = _no_file
+        self._at = 0
 
     def commit(
-        self, turn: LoneTurn, state: Values, source: Bytes, size: int, rules: TopicRules, *, is_prepared: bool
+        self,
+        turn: LoneTurn,
+        source: Bytes,
+        size: int,
+        rules: TopicRules,
+        state: Values,
+        landing: Landing,
+        *,
+        is_prepared: bool,
     ) -> bool:
-        """Keep the batch that a buffer holds, and answer it; false if it goes through the rings.
+        """Keep the batch that a buffer holds, where it has landed, and answer it; false if it goes through the rings.
 
         `state` is what is known of the bytes, which have been summed as they came. The caller has the lead, and the
         store's memory; `is_prepared` if nobody has had the lead since the last time.
@@ -91,9 +104,15 @@ class MemoryWay:
         desk[lone_arrival.WALL_NS] = now
         desk[lone_arrival.STAGED_ROW] = row
         lane, start = self._follower.room_for_mark()
-        arrays = (self._memory, desk, turn.words, source, size, self._spans, lane, start)
+        source = landing.land(source, size)
+        arrays = (self._memory, desk, turn.words, source, size, lane, start)
         if kernels.take_memory_turn(*arrays, rules.orders, rules.levels, turn.rows, state, turn.ack) < 0:
             return False
+        file = self._file()
+        assert file is not None, "nobody has had the lead since it was found"
+        file.adopt(self._at, landing.slab, landing.offset, size)
+        landing.stays(size)
+        self._at += size
         self._records_left -= count
         self._bytes_left -= size
         position, timestamp_ns = Position(self._given.item(0)), TimestampNs(self._given.item(2))
@@ -114,10 +133,12 @@ class MemoryWay:
         room, need = found
         segment = room.filling.segment
         assert isinstance(segment.file, MemoryFile), "a topic of this class has no other"
-        self._lent = segment.file.lend(segment.end, need.size)
-        self._spans = np.array([(span.ctypes.data, span.size) for span in self._lent], np.int64).ravel()
-        self._desk[kernels.PLACED] = 0
+        self._file, self._at = ref(segment.file), segment.end
         self._desk[lone_arrival.FOLLOWED] = self._follower.next_position
         self._topic_id, self._until_ns = topic_id, room.until_ns
         self._records_left, self._bytes_left = need.records, need.size
         return True
+
+
+def _no_file() -> None:
+    """Nothing was prepared yet."""

@@ -1,6 +1,7 @@
 """A log that a server stands in front of: what connections need of it, on their event loop.
 
     ring, rules      where batches of connections go, and what is known of topics on arrival
+    landing          where large ones are received that may pass the ring by
     kick             something was published: the next commit takes it along, and comes soon
     make_way         something has no room in the ring
     on_answers       called on the loop when something can be said about what was published: ordered, or durable
@@ -33,6 +34,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
 from seawall.engine.aio import AsyncLog
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
+from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.pod_answers import Remembered, remembered
@@ -113,6 +115,7 @@ class ServedLog(AsyncLog):
             self._store = store
             self.rules = TopicRules(store.catalog)
         self._pod = store.pod
+        self.landing = Landing(store.spare_memory)
         self._rings = store.pod.arrivals.rings
         self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
         queue = log.queue
@@ -185,7 +188,8 @@ class ServedLog(AsyncLog):
                     if state is None:
                         is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
                     else:
-                        is_done = self._pod.memory_way.commit(turn, state, *batch, is_prepared=is_prepared)
+                        way, arrived = self._pod.memory_way, (*batch, state, self.landing)
+                        is_done = way.commit(turn, *arrived, is_prepared=is_prepared)
                     is_next = is_done and not self._store.is_tidy_up_due
                 finally:
                     queue.state.release()

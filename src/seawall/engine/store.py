@@ -97,7 +97,7 @@ class Store(Changeable, StoreTransactions):
         self._wal = wal
         self._logs = logs
         #: What topics of class ephemeral share.
-        self._spare_memory = SparePieces()
+        self.spare_memory = SparePieces()
         self._term = term
         self._leaves_mark = True
         #: What the first change has to log about the end before; None once it is done.
@@ -418,7 +418,7 @@ class Store(Changeable, StoreTransactions):
         log = self._logs.get(topic.topic_id)
         if log is None:
             is_kept = topic.config.durability is not Durability.EPHEMERAL
-            files = self._machine.files if is_kept else MemoryFiles(self._spare_memory)
+            files = self._machine.files if is_kept else MemoryFiles(self.spare_memory)
             home = topic_home(files, self._directory, topic.topic_id)
             log = self._logs[topic.topic_id] = TopicLog(home, self._writer.locate, [], [], is_kept=is_kept)
         return log

@@ -3,153 +3,147 @@
 The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
-Bytes lie in pieces that the system hands out when they are first touched: a file that grows is not copied, and space
-that is reserved costs nothing. Pieces have few sizes, so that those of files that are gone fit the files that come:
-what is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. They are
-as they were left, so what nobody has written is never looked at.
+Bytes lie in *extents*, one behind the other: stretches of pieces (`spare_pieces`) that a file has by itself, or of
+memory that whoever received them there has given to it (`MemoryFile.adopt`). A file that grows is not copied, and space
+that is reserved costs nothing: a piece is taken when something is written to it.
 
-One owner at a time for changes; a file that was unlinked is gone when its last handle is.
+INV-EXTENT-OWN: a file writes only where its own bytes lie, and behind them in the last piece that it has taken: what
+lies beside adopted bytes is somebody else's.
+
+One owner at a time for changes, beside whom others may read what was there before; a file that was unlinked is gone
+when its last handle is.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
 
+from seawall.core.checks import check
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
+from seawall.io.spare_pieces import PIECE_SIZE_MAX, PIECE_SIZE_MIN, SparePieces
 from seawall.kernels.memory import Bytes, copy_out
-from seawall.limits import KIB, MIB
+from seawall.limits import KIB
 
 __all__ = ["MemoryFile", "MemoryFiles", "SparePieces"]
 
-#: Smallest and largest piece of a file; the largest are asked for in huge pages.
-_PIECE_SIZE_MIN: Final = 64 * KIB
-_PIECE_SIZE_MAX: Final = 4 * MIB
 #: So many bytes at once are on their way out of the caches: they are written past them, which takes two thirds of the
 #: time and leaves there what is needed next.
 _STREAMED_SIZE: Final = 64 * KIB
-#: What is kept of files that are gone, beside half of what files have: they go whole, and come piece by piece.
-_SPARE_SIZE: Final = 64 * MIB
+_NOTHING: Final = np.zeros(0, np.uint8)
 
 
 def _piece_size(size: int) -> int:
     """The size of the next piece where so many bytes are missing: a power of two."""
-    return min(max(_PIECE_SIZE_MIN, 1 << (size - 1).bit_length()), _PIECE_SIZE_MAX)
+    return min(max(PIECE_SIZE_MIN, 1 << (size - 1).bit_length()), PIECE_SIZE_MAX)
 
 
-class SparePieces:
-    """Memory of files that are gone, for those that come. Files of one owner may share it."""
+class _Extent:
+    """Bytes of a file that lie in one piece of memory: from `start` to `end` in the file, from `at` on in memory."""
 
-    __slots__ = ("_pieces", "_used", "size")
+    __slots__ = ("at", "end", "memory", "start")
 
-    def __init__(self) -> None:
-        #: By their size.
-        self._pieces: dict[int, list[mmap.mmap]] = {}
-        self._used = 0
-        self.size = 0
+    def __init__(self, start: int, end: int, memory: Bytes, at: int) -> None:
+        self.start = start
+        self.end = end
+        self.memory = memory
+        self.at = at
 
-    def take(self, size: int) -> mmap.mmap:
-        """A piece of one of the sizes there are, which may hold anything."""
-        self._used += size
-        pieces = self._pieces.get(size)
-        if pieces:
-            self.size -= size
-            return pieces.pop()
-        piece = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size == _PIECE_SIZE_MAX and hasattr(mmap, "MADV_HUGEPAGE"):
-            piece.madvise(mmap.MADV_HUGEPAGE)
-        return piece
 
-    def give_back(self, pieces: Sequence[mmap.mmap]) -> None:
-        """Keep what there is room for; the rest goes back to the system."""
-        self._used -= sum(map(len, pieces))
-        size_max = _SPARE_SIZE + self._used // 2
-        for piece in pieces:
-            self._pieces.setdefault(len(piece), []).append(piece)
-            self.size += len(piece)
-        while self.size > size_max:
-            largest = max(size for size, spare in self._pieces.items() if spare)
-            self._pieces[largest].pop()
-            self.size -= largest
+_START: Final = attrgetter("start")
 
 
 class _Content:
     """The bytes of one file, and who has its lock."""
 
-    __slots__ = ("_filled", "_pieces", "_spare", "_starts", "locked_by", "size")
+    __slots__ = ("_extents", "_piece", "_piece_used", "_spare", "filled", "locked_by", "size")
 
     def __init__(self, spare: SparePieces) -> None:
         self._spare = spare
-        #: Pieces in order, and where each begins. What lies behind `_filled` was not written: it reads as zeros.
-        self._pieces: list[mmap.mmap] = []
-        self._starts: list[int] = []
-        self._filled = 0
+        #: They hold all that was written, which is up to `filled`. What is behind it reads as zeros.
+        self._extents: list[_Extent] = []
+        self.filled = 0
         self.size = 0
+        #: The last piece that was taken, and how much of it is used.
+        self._piece: Bytes = _NOTHING
+        self._piece_used = 0
         self.locked_by: MemoryFile | None = None
-
-    def __del__(self) -> None:
-        # The last handle is gone, so nobody reads it any more.
-        self._spare.give_back(self._pieces)
 
     def resize(self, size: int) -> None:
         """Cut it, or grow it with zeros."""
-        self._filled = min(self._filled, size)
-        while self._starts and self._starts[-1] >= size:
-            self._spare.give_back([self._pieces.pop()])
-            self._starts.pop()
-        room = self._starts[-1] + len(self._pieces[-1]) if self._pieces else 0
-        while room < size:
-            piece = self._spare.take(_piece_size(size - room))
-            self._pieces.append(piece)
-            self._starts.append(room)
-            room += len(piece)
         self.size = size
+        while self.filled > size:
+            last = self._extents[-1]
+            last.end = self.filled = max(last.start, size)
+            if last.memory is self._piece:
+                self._piece_used = last.at + last.end - last.start
+            if last.end == last.start:
+                self._extents.pop()
+        if not self._piece_used:
+            self._piece = _NOTHING
+
+    def append(self, memory: Bytes, at: int, length: int) -> None:
+        """The next bytes of the file are those that lie in memory from `at` on."""
+        end = self.filled + length
+        last = self._extents[-1] if self._extents else None
+        if last is not None and last.memory is memory and last.at + last.end - last.start == at:
+            last.end = end
+        else:
+            self._extents.append(_Extent(self.filled, end, memory, at))
+        self.filled = end
+        self.size = max(self.size, end)
+
+    def _grow(self, end: int) -> None:
+        """Have room for bytes up to `end`, which are to be written now."""
+        while self.filled < end:
+            if self._piece_used == len(self._piece):
+                # What was reserved will come, too.
+                self._piece, self._piece_used = self._spare.take(_piece_size(max(self.size, end) - self.filled)), 0
+            length = min(end - self.filled, len(self._piece) - self._piece_used)
+            self.append(self._piece, self._piece_used, length)
+            self._piece_used += length
 
     def read(self, at: int, end: int) -> bytes:
         """The bytes from one place to another."""
-        end = min(end, self.size)
-        known = [piece[first:last] for piece, first, last in self._spans(at, min(end, self._filled))]
-        unwritten = max(0, end - max(at, self._filled))
+        end, filled = min(end, self.size), self.filled
+        known = [memory.data[first:last] for memory, first, last in self._spans(at, min(end, filled))]
+        unwritten = max(0, end - max(at, filled))
         return b"".join([*known, bytes(unwritten)])
 
     def write(self, views: Sequence[memoryview], at: int, end: int) -> None:
-        """Put bytes where there is room for them, which is up to `end`."""
-        for piece, first, last in self._spans(self._filled, at):
-            piece[first:last] = bytes(last - first)
+        """Put bytes at a place, up to `end`; a gap before them is filled with zeros."""
+        before = self.filled
+        self._grow(end)
+        for memory, first, last in self._spans(before, at):
+            memory[first:last] = 0
         spans = self._spans(at, end)
         place = room = 0
         for view in views:
             done, size = 0, len(view)
             while done < size:
                 if place == room:
-                    piece, place, room = next(spans)
+                    memory, place, room = next(spans)
                 step = min(size - done, room - place)
                 if step >= _STREAMED_SIZE:
-                    copy_out(np.frombuffer(piece, np.uint8), place, np.frombuffer(view, np.uint8), done, step)
+                    copy_out(memory, place, np.frombuffer(view, np.uint8), done, step)
                 else:
-                    piece[place : place + step] = view[done : done + step]
+                    memory.data[place : place + step] = view[done : done + step]
                 place, done = place + step, done + step
-        self._filled = max(self._filled, end)
 
-    def lend(self, at: int, end: int) -> list[Bytes]:
-        """Where the bytes between two places lie, for whoever writes them before anybody reads them."""
-        self.write([], at, end)
-        return [np.frombuffer(piece, np.uint8)[first:last] for piece, first, last in self._spans(at, end)]
-
-    def _spans(self, at: int, end: int) -> Iterator[tuple[mmap.mmap, int, int]]:
-        """The pieces between two places, and what of each."""
-        index = bisect_right(self._starts, at) - 1
+    def _spans(self, at: int, end: int) -> Iterator[tuple[Bytes, int, int]]:
+        """The memory between two places, and what of each."""
+        index = bisect_right(self._extents, at, key=_START) - 1
         while at < end:
-            piece, start = self._pieces[index], self._starts[index]
-            stop = min(end, start + len(piece))
-            yield piece, at - start, stop - start
+            extent = self._extents[index]
+            stop = min(end, extent.end)
+            yield extent.memory, extent.at + at - extent.start, extent.at + stop - extent.start
             at = stop
             index += 1
 
@@ -157,7 +151,7 @@ class _Content:
 class MemoryFile:
     """One open file in memory. Made by `MemoryFiles.open`."""
 
-    __slots__ = ("_content", "_path")
+    __slots__ = ("__weakref__", "_content", "_path")
 
     def __init__(self, content: _Content, path: str) -> None:
         self._content = content
@@ -198,10 +192,15 @@ class MemoryFile:
         self._content.write(views, at, at + total)
         return total
 
-    def lend(self, at: int, length: int) -> list[Bytes]:
-        """The memory of `length` bytes from position `at`, in order: to be written before anybody reads there."""
-        self.allocate(at + length)
-        return self._content.lend(at, at + length)
+    def adopt(self, at: int, memory: Bytes, offset: int, length: int) -> None:
+        """Bytes that lie in memory from `offset` on become those of the file behind all that was written, where they
+        are: nobody else may write to them from now on. `at` is where that is, for who has counted.
+
+        The memory is a whole piece, and the same object again for bytes that lie behind those before.
+        """
+        content = self._content
+        check(at == content.filled, "INV-EXTENT-OWN", f"{self._path}: bytes for {at} where {content.filled} is written")
+        content.append(memory, offset, length)
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write: memory is all there is."""

@@ -85,10 +85,8 @@ class Ingest:
         self._let_through: Publishing | None = None
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
-        #: Memory for large batches that pass the ring by, one after the other; who has it, and how that gives it back.
-        self._near = np.empty(limits.BATCH_HEADER_SIZE + limits.BLOCK_SIZE_MAX, np.uint8)
-        self._near_owner: Publishing | None = None
-        self._take_near_back: Callable[[], None] = _nothing
+        #: Who has sent the last large batch that passed the ring by: what they are received into is kept for more.
+        self._landed: Publishing | None = None
         log.on_answers = self.answer
         log.on_session = self._fence_older
         log.living_clients = self._clients
@@ -135,6 +133,9 @@ class Ingest:
         self._leave(publishing)
         if self._last is publishing:
             self._last = None
+        if self._landed is publishing:
+            self._landed = None
+            self._log.landing.let_go()
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told."""
@@ -205,15 +206,12 @@ class Ingest:
     ) -> Bytes | None:
         """Memory for a large batch of a connection that publishes alone, or which is at hand; else None.
 
-        That is bytes of the ring; or, if the one before it passed the ring by, the same memory again, which is near.
+        That is bytes of the ring; or, if the one before it passed the ring by, memory in which it can stay.
         """
         if publishing.room <= 0 or self._is_held:
             return None
-        if publishing.passes_ring and publishing is self._last and size <= self._near.size:
-            if self._near_owner is not publishing:
-                self._take_near_back()
-            self._near_owner, self._take_near_back = publishing, take_back
-            return self._near[:size]
+        if publishing.passes_ring and publishing is self._last:
+            return self._log.landing.lend(size, take_back)
         return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand)
 
     def has_room_for(self, publishing: Publishing, size: int) -> bool:
@@ -287,6 +285,7 @@ class Ingest:
         publishing.highest = max(publishing.highest, turn.client_seq)
         if state is None:
             return turn.unsent()
+        self._landed = publishing
         publishing.passes_ring = True
         publishing.lone_size += size
         if publishing.lone_size >= _LONE_SIZE or turn.is_full:
@@ -441,7 +440,3 @@ class Ingest:
 
 def _signed(client_id: int) -> int:
     return client_id - (1 << 64) if client_id >> 63 else client_id
-
-
-def _nothing() -> None:
-    """Nobody has the memory."""

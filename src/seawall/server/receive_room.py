@@ -3,7 +3,7 @@
     shared     for most: many frames a receive; what is left over is copied out, and lent to the next connection
     its own    for a large frame, so that it is not moved at every receive
     lent       for a large batch: free bytes of the ring, where it would be copied to when it is whole
-               (`broker.ring.BrokerRing.lend`); or, if it passes the ring by, memory that each such batch gets again
+               (`broker.ring.BrokerRing.lend`); or, if it passes the ring by, memory where it stays (`engine.landing`)
 
 Large batches come one behind the other, mostly of one size. So once one has come, bytes are lent for the next before it
 begins; what comes then and is something else is moved. Where several connections publish, that is done only if all of
@@ -20,6 +20,7 @@ A crash takes all of it: the peer sends it again. This module must not know what
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -63,7 +64,7 @@ class ReceiveRoom:
 class Arriving:
     """The bytes of one connection that are no frames yet."""
 
-    __slots__ = ("_expected", "_is_lent", "_own", "_own_end", "_queued", "_rest", "_room", "needed", "state")
+    __slots__ = ("_expected", "_is_lent", "_loans", "_own", "_own_end", "_queued", "_rest", "_room", "needed", "state")
 
     def __init__(self, room: ReceiveRoom, queued: Callable[[], int]) -> None:
         self._room = room
@@ -74,6 +75,8 @@ class Arriving:
         self._own: Bytes | None = None
         self._own_end = 0
         self._is_lent = False
+        #: How often something was lent: who takes back what was left long ago means nothing that was lent since.
+        self._loans = 0
         #: The size of the last frame, if it was a large one.
         self._expected = 0
         #: What a split keeps, and the bytes that the next frame takes as far as is known.
@@ -109,7 +112,8 @@ class Arriving:
         memory = None
         if lender is not None:
             at_hand = self._rest.size + self._queued() >= size
-            memory = lender.place_for(size, self._take_back, at_hand=at_hand)
+            self._loans += 1
+            memory = lender.place_for(size, partial(self._take_back, self._loans), at_hand=at_hand)
         self._is_lent = memory is not None
         if memory is None:
             if self.needed <= _SHARED_FRAME_MAX:
@@ -187,8 +191,8 @@ class Arriving:
         self._rest, self._own, self._is_lent = _NOTHING, None, False
         self.needed = self._expected = 0
 
-    def _take_back(self) -> None:
+    def _take_back(self, loan: int) -> None:
         """Others need what was lent: what is there goes elsewhere."""
-        if self._is_lent:
+        if self._is_lent and loan == self._loans:
             assert self._own is not None, "something was lent"
             self._move(self._own, 0, self._own_end)

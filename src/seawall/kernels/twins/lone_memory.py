@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 from seawall.kernels import lone_memory as places
 from seawall.kernels import lone_turn
 from seawall.kernels.epochs import EPOCH_HEADER
@@ -17,20 +15,12 @@ from seawall.kernels.twins.lone_arrival import order_lone_arrival, settle_lone_a
 from seawall.kernels.twins.lone_turn import check_lone_turn, seal_lone_ack
 
 
-def copy_to_spans(spans: Values, at: int, source: Bytes, start: int, end: int) -> None:
-    """Byte by byte: the place of each is in one of the spans."""
-    where = [address + byte for address, size in spans.reshape(-1, 2).tolist() for byte in range(size)]
-    for place, byte in zip(where[at:], source[start:end].tolist(), strict=False):
-        ctypes.c_uint8.from_address(place).value = byte
-
-
 def take_memory_turn(
     memory: Bytes,
     desk: Values,
     turn: Values,
     source: Bytes,
     size: int,
-    spans: Values,
     lane: Bytes,
     start: int,
     orders: Bytes,
@@ -39,18 +29,15 @@ def take_memory_turn(
     state: Values,
     ack: Bytes,
 ) -> int:
-    """Check, order, keep, mark, settle, answer."""
+    """Check, order, mark, settle, answer, number."""
     if turn[lone_turn.ENTRIES] >= lone_turn.ENTRIES_MAX:
         return PASSES_ON
     order = check_lone_turn(turn, source, size, lone_turn.ORDERED, orders, levels, rows, state)
     if order < 0 or order_lone_arrival(memory, desk, source, 0, size, int(order == 5), 96, 0) != RUN_DONE:
         return PASSES_ON
-    placed = int(desk[places.PLACED])
-    copy_to_spans(spans, placed, memory, EPOCH_HEADER, EPOCH_HEADER + 96)
-    copy_to_spans(spans, placed + 96, source, 96, size)
     write_reference(memory, EPOCH_HEADER, lane, start, 0, 0, int(desk[places.LOG_TERM]))
     settle_lone_arrival(desk, memory)
     seal_lone_ack(turn, desk, source, ack)
-    desk[places.PLACED] = placed + size
+    source[:96] = memory[EPOCH_HEADER : EPOCH_HEADER + 96]
     desk[FOLLOWED] += 1
     return size

@@ -1,0 +1,95 @@
+"""Memory that goes from files that are gone to those that come, and never to two at a time."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from seawall.io import spare_pieces
+from seawall.io.spare_pieces import PIECE_SIZE_MAX, SLAB_SIZE, SparePieces, give_back_pages
+from seawall.limits import KIB, MIB
+
+
+def test_a_piece_comes_back_with_the_last_view_of_it() -> None:
+    spare = SparePieces()
+    piece = spare.take(MIB)
+    piece[:3] = 7
+    view = piece[10:20][2:].data[1:]
+    del piece
+    assert spare.size == 0
+    other = spare.take(MIB)
+    assert not other[:3].any()
+    del view
+    assert spare.size == MIB
+    again = spare.take(MIB)
+    assert again[:3].tolist() == [7, 7, 7]
+    assert spare.size == 0
+
+
+def test_pieces_of_few_sizes_fit_files_of_any() -> None:
+    spare = SparePieces()
+    old = [spare.take(size) for size in (4 * MIB, 4 * MIB, 64 * KIB, SLAB_SIZE)]
+    old.clear()
+    assert spare.size == SLAB_SIZE + 8 * MIB + 64 * KIB
+    taken = [spare.take(size) for size in (64 * KIB, 128 * KIB, PIECE_SIZE_MAX, SLAB_SIZE)]
+    assert spare.size == 4 * MIB
+    assert [len(piece) for piece in taken] == [64 * KIB, 128 * KIB, PIECE_SIZE_MAX, SLAB_SIZE]
+
+
+def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
+    spare = SparePieces()
+    pieces = [spare.take(10 * MIB) for _ in range(20)]
+    del pieces[:10]
+    assert spare.size == 100 * MIB
+    pieces.clear()
+    assert spare.size == 60 * MIB
+    slabs = [spare.take(SLAB_SIZE) for _ in range(4)]
+    slabs.clear()
+    assert spare.size <= 64 * MIB
+
+
+def test_what_goes_while_somebody_takes_is_kept_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    spare = SparePieces()
+
+    class Pieces(dict[int, list[mmap.mmap]]):
+        """The last view of a piece goes where nobody expects it: in the middle of a change."""
+
+        def get(self, size: int, default: object = None) -> object:
+            held.clear()
+            gc.collect()
+            return dict.get(self, size, default)
+
+    held = [spare.take(MIB)]
+    monkeypatch.setattr(spare, "_pieces", Pieces())
+    taken = spare.take(MIB)
+    assert (len(taken), spare.size) == (MIB, MIB)
+
+
+def test_many_threads_never_have_the_same_piece() -> None:
+    spare = SparePieces()
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            piece, other = spare.take(64 * KIB), spare.take(128 * KIB)
+            piece[:], other[:] = number, number
+            assert (piece == number).all()
+            assert (other == number).all()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(1, 9)))
+    assert spare._used == 0
+    assert spare.size <= 8 * 192 * KIB
+
+
+def test_pages_that_nobody_needs_go_back_to_the_system() -> None:
+    piece = SparePieces().take(MIB)
+    piece[:] = 1
+    give_back_pages(piece, mmap.PAGESIZE + 1)
+    assert piece[: 2 * mmap.PAGESIZE].all()
+    if hasattr(spare_pieces.mmap, "MADV_DONTNEED"):
+        assert not piece[2 * mmap.PAGESIZE :].any()
+    give_back_pages(piece, MIB)
+    assert piece[: 2 * mmap.PAGESIZE].all()
