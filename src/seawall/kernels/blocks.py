@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel
-from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u16, load_u32, store_u16, store_u32
+from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u16, load_u32, prefetch, store_u16, store_u32
 
 Offsets = npt.NDArray[np.int64]
 
@@ -46,6 +46,9 @@ EXTENDED_BASE = 0x10000
 
 _HEADER = 5
 _EXTENDED_HEADER = 7
+#: Where a record begins is known from the one before it. Mostly they are of one size: so the one that begins so many
+#: records further on is asked for meanwhile, since large blocks are no longer near.
+_RECORDS_AHEAD = 16
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, int64_out))
@@ -82,6 +85,7 @@ def scan_block(block: Bytes, start: int, end: int, rules: int, records_max: int,
             return SCAN_TYPE_REFUSED
         if length > end - at - header:
             return SCAN_TRUNCATED
+        prefetch(block, at + _RECORDS_AHEAD * (header + length))
         if wanted:
             offsets[count] = at
         count += 1
