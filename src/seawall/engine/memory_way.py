@@ -93,8 +93,9 @@ class MemoryWay:
         has_room = is_prepared and topic_id == self._topic_id and now < self._until_ns
         has_room &= count <= self._records_left and size <= self._bytes_left
         if not has_room:
-            # Nothing is evicted for what nobody may send.
-            checked = (turn.words, source, size, lone_turn.ORDERED, rules.orders, rules.levels, turn.rows, state)
+            # Nothing is evicted for what nobody may send. What has been summed is known to the kernel, too.
+            known = state.copy()
+            checked = (turn.words, source, size, lone_turn.ORDERED, rules.orders, rules.levels, turn.rows, known)
             if lone_turn.check_lone_turn(*checked) < 0 or not self._prepare(TopicId(topic_id), size, count, now):
                 return False
         short_way, desk = self._short_way, self._desk

@@ -202,7 +202,7 @@ class Ingest:
     # --- batches ---------------------------------------------------------------------------------------------------
 
     def place_for(
-        self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: bool
+        self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]
     ) -> Bytes | None:
         """Memory for a large batch of a connection that publishes alone, or which is at hand; else None.
 
@@ -212,7 +212,7 @@ class Ingest:
             return None
         if publishing.passes_ring and publishing is self._last:
             return self._log.landing.lend(size, take_back)
-        return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand)
+        return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand())
 
     def has_room_for(self, publishing: Publishing, size: int) -> bool:
         """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `go_on`."""

@@ -149,7 +149,7 @@ class Lwp1Session:
 
     # --- what a connection says --------------------------------------------------------------------------------------
 
-    def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: bool) -> None:
+    def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
 
     def has_room_for(self, _size: int) -> bool:

@@ -113,7 +113,7 @@ class Lwp2Session:
             handled += 1
         return rows.size if self._last is not None else handled
 
-    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> Bytes | None:
         """Bytes of the ring, for whoever publishes."""
         publishing = self._publishing
         if publishing is None:

@@ -36,8 +36,9 @@ _NOTHING: Final = np.zeros(0, np.uint8)
 _SHARED_FRAME_MAX: Final = limits.SERVER_RECEIVE_SIZE // 4
 #: What one receive takes of a large frame: so much is still near when it is summed.
 _PIECE_SIZE: Final = limits.SERVER_RECEIVE_SIZE // 2
-#: What is taken of it behind that at once, past the loop; others have their turn in between.
-_RECEIVED_SIZE: Final = limits.MIB
+#: What is taken of it behind that at once, past the loop: as much as publishers share a batch for, about a millisecond.
+#: Others have their turn in between.
+_RECEIVED_SIZE: Final = 4 * limits.MIB
 #: Less than this is not worth another receive.
 _PIECES_SIZE: Final = _PIECE_SIZE * 3 // 2
 
@@ -45,7 +46,7 @@ _PIECES_SIZE: Final = _PIECE_SIZE * 3 // 2
 class Lender(Protocol):
     """Who has memory for large batches: a session, as far as this has to know it."""
 
-    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> Bytes | None:
         """Memory in which the next batch may be received, until `take_back` is called or it is fed; or None."""
         ...
 
@@ -111,9 +112,9 @@ class Arriving:
     def _begin_large(self, size: int, lender: Lender | None) -> None:
         memory = None
         if lender is not None:
-            at_hand = self._rest.size + self._queued() >= size
             self._loans += 1
-            memory = lender.place_for(size, partial(self._take_back, self._loans), at_hand=at_hand)
+            take_back = partial(self._take_back, self._loans)
+            memory = lender.place_for(size, take_back, at_hand=lambda: self._rest.size + self._queued() >= size)
         self._is_lent = memory is not None
         if memory is None:
             if self.needed <= _SHARED_FRAME_MAX:

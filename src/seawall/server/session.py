@@ -35,11 +35,11 @@ class Session(Protocol):
         """
         ...
 
-    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: bool) -> Bytes | None:
+    def place_for(self, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> Bytes | None:
         """Memory for a large batch that comes next, if it can be received where it is to lie; None if it cannot.
 
         It has to be left when `take_back` is called. The batch is fed from there, with nothing behind it. One that is
-        `at_hand` can be received as a whole right now.
+        `at_hand` can be received as a whole right now; to ask costs a call of the system.
         """
         ...
 
