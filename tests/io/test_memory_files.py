@@ -140,18 +140,19 @@ def test_bytes_are_adopted_where_they_lie() -> None:
     slab[:9] = memoryview(b"abcdefghi")
     write_all(file, [b"own"], 0)
     file.allocate(MIB)
-    file.adopt(3, slab, 2, 3)
-    file.adopt(6, slab, 5, 1)
-    assert file.read(9, 0) == b"owncdef\0\0"
-    slab[3] = ord("D")
-    assert file.read(4, 3) == b"cDef"
+    # Where the own bytes end in their piece, these begin in theirs.
+    file.adopt(3, slab, 3, 3)
+    file.adopt(6, slab, 6, 1)
+    assert file.read(9, 0) == b"owndefg\0\0"
+    slab[4] = ord("E")
+    assert file.read(4, 3) == b"dEfg"
     write_all(file, [b"!"], 5)
-    assert slab[:9].tobytes() == b"abcD!fghi"
+    assert slab[:9].tobytes() == b"abcdE!ghi"
     write_all(file, [b"behind"], 7)
-    assert file.read(20, 0) == b"owncD!fbehind" + bytes(7)
-    assert slab[:9].tobytes() == b"abcD!fghi"
+    assert file.read(20, 0) == b"owndE!gbehind" + bytes(7)
+    assert slab[:9].tobytes() == b"abcdE!ghi"
     with pytest.raises(InvariantError, match="INV-EXTENT-OWN"):
-        file.adopt(12, slab, 6, 1)
+        file.adopt(12, slab, 7, 1)
     assert file.size() == MIB
 
 

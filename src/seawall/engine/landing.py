@@ -21,11 +21,12 @@ import numpy as np
 
 from seawall.io.spare_pieces import SLAB_SIZE, SparePieces, give_back_pages
 from seawall.kernels.memory import Bytes, copy_out
-from seawall.limits import MIB
+from seawall.limits import MIB, PAYLOAD_SIZE_MIN
 
 _NOTHING: Final = np.zeros(0, np.uint8)
 #: If so much of a slab is left over, its pages go back to the system: files do not count them.
 _REST_SIZE: Final = 4 * MIB
+assert SLAB_SIZE >= PAYLOAD_SIZE_MIN + MIB, "whatever frame is received, a slab has room for it"
 
 
 class Landing:
