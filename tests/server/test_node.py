@@ -32,8 +32,8 @@ class Process:
 
     def __init__(self, data: Path, *arguments: str):
         self.run_file = data.parent / "run.json"
-        command = [sys.executable, "-m", "seawall", "serve", "--data", str(data), "--port", "0"]
-        command += ["--run-file", str(self.run_file), *arguments]
+        command = [sys.executable, "-m", "seawall", "serve", "--port", "0", "--run-file", str(self.run_file)]
+        command += arguments if "--dev" in arguments else ["--data", str(data), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         #: It says where it listens once it does, or ends.
         self.first_line = self.process.stdout.readline()
@@ -178,8 +178,7 @@ def test_a_kill_loses_nothing_that_was_acked(tmp_path):
 
 
 def test_a_node_for_trying_out_leaves_nothing_behind(tmp_path):
-    with node(tmp_path / "unused", "--dev") as made:
-        assert not (tmp_path / "unused").exists()
+    with node(tmp_path / "data", "--dev") as made:
         place = Path(made.first_line.split()[2])
         assert place.is_dir()
         made.tell(signal.SIGTERM)
@@ -203,7 +202,7 @@ def test_nothing_is_left_of_one_that_was_cut_off_either(tmp_path):
         assert (await asyncio.to_thread(made.ended))[0] == 1
         peer.close()
 
-    with node(tmp_path / "unused", "--dev") as made:
+    with node(tmp_path / "data", "--dev") as made:
         place = Path(made.first_line.split()[2])
         asyncio.run(work(made))
         assert not place.parent.exists()
@@ -214,7 +213,7 @@ def test_what_a_node_for_trying_out_tells_to_try_works_as_it_stands(tmp_path):
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m seawall "$@"\n')
     command.chmod(0o755)
     environ = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    with node(tmp_path / "unused", "--dev") as made:
+    with node(tmp_path / "data", "--dev") as made:
         lines = []
         while not lines or "log.publish" not in lines[-1]:
             lines.append(made.process.stdout.readline())

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from seawall.cli.data_directory import data_option
 from seawall.cli.main import FLAGS_KEY
@@ -118,6 +119,8 @@ def serve(
     with ExitStack() as ends:
         temporary = None
         if dev:
+            if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
+                raise click.UsageError("--dev serves a new directory that goes at the end: leave it or --data out")
             temporary = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="seawall-")))
             data = temporary / "data"
             port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
