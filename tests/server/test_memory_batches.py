@@ -347,7 +347,7 @@ def test_memory_goes_with_the_topic_and_with_the_publisher(on_loop, tmp_path, do
                 values = await in_a_row(peer, 5, topic=2)
             assert spare._used >= SLAB_SIZE
             await made.log.delete_topic("events")
-            # What it has shared with another topic is still that one's.
+            # What came between its batches is still the other topic's.
             assert (await stored(made.log, "others"))[-5:] == values
             values += await in_a_row(peer, 5, topic=2)
             assert (await stored(made.log, "others"))[-10:] == values

@@ -111,8 +111,7 @@ class MemoryWay:
             return False
         file = self._file()
         assert file is not None, "nobody has had the lead since it was found"
-        file.adopt(self._at, landing.slab, landing.offset, size)
-        landing.stays(size)
+        landing.keep(file, self._at, size, topic_id)
         self._at += size
         self._records_left -= count
         self._bytes_left -= size
