@@ -14,6 +14,7 @@ from seawall import limits
 from seawall.core.types import Seq
 from seawall.engine import removal as removal_module
 from seawall.engine.appends import Append
+from seawall.engine.stored_sizes import StoredSizes
 from seawall.engine.verifying import known_topics
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
 from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
@@ -255,18 +256,24 @@ def test_a_cap_below_one_record_keeps_nothing() -> None:
     both.check()
 
 
-@pytest.mark.parametrize(("cap", "is_whole"), [(6_400, True), (640, False)])
-def test_what_need_not_sync_evicts_whole_batches_where_one_ends_near(cap: int, is_whole: bool) -> None:
+@pytest.mark.parametrize(("cap", "is_whole"), [(6_400, True), (2_048, True), (640, False)])
+def test_what_need_not_sync_evicts_whole_batches_where_one_ends_near(
+    cap: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = Both(small_segments(cap_bytes=cap, durability="memory"))
-    floors = set()
+    floors, read = set(), []
+    really_read = StoredSizes._read
+    monkeypatch.setattr(StoredSizes, "_read", lambda *place: [read.append(place), really_read(*place)][1])
     for _ in range(cap // 20):
         append_batches(both.store, batch_of(both.topic.topic_id, [record_of(bytes(10), None)] * 4))
         floors.add(both.topic.floor)
         assert both.topic.live_bytes <= cap
-        assert both.topic.floor == 1 or both.topic.live_bytes > cap - cap // 64 - 2 * 60
+        assert both.topic.floor == 1 or both.topic.live_bytes > cap - 2 * (cap // 64) - 2 * 60
     assert len(floors) > 2
-    # A 64th of the cap is more than a batch of 60 bytes, or less.
+    # A 64th of the cap is more than a batch of 60 bytes, more than half of one, or less: one ends before or behind it.
     assert all(floor % 4 == 1 for floor in floors) == is_whole
+    # Also where it is the last one of its segment.
+    assert bool(read) != is_whole
 
 
 def test_age_evicts_by_the_time_of_the_batch() -> None:

@@ -68,8 +68,8 @@ class StoredSizes:
     def reaching(self, first: Seq, last: Seq, size: int, spare: int = 0) -> tuple[Seq, int]:
         """The first seq of a run with which its bytes are at least `size`, and the bytes up to there.
 
-        The last seq and all the bytes, where they are fewer. Where so many less than `size` will do too, and a batch
-        ends there, it is the end of that batch: nothing has to be read then.
+        The last seq and all the bytes, where they are fewer. Where so many less or more than `size` will do too, and a
+        batch ends there, it is the end of that batch: nothing has to be read then.
         """
         start = self._offset(first, 0)
         if start == _UNKNOWN:
@@ -78,10 +78,13 @@ class StoredSizes:
         *_, chosen = takewhile(lambda index: _first_offset(index) < start + size, self._indexes(first, last))
         number = chosen.find_offset(Offset(start + size - 1))
         entry = chosen.slice(number, number + 1)[0]
-        base_seq, base_offset = int(entry["base_seq"]), int(entry["base_offset"])
+        base_seq, base_offset, count = int(entry["base_seq"]), int(entry["base_offset"]), int(entry["count"])
         if max(1, size - spare) <= base_offset - start < size and base_seq <= last + 1:
             return Seq(base_seq - 1), base_offset - start
-        count, starts = int(entry["count"]), self._read(chosen, number).starts
+        end = self._end(chosen, number) if spare else _UNKNOWN
+        if size <= end - start <= size + spare and base_seq + count - 1 <= last:
+            return Seq(base_seq + count - 1), end - start
+        starts = self._read(chosen, number).starts
         wanted = start + size - base_offset
         within = count if starts is None else int(starts.searchsorted(wanted, "left"))
         seq = min(Seq(base_seq + within - 1), last)
@@ -140,11 +143,21 @@ class StoredSizes:
         ahead = min(seq - base_seq + behind, count)
         if ahead <= 0:
             return base_offset
-        if ahead == count and number + 1 < len(index):
-            following = index.slice(number + 1, number + 2)[0]
-            if int(following["base_seq"]) == base_seq + count:
-                return int(following["base_offset"])
+        if ahead == count and (end := self._end(index, number)) != _UNKNOWN:
+            return end
         return base_offset + int(self._places(index, number, np.array([ahead], np.int64))[0])
+
+    def _end(self, index: BatchIndex, number: int) -> int:
+        """Where a batch ends, in bytes, if another one begins there; else _UNKNOWN."""
+        entry = index.slice(number, number + 1)[0]
+        next_seq = Seq(int(entry["base_seq"]) + int(entry["count"]))
+        following: BatchIndex | None = index
+        if number + 1 == len(index):
+            following, number = next(self._indexes(next_seq, next_seq), None), -1
+        if following is None:
+            return _UNKNOWN
+        other = following.slice(number + 1, number + 2)[0]
+        return int(other["base_offset"]) if int(other["base_seq"]) == next_seq else _UNKNOWN
 
     def _offsets(self, seqs: Integers, behind: Integers) -> Integers:
         """Where each of some rising seqs begins (`behind` 0) or ends (1), in bytes; _UNKNOWN where nothing holds it."""
