@@ -429,6 +429,37 @@ def test_values_are_joined_when_they_are_sent_and_each_time_alike() -> None:
     assert (batch.is_done, batch.values) == (True, [])
 
 
+def test_large_values_are_joined_by_whoever_sends_them() -> None:
+    outgoing = machine()
+    records = held(20, size=20_000)
+    (batch,), _ = outgoing.add("events", TOPIC, [records], 0)
+    assert send_all(outgoing) == [1]
+    frame = outgoing.held_frame_of(batch, 5)
+    assert frame is not None
+    header, values = frame
+    assert values == records
+    again, made = outgoing.frame_of(batch, 5)
+    assert (again, records_of(made)) == (header, records.values)
+    assert parse_batch_header(header, source=BatchSource.CLIENT).block_length == len(made)
+
+
+@pytest.mark.parametrize(
+    ("codec", "records"),
+    [
+        (Codec.NONE, [bytes(20_000)] * 20),
+        (Codec.NONE, [bytes(100)] * 20_000),
+        (Codec.LZ4, [bytes(40_000)] * 20),
+        (Codec.NONE, bytes(1_000_000)),
+    ],
+    ids=["small block", "small records", "packed", "made already"],
+)
+def test_other_blocks_are_made(codec: Codec, records: list[bytes] | bytes) -> None:
+    outgoing = machine(codec=codec)
+    (batch,), _ = outgoing.add("events", TOPIC, hold(records), 0)
+    assert send_all(outgoing) == [1]
+    assert outgoing.held_frame_of(batch, 5) is None
+
+
 def test_values_join_the_last_batch_that_waits_behind_another() -> None:
     outgoing = machine(window=1)
     first, second, third = held(20), held(30), held(40)

@@ -73,17 +73,37 @@ def test_lost_acks_are_made_up_for(server: ScriptedServer, log: RemoteLog) -> No
     assert flags[HelloFlags.JOIN] >= 1
 
 
-def test_lists_of_values_are_sent_again_as_they_were(server: ScriptedServer, log: RemoteLog) -> None:
+@pytest.mark.parametrize("repeats", [100, 10_000], ids=["small", "joined on their way"])
+def test_lists_of_values_are_sent_again_as_they_were(server: ScriptedServer, log: RemoteLog, repeats: int) -> None:
     lose_acks(server, 3)
-    lists = [[b"%d of %d " % (number, each) * 100 for number in range(20 + each)] for each in range(40)]
+    expected = [[b"%d of %d " % (number, each) * repeats for number in range(20 + each)] for each in range(40)]
+    lists = [[*values] for values in expected]
     with log.publisher("events", batch_size=100) as publisher:
         deliveries = [publisher.publish(values) for values in lists]
         for values in lists:
             values.clear()  # what was handed in is the caller's again
-    expected = [b"%d of %d " % (number, each) * 100 for each in range(40) for number in range(20 + each)]
-    assert stored(log) == expected
-    assert [seq for delivery in deliveries for seq in delivery.seqs] == list(range(1, len(expected) + 1))
+    assert stored(log) == [value for values in expected for value in values]
+    seqs = [seq for delivery in deliveries for seq in delivery.seqs]
+    assert seqs == list(range(1, sum(map(len, expected)) + 1))
     assert not any(delivery.is_duplicate for delivery in deliveries)
+
+
+def test_connections_are_cut_while_values_are_on_their_way(server: ScriptedServer, log: RemoteLog) -> None:
+    cut = every(4)
+
+    def cut_all(_peer: Peer, _header: BatchHeader) -> bool:
+        # What comes behind it is half sent.
+        if next(cut):
+            server.cut_all()
+        return True
+
+    server.script.on_batch = cut_all
+    expected = [[b"%d of %d " % (number, each) * 100 for number in range(2_000)] for each in range(20)]
+    with log.publisher("events", connections=2, batch_size=100) as publisher:
+        deliveries = [publisher.publish(values) for values in expected]
+    found = stored(log)
+    assert len(found) == sum(map(len, expected))
+    assert [found[each.seqs[0] - 1 : each.seqs[-1]] for each in deliveries] == expected
 
 
 def test_a_lone_publish_survives_a_lost_ack(server: ScriptedServer, log: RemoteLog) -> None:
@@ -546,6 +566,35 @@ def test_callbacks_are_called_once_and_may_publish(server: ScriptedServer, log: 
         first.add_callback(lambda _: called.append(0))
     assert called[0] == 1
     assert sorted(called) == [0, 1, 2]
+
+
+def test_callbacks_do_not_wait_for_what_is_still_under_way(server: ScriptedServer, log: RemoteLog) -> None:
+    told, may_go_on = threading.Event(), threading.Event()
+
+    def hold_back(_peer: Peer, header: BatchHeader) -> bool:
+        return header.client_seq == 1 or may_go_on.wait(20)
+
+    server.script.on_batch = hold_back
+    with log.publisher("events", batch_size=1) as publisher:
+        publisher.publish(b"first").add_callback(lambda _: told.set())
+        second = publisher.publish(b"second")
+        assert told.wait(20)
+        assert not second.done
+        may_go_on.set()
+
+
+def test_a_callback_may_wait_for_others(server: ScriptedServer, log: RemoteLog) -> None:
+    results: list[int] = []
+    with log.publisher("events", batch_size=1) as publisher:
+        second = threading.Event()
+
+        def wait(_: object) -> None:
+            results.append(publisher.publish(b"another").result(20).first_seq)
+            second.set()
+
+        publisher.publish(b"first").add_callback(wait)
+        assert second.wait(20)
+    assert results == [2]
 
 
 def test_ack_level_0_counts_as_done_at_once(server: ScriptedServer, log: RemoteLog) -> None:

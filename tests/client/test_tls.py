@@ -56,17 +56,21 @@ def values(items: list[Item]) -> list[bytes]:
 
 def test_threads_write_and_read(server: RealServer, certificate: tuple[Path, Path]) -> None:
     wanted = [b"small", os.urandom(3 * MIB), *(os.urandom(100_000) for _ in range(40)), b"last"]
+    many = [os.urandom(1_000) for _ in range(2_000)]
     with seawall.connect(server.url, tls=certificate[0]) as log:
         assert str(log.target).startswith("seawalls://")
         log.create_topic("events")
         with log.publisher("events") as publisher:
             for value in wanted:
                 publisher.publish(value)
+            # Many values become one block, which is sent as such.
+            publisher.publish(many)
+        wanted += many
         assert values(list(log.follow("events"))) == wanted
         # Long stretches come straight out of files, where a connection allows that.
         assert log.read_arrow("events").column("value").to_pylist() == wanted
         subscriber = log.subscriber("events", len(wanted))
-        assert values(subscriber.poll(5)) == [b"last"]
+        assert values(subscriber.poll(5)) == wanted[-1:]
 
 
 def test_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path]) -> None:

@@ -1,6 +1,10 @@
-"""Values of a list are measured and joined as their twins do it, wherever they lie and however long they are."""
+"""Values of a list are measured, joined, summed and sent as their twins do it, wherever they lie and however long."""
 
 from __future__ import annotations
+
+import errno
+import itertools
+import socket
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 
 from seawall.kernels import jit, values
 from seawall.kernels.twins import values as twin
+from seawall.wire.frames import checksum
 from seawall.wire.records import encode_raw
 
 EXAMPLES = 20 if jit.PYTHON_MODE else 200
@@ -43,6 +48,62 @@ def test_long_values_are_summed_as_they_come(length: int) -> None:
     items = [bytes([number]) * length for number in range(5)]
     expected = b"".join(map(encode_raw, items))
     assert _joined(values.join_values, items, len(expected)) == _joined(twin.join_values, items, len(expected))
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.binary(max_size=300), max_size=40), st.lists(st.integers(1, 400), min_size=1), st.integers(0, 9))
+def test_parts_of_any_size_make_the_same_block(items: list[bytes], sizes: list[int], before: int) -> None:
+    expected = b"".join(map(encode_raw, items))
+    cursor, twins = np.zeros(values.CURSOR_SIZE, np.int64), np.zeros(values.CURSOR_SIZE, np.int64)
+    found = b""
+    for size in itertools.cycle(sizes):
+        part, other = np.full(before + size + 1, 0xEE, np.uint8), np.full(before + size + 1, 0xEE, np.uint8)
+        end = values.join_part(id(items), len(items), cursor, part, before, before + size)
+        assert end == twin.join_part(id(items), len(items), twins, other, before, before + size)
+        assert part.tobytes() == other.tobytes()
+        assert cursor.tolist() == twins.tolist()
+        found += part[before:end].tobytes()
+        if cursor[values.NEXT] == len(items):
+            break
+    assert found == expected
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 20_000))
+def test_a_block_is_summed_that_is_not_made(items: list[bytes], length: int) -> None:
+    items = [*items, bytes(length)]
+    expected = checksum(b"".join(map(encode_raw, items)))
+    assert values.sum_values(id(items), len(items)) == twin.sum_values(id(items), len(items)) == expected
+
+
+@pytest.mark.parametrize("part_size", [7, 1_000, 100_000])
+def test_values_go_into_a_socket_as_far_as_it_takes_them(part_size: int) -> None:
+    items = [bytes([number % 251]) * (number % 4_000) for number in range(600)]
+    expected = b"HEAD" + b"".join(map(encode_raw, items))
+    cursor, part = np.zeros(values.CURSOR_SIZE, np.int64), np.zeros(part_size, np.uint8)
+    part[:4] = memoryview(b"HEAD")
+    cursor[values.HEAD] = 4
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+    received, sent, was_full = bytearray(), 0, False
+    with ours, theirs:
+        while len(received) < len(expected):
+            count = values.send_values(ours.fileno(), id(items), len(items), cursor, part)
+            was_full |= count == -errno.EAGAIN or sent + count < len(expected)
+            sent += max(count, 0)
+            received += theirs.recv(50_000)
+            assert len(received) <= sent
+        assert values.send_values(ours.fileno(), id(items), len(items), cursor, part) == 0
+    assert (bytes(received), sent, was_full) == (expected, len(expected), True)
+
+
+def test_a_socket_that_is_gone_is_told() -> None:
+    items = [b"value"]
+    cursor, part = np.zeros(values.CURSOR_SIZE, np.int64), np.zeros(100, np.uint8)
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.close()
+        assert values.send_values(ours.fileno(), id(items), 1, cursor, part) == -errno.EPIPE
 
 
 @pytest.mark.parametrize("other", ["text", bytearray(b"x"), None, Subclass(b"x"), 7])

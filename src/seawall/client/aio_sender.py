@@ -14,7 +14,8 @@ from typing import Final
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.connection import refusal_of
 from seawall.client.delivery import Batch, Delivery
-from seawall.client.outgoing import PRESSURE, Outgoing
+from seawall.client.outgoing import Outgoing
+from seawall.client.refusals import PRESSURE
 from seawall.client.retry import Backoff, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target

@@ -17,11 +17,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import numpy as np
+
 from seawall.client.refusals import error_of
 from seawall.client.retry import seconds
+from seawall.client.values_out import PART_SIZE, ValuesOut
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
 from seawall.io.waiting import WaitingStream, await_streams, open_stream
+from seawall.kernels.memory import Bytes
+from seawall.kernels.values import HAS_KNOWN_LAYOUT
 from seawall.limits import FETCH_DATA_HEADER_SIZE
 from seawall.wire.codes import Command, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
@@ -29,6 +34,7 @@ from seawall.wire.fields import Buffer
 from seawall.wire.frames import FrameHeader
 from seawall.wire.lwp2 import ControlPayload, encode_control, encode_ping, encode_pong
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, parse_error, parse_goodbye, parse_welcome
+from seawall.wire.publishable import HeldValues
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -49,6 +55,9 @@ class Connection:
         self.address = address
         self._clock = clock
         self._decoder = FrameDecoder(max_payload)
+        #: What waits for the socket: values first, with the memory that all values of the connection go through.
+        self._values: ValuesOut | None = None
+        self._part: Bytes | None = None
         self._outbox: deque[memoryview] = deque()
         self._next_id = 0
         #: Questions whose answers were not taken, and frames that came behind an answer.
@@ -92,12 +101,12 @@ class Connection:
     @property
     def is_clogged(self) -> bool:
         """Whether something waits for the socket to take it."""
-        return bool(self._outbox)
+        return self._values is not None or bool(self._outbox)
 
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing is under way in either direction, and nothing lies between its bytes and the socket."""
-        has_nothing = not (self._outbox or self._behind or self._unanswered or self._decoder.pending_size)
+        has_nothing = not (self.is_clogged or self._behind or self._unanswered or self._decoder.pending_size)
         return has_nothing and self.goodbye is None and type(self.stream) is WaitingStream
 
     @property
@@ -107,7 +116,7 @@ class Connection:
 
     def close(self) -> None:
         """Say so and end it; closing twice is fine."""
-        if self._welcome is not None and not self._outbox:
+        if self._welcome is not None and not self.is_clogged:
             # Behind half a frame nobody would understand it, and who is gone does not need it.
             with contextlib.suppress(ConnectionError):
                 self.stream.send([encode_control(Goodbye(0, 0))])
@@ -125,6 +134,19 @@ class Connection:
         self._outbox.extend(memoryview(buffer) for buffer in buffers)
         self.flush()
 
+    @property
+    def takes_values(self) -> bool:
+        """Whether values can go out without their block: nothing lies between them and the socket."""
+        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream
+
+    def send_values(self, header: bytes, held: HeldValues) -> None:
+        """Send a frame whose block these values make, as `send` does; only where it `takes_values`, and not clogged."""
+        assert not self.is_clogged, "what waits would come behind it"
+        if self._part is None:
+            self._part = np.empty(PART_SIZE, np.uint8)
+        self._values = ValuesOut(header, held, self._part)
+        self.flush()
+
     def send_control(self, payload: ControlPayload, request_id: int) -> None:
         """Send a control frame."""
         self.send(encode_control(payload, request_id=request_id, timestamp_ns=self._clock.wall_ns()))
@@ -132,6 +154,8 @@ class Connection:
     def flush(self) -> None:
         """Give the socket what waits for it."""
         outbox = self._outbox
+        if self._values is not None and not self._flush_values(self._values):
+            return
         while outbox:
             taken = self.stream.send(list(outbox))
             if not taken:
@@ -142,6 +166,16 @@ class Connection:
             if taken:
                 outbox[0] = outbox[0][taken:]
         self.stream.wants_room = bool(outbox)
+
+    def _flush_values(self, values: ValuesOut) -> bool:
+        """Whether the socket has all of the values that waited."""
+        assert isinstance(self.stream, WaitingStream), "others do not take values"
+        if self.stream.send_by(values.send):
+            self._spoke_ns = self._clock.monotonic_ns()
+        if values.is_out:
+            self._values = None
+        self.stream.wants_room = not values.is_out
+        return values.is_out
 
     def exchanged(self, now_ns: int) -> None:
         """Somebody has sent a frame over the socket and received the answer, past this connection."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import WrongStateError
-from seawall.limits import BATCH_RECORDS_MAX
+from seawall.limits import BATCH_RECORDS_MAX, KIB
 from seawall.wire.codes import POSITION_UNKNOWN, Codec
 from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
@@ -26,6 +26,10 @@ from seawall.wire.lwp2_keyed import PublishedKeyed
 from seawall.wire.publishable import HeldValues, Records, made
 
 _NO_SEQ: Final = Seq(0)
+#: Blocks of this size and more, of records of this size and more on the whole, are joined as they are sent, where that
+#: can be. They are gone through twice then, which costs more than it saves if records are small.
+_JOINED_LATE_SIZE: Final = 512 * KIB
+_JOINED_LATE_RECORD: Final = 256
 #: Blocks below this are not compressed: there is nothing to gain.
 _COMPRESSED_SIZE_MIN: Final = 128
 
@@ -90,6 +94,17 @@ class Batch:
     def is_held(self) -> bool:
         """Whether all it has are values: their block is made whenever it is needed, and is the same each time."""
         return bool(self.values) and not self.pieces
+
+    def held_for(self, codec: Codec) -> HeldValues | None:
+        """What is held, summed, if it is sent as it is and large enough to be joined on its way; else None."""
+        if codec is not Codec.NONE or self.size < max(_JOINED_LATE_SIZE, _JOINED_LATE_RECORD * self.record_count):
+            return None
+        if not self.is_held:
+            return None
+        held = HeldValues(self.values, self.size)
+        if self.block_crc is None:
+            self.block_crc = held.summed()
+        return held
 
     def held_block(self) -> Buffer:
         """The block of what is held."""

@@ -58,7 +58,7 @@ class LoneSender(Sender):
             finally:
                 lock.acquire()
                 self._leads = False
-                if self._followers:
+                if self._awaited or self._is_closed:
                     self._change.notify_all()
             if stored is None:
                 self._settle(exchange)

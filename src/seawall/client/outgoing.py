@@ -38,14 +38,14 @@ from seawall.limits import (
 from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import batch_header
-from seawall.wire.codes import AS_TOPIC, AckStatus, Codec, ErrorCode
+from seawall.wire.codes import AS_TOPIC, AckStatus, Codec
 from seawall.wire.fields import Buffer
-from seawall.wire.publishable import Records
+from seawall.wire.publishable import HeldValues, Records
 
 #: The topic of a batch that only gives its number up.
 _NO_TOPIC: Final = TopicId(0)
-#: Calls share a batch up to this size while others wait: a larger one would not stay in a cache on its way.
-_JOINED_SIZE: Final = 4 * MIB
+#: Calls share a batch up to this size while others wait: some costs are those of batches, not of bytes.
+_JOINED_SIZE: Final = 5 * MIB
 
 
 class Outgoing:
@@ -216,11 +216,8 @@ class Outgoing:
     def _gather(self, topic: str, topic_id: TopicId, block: Records, now_ns: int) -> Batch:
         gathering = self._gathering
         if gathering is not None:
-            fits = (
-                gathering.size + block.size <= self._batch_size
-                and gathering.record_count + block.record_count <= BATCH_RECORDS_MAX
-            )
-            if fits and gathering.topic_id == topic_id:
+            size, count = gathering.size + block.size, gathering.record_count + block.record_count
+            if size <= self._batch_size and count <= BATCH_RECORDS_MAX and gathering.topic_id == topic_id:
                 return gathering
             self.seal()
         self._gathering = gathering = Batch(topic, topic_id, now_ns)
@@ -310,6 +307,14 @@ class Outgoing:
     def frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, Buffer]:
         """Header and block of a batch for the wire."""
         block = batch.block_for(self.codec)
+        return self._header_of(batch, block, wall_ns), block
+
+    def held_frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, HeldValues] | None:
+        """Header of a large batch, and the values that become its block on their way; None if its block is made."""
+        held = batch.held_for(self.codec)
+        return None if held is None else (self._header_of(batch, held.size, wall_ns), held)
+
+    def _header_of(self, batch: Batch, block: Buffer | int, wall_ns: int) -> bytes:
         header = batch_header(
             block,
             topic_id=batch.topic_id,
@@ -324,7 +329,7 @@ class Outgoing:
             block_crc=batch.block_crc,
         )
         batch.block_crc = header.block_crc
-        return header.header_bytes(), block
+        return header.header_bytes()
 
     def sent(self, batch: Batch, connection: object) -> None:
         """It went out on a connection."""
@@ -420,6 +425,10 @@ class Outgoing:
         decided, self.decided = self.decided, []
         return decided
 
+    def forget_silent(self) -> None:
+        """Keep of what was decided only what somebody is to be told of."""
+        self.decided = [batch for batch in self.decided if batch.callbacks]
+
     def _decide(self, batch: Batch, error: Exception | None) -> None:
         if self._numbered.pop(batch.client_seq, None) is not None:
             self._sent_size -= batch.size
@@ -438,7 +447,3 @@ class Outgoing:
     def report(self, error: Exception) -> None:
         """Something went wrong that no delivery may tell of."""
         self.first_error = self.first_error or error
-
-
-#: A code that tells of pressure and not of a fault.
-PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})

@@ -85,6 +85,9 @@ _WORDS: Final = {
     int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is, or has failed",
 }
 
+#: Codes that tell of pressure and not of a fault.
+PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})
+
 
 def error_of(refusal: Error) -> SeawallError:
     """The error that an ERROR frame tells of."""

@@ -23,7 +23,8 @@ from typing import Final
 
 from seawall.client.connection import Connection, refusal_of
 from seawall.client.delivery import Batch, Delivery
-from seawall.client.outgoing import PRESSURE, Outgoing
+from seawall.client.outgoing import Outgoing
+from seawall.client.refusals import PRESSURE
 from seawall.client.retry import Backoff, deadline_ns, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
@@ -62,8 +63,8 @@ class Sender:
         self._change = threading.Condition(self._lock)
         self._waker = Waker()
         self._leads = False
-        #: Threads that wait for a change.
-        self._followers = 0
+        #: What threads wait for while another one leads.
+        self._awaited: list[Callable[[], bool]] = []
         #: Whether somebody ends it, and whether everything has been told so.
         self._is_closed = self._is_over = False
         self._backoff = Backoff()
@@ -179,7 +180,7 @@ class Sender:
         while not self._is_closed:
             with self._change:
                 if self._outgoing.is_empty and not self._is_closed:
-                    self._follow(seconds(self._keep_alive()))
+                    self._change.wait(seconds(self._keep_alive()))
                     if not self._leads and not self._is_closed:
                         self._listen()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
@@ -192,7 +193,7 @@ class Sender:
             self._is_closed = True
             self._waker.wake()
             while self._leads:
-                self._follow()
+                self._change.wait()
             self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
             self._is_over = True
             for connection in self._connections:
@@ -205,45 +206,58 @@ class Sender:
     # --- leading ---------------------------------------------------------------------------------------------------
 
     def _wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Wait for something, and lead while nobody else does."""
+        """Wait for something, and lead while nobody else does; whoever is to be told of something is told meanwhile."""
         until_ns = deadline_ns(self._clock.monotonic_ns(), timeout_s)
-        try:
-            with self._change:
-                while not is_done():
-                    left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
-                    if left_ns <= 0 or self._is_over:
-                        return False
-                    if self._leads or self._is_closed:
-                        self._follow(seconds(left_ns))
-                        continue
-                    self._leads = True
-                    try:
-                        self._lead_until(is_done, until_ns)
-                    finally:
-                        self._leads = False
-                        self._change.notify_all()
-                return True
-        finally:
-            self._announce()
+        outcome: bool | None = None
+        while outcome is None:
+            try:
+                with self._change:
+                    outcome = self._wait_on(is_done, until_ns)
+            finally:
+                self._announce()
+        return outcome
+
+    def _wait_on(self, is_done: Callable[[], bool], until_ns: int | None) -> bool | None:
+        """Whether something was waited for to its end; None if others have to be told of something first."""
+        while not is_done():
+            left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+            if left_ns <= 0 or self._is_over:
+                return False
+            if self._leads or self._is_closed:
+                self._awaited.append(is_done)
+                try:
+                    self._change.wait(seconds(left_ns))
+                finally:
+                    self._awaited.remove(is_done)
+                continue
+            self._leads = True
+            try:
+                self._lead_until(is_done, until_ns)
+            finally:
+                self._leads = False
+                self._change.notify_all()
+            if self._outgoing.decided:
+                return None
+        return True
 
     def _lead_until(self, is_done: Callable[[], bool], until_ns: int | None) -> None:
-        """Lead until something is done, or it is too late; others that wait are told when something was decided."""
+        """Lead until something is done, it is too late, or there is something to announce.
+
+        Others are told when what they wait for is done, and not whenever something is decided: who is woken for every
+        batch takes the interpreter from the one that sends.
+        """
+        outgoing = self._outgoing
         while not (is_done() or self._is_closed):
             left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
             if left_ns <= 0:
                 return
-            decided = len(self._outgoing.decided)
             self._lead(left_ns)
-            if self._followers and len(self._outgoing.decided) != decided:
-                self._change.notify_all()
-
-    def _follow(self, timeout_s: float | None = None) -> None:
-        """Wait for a change that somebody else makes; called with the lock, which is free meanwhile."""
-        self._followers += 1
-        try:
-            self._change.wait(timeout_s)
-        finally:
-            self._followers -= 1
+            if outgoing.decided:
+                if any(is_so() for is_so in self._awaited):
+                    self._change.notify_all()
+                outgoing.forget_silent()
+                if outgoing.decided:
+                    return
 
     def _announce(self) -> None:
         """Tell of what was decided, without the lock: callbacks may publish."""
@@ -260,10 +274,10 @@ class Sender:
             self._connect(now_ns, left_ns)
             self._push(self._clock.monotonic_ns())
             return
-        self._push(now_ns)
+        self._push(now_ns, is_leader=True)
         pause_ns = min(left_ns, self._next_look_ns(now_ns) - now_ns, self._keep_alive())
         self._hear(pause_ns)
-        self._push(self._clock.monotonic_ns())
+        self._push(self._clock.monotonic_ns(), is_leader=True)
 
     def _hear(self, pause_ns: int) -> None:
         """Wait until something comes, and take it; the lock is free meanwhile."""
@@ -306,8 +320,8 @@ class Sender:
                 self._drop(connection, error)
         return max(_MS, due_ns - now_ns)
 
-    def _push(self, now_ns: int) -> None:
-        """Send what may be sent, in turn over the connections that have room."""
+    def _push(self, now_ns: int, *, is_leader: bool = False) -> None:
+        """Send what may be sent, in turn over the connections that have room; a leader need not be woken for more."""
         while True:
             open_ones = [each for each in self._connections if not each.is_clogged and each.goodbye is None]
             if not open_ones:
@@ -319,13 +333,21 @@ class Sender:
             connection = open_ones[self._turn % len(open_ones)]
             self._outgoing.sent(batch, connection)
             try:
-                connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
+                self._send(connection, batch)
             except ConnectionError:
                 # The leader will find it, and drop it.
                 self._waker.wake()
                 return
-            if connection.is_clogged:
+            if connection.is_clogged and not is_leader:
                 self._waker.wake()
+
+    def _send(self, connection: Connection, batch: Batch) -> None:
+        wall_ns = self._clock.wall_ns()
+        held = self._outgoing.held_frame_of(batch, wall_ns) if connection.takes_values else None
+        if held is not None:
+            connection.send_values(*held)
+        else:
+            connection.send(*self._outgoing.frame_of(batch, wall_ns))
 
     def _heard(self, frame: Frame) -> None:
         header = frame.header

@@ -67,6 +67,15 @@ class WaitingStream:
         except OSError as error:
             raise self._lost(error) from error
 
+    def send_by(self, send: Callable[[int], int]) -> int:
+        """`send`, by who takes a descriptor, and tells bytes or minus errno."""
+        count = send(self._socket.fileno())
+        if count >= 0:
+            return count
+        if -count in (errno.EAGAIN, errno.EINTR):
+            return 0
+        raise self._lost(OSError(-count, os.strerror(-count)))
+
     def receive_into(self, buffer: WritableBuffer) -> int | None:
         """Take bytes; None if there are none now, 0 once the peer has finished sending."""
         try:

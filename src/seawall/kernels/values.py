@@ -1,7 +1,9 @@
-"""Values that Python has as a list of `bytes`, taken from where they lie: into one block, summed while it is near.
+"""Values that Python has as a list of `bytes`, taken from where they lie: into one block, or into a socket.
 
     measure_values    what they take in all, or that one of them is something else
     join_values       each as a record of plain bytes, back to back, and the CRC-32C of all
+    sum_values        that CRC-32C alone
+    send_values       the same bytes into a socket, a part at a time: no more of them than a cache holds lies anywhere
 
 No Python runs for a value. The kernels go along the list and into its objects by their addresses, as the interpreter
 itself does: `HAS_KNOWN_LAYOUT` says whether it is one whose objects look like this (words of 8 bytes).
@@ -20,12 +22,15 @@ import ctypes
 import sys
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
 from seawall.kernels.checksum import crc32c
-from seawall.kernels.jit import bytes_out, int64, kernel, primitive
-from seawall.kernels.memory import Bytes, byte_pointer, store_u32
+from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, primitive
+from seawall.kernels.memory import LINE_SIZE, Bytes, address_of, byte_pointer, store_u32
+from seawall.kernels.system import send_some
+from seawall.kernels.tables import Values
 
 #: Whether lists and bytes of this interpreter look as they do here: a GIL, no word between or before these.
 HAS_KNOWN_LAYOUT: Final = sys.implementation.name == "cpython" and (
@@ -41,12 +46,24 @@ _POINTER = 8
 #: A record of plain bytes: its type, u8, and length, u32, before the value.
 _HEADER = 5
 _RAW = 1
-#: So many values ahead the object is asked for: they lie anywhere.
+#: So many values ahead the object is asked for, which lies anywhere; and so many ahead all that follows its beginning,
+#: of a value of up to so many bytes: a processor follows what lies in a row, but every value is a new one.
 _AHEAD = 8
+_ASKED = 2
+_ASKED_SIZE = 4_096
 #: So many bytes are summed at once, soon after they were written.
-_SUMMED = 16_384
+_SUMMED = 8_192
 
 _BYTE = ir.IntType(8)
+
+#: The words of a cursor: the next value, and bytes of its record that were joined.
+NEXT = 0
+DONE = 1
+#: For who sends: bytes that somebody put at the beginning of the first part, and what of a part is filled and sent.
+HEAD = 2
+FILLED = 3
+SENT = 4
+CURSOR_SIZE = 5
 
 
 def _read_word(address: int) -> int:
@@ -113,23 +130,82 @@ def measure_values(values: int, count: int, wanted_type: int) -> int:
     return total
 
 
+@kernel(int64(int64, int64, int64_out, bytes_out, int64, int64), available=HAS_KNOWN_LAYOUT)
+def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
+    """Write the records that follow into `target[at:end]`, as far as they go; where they end."""
+    items = _word_at(values + _ITEMS_AT)
+    index, done = cursor[NEXT], cursor[DONE]
+    while index < count and at < end:
+        item = _word_at(items + index * _POINTER)
+        length = _word_at(item + _LENGTH_AT)
+        if index + _ASKED < count:
+            ahead = _word_at(items + (index + _ASKED) * _POINTER)
+            for line in range(0, min(length, _ASKED_SIZE) + _CONTENT_AT, LINE_SIZE):
+                _ask_for(ahead + line)
+        if done == 0 and end - at >= _HEADER:
+            target[at] = _RAW
+            store_u32(target, at + 1, length)
+            at += _HEADER
+            done = _HEADER
+        while done < _HEADER and at < end:
+            target[at] = (_RAW | length << 8) >> (8 * done) & 0xFF
+            at += 1
+            done += 1
+        step = min(_HEADER + length - done, end - at)
+        if done >= _HEADER and step > 0:
+            _copy_from(target, at, item + _CONTENT_AT + done - _HEADER, step)
+            at += step
+            done += step
+        if done == _HEADER + length:
+            index += 1
+            done = 0
+    cursor[NEXT] = index
+    cursor[DONE] = done
+    return at
+
+
 @kernel(int64(int64, int64, bytes_out), available=HAS_KNOWN_LAYOUT)
 def join_values(values: int, count: int, target: Bytes) -> int:
     """Write a record for each value into `target`, which has room for just these; the CRC-32C of it."""
-    items = _word_at(values + _ITEMS_AT)
+    cursor = np.zeros(CURSOR_SIZE, np.int64)
     at = 0
-    summed = 0
     crc = 0
-    for index in range(count):
-        if index + 1 < count:
-            _ask_for(_word_at(items + (index + 1) * _POINTER) + 64)
-        item = _word_at(items + index * _POINTER)
-        length = _word_at(item + _LENGTH_AT)
-        target[at] = _RAW
-        store_u32(target, at + 1, length)
-        _copy_from(target, at + _HEADER, item + _CONTENT_AT, length)
-        at += _HEADER + length
-        if at - summed >= _SUMMED:
-            crc = crc32c(target, summed, at, crc)
-            summed = at
-    return crc32c(target, summed, at, crc)
+    while at < target.size:
+        summed = at
+        at = join_part(values, count, cursor, target, at, min(at + _SUMMED, target.size))
+        crc = crc32c(target, summed, at, crc)
+    return crc
+
+
+@kernel(int64(int64, int64), available=HAS_KNOWN_LAYOUT)
+def sum_values(values: int, count: int) -> int:
+    """The CRC-32C of what `join_values` would write."""
+    cursor = np.zeros(CURSOR_SIZE, np.int64)
+    part = np.empty(_SUMMED, np.uint8)
+    crc = 0
+    while cursor[NEXT] < count:
+        crc = crc32c(part, 0, join_part(values, count, cursor, part, 0, part.size), crc)
+    return crc
+
+
+@kernel(int64(int64, int64, int64, int64_out, bytes_out), available=HAS_KNOWN_LAYOUT)
+def send_values(fd: int, values: int, count: int, cursor: Values, part: Bytes) -> int:
+    """Send what `join_values` would write, as far as a socket takes it now: bytes, or minus errno.
+
+    What is in `part` and was not sent goes first. All is sent when there is no next value, and no such rest.
+    """
+    total = 0
+    while True:
+        if cursor[SENT] == cursor[FILLED]:
+            if cursor[NEXT] == count:
+                return total
+            cursor[FILLED] = join_part(values, count, cursor, part, cursor[HEAD], part.size)
+            cursor[SENT] = cursor[HEAD] = 0
+        size = cursor[FILLED] - cursor[SENT]
+        sent = send_some(fd, address_of(part, cursor[SENT]), size)
+        if sent < 0 and total == 0:
+            return sent
+        cursor[SENT] += max(0, sent)
+        total += max(0, sent)
+        if sent < size:
+            return total

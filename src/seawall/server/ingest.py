@@ -58,7 +58,7 @@ _OWNERS_MAX: Final = 1 << 48
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
 #: Bytes of batches that passed the ring by at which their answers are sent in the middle of a turn.
-_LONE_SIZE: Final = 4 * limits.MIB
+_LONE_SIZE: Final = 8 * limits.MIB
 
 
 class Ingest:

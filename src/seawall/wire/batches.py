@@ -169,7 +169,7 @@ class BatchHeader:
 
 
 def batch_header(
-    block: Buffer,
+    block: Buffer | int,
     *,
     topic_id: TopicId,
     client_id: ClientId,
@@ -187,22 +187,26 @@ def batch_header(
 ) -> BatchHeader:
     """The header of a block as its writer sends it; `raw_length` must be given for a compressed block.
 
-    Whoever knows the checksum of the block says so.
+    Whoever knows the checksum of the block says so, and may say its length instead of the block then.
     The count is not bounded here: a payload of version 1 may hold more records than a batch of version 2.
     """
+    length = block if isinstance(block, int) else len(block)
     if raw_length is None:
         if codec is not Codec.NONE:
             raise InvalidInputError(f"a block under codec {codec.name} needs its raw length")
-        raw_length = len(block)
+        raw_length = length
     if raw_length > limits.BLOCK_SIZE_MAX:
         raise LimitError(f"a block of {raw_length} bytes, at most {limits.BLOCK_SIZE_MAX}; split it")
+    if block_crc is None:
+        assert not isinstance(block, int), "nobody can sum what is not there"
+        block_crc = checksum(block)
     return BatchHeader(
         command=command,
         client_seq=client_seq,
         timestamp_ns=timestamp_ns,
         record_count=record_count,
-        payload_length=limits.BATCH_PROLOGUE_SIZE + len(block),
-        block_crc=checksum(block) if block_crc is None else block_crc,
+        payload_length=limits.BATCH_PROLOGUE_SIZE + length,
+        block_crc=block_crc,
         topic_id=topic_id,
         client_id=client_id,
         position=Position(0),

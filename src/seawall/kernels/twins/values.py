@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
+
 from seawall.kernels.memory import Bytes
+from seawall.kernels.tables import Values
 from seawall.kernels.twins.checksum import crc32c
 
 
@@ -23,12 +26,31 @@ def measure_values(values: int, count: int, wanted_type: int) -> int:
     return sum(len(value) for value in found if isinstance(value, bytes))
 
 
+def _block(values: int, count: int) -> bytes:
+    found = _list_at(values, count)
+    return b"".join(b"\x01" + len(value).to_bytes(4, "little") + value for value in found if isinstance(value, bytes))
+
+
+def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
+    """Write what follows of the block, as far as it goes; where it ends."""
+    block = _block(values, count)
+    start = len(_block(values, cursor[0])) + cursor[1]
+    part = block[start : start + end - at]
+    target[at : at + len(part)] = memoryview(part)
+    while cursor[0] < count and len(_block(values, cursor[0] + 1)) <= start + len(part):
+        cursor[0] += 1
+    cursor[1] = start + len(part) - len(_block(values, cursor[0]))
+    return at + len(part)
+
+
 def join_values(values: int, count: int, target: Bytes) -> int:
     """Write a record for each value; the CRC-32C of all."""
-    at = 0
-    for value in _list_at(values, count):
-        assert isinstance(value, bytes)
-        record = b"\x01" + len(value).to_bytes(4, "little") + value
-        target[at : at + len(record)] = memoryview(record)
-        at += len(record)
-    return crc32c(target, 0, at, 0)
+    block = _block(values, count)
+    target[: len(block)] = memoryview(block)
+    return crc32c(target, 0, len(block), 0)
+
+
+def sum_values(values: int, count: int) -> int:
+    """The CRC-32C of the block."""
+    block = np.frombuffer(_block(values, count), np.uint8)
+    return crc32c(block, 0, block.size, 0)

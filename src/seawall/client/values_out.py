@@ -1,0 +1,50 @@
+"""A frame on its way into a socket whose block is made as it goes: plain values, joined a part at a time.
+
+So a large batch is nowhere as a whole, and each part of it is still in a cache when the system copies it. What the
+socket does not take now goes with the next `send`, from where the last one ended.
+
+INV-VALUES-HELD: the list of values is held until the frame is out, and nobody changes it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from seawall.kernels.memory import Bytes
+from seawall.kernels.values import CURSOR_SIZE, FILLED, HEAD, NEXT, SENT, send_values
+from seawall.limits import KIB
+from seawall.wire.publishable import HeldValues
+
+__all__ = ["PART_SIZE", "ValuesOut"]
+
+#: Bytes of a part: few calls of the system, and half of a small cache.
+PART_SIZE: Final = 256 * KIB
+
+
+class ValuesOut:
+    """One such frame. Those of one connection share the memory for parts: one is under way at a time."""
+
+    __slots__ = ("_cursor", "_header", "_part", "_values")
+
+    def __init__(self, header: bytes, held: HeldValues, part: Bytes) -> None:
+        self._header = header
+        self._values = held.values
+        self._cursor = np.zeros(CURSOR_SIZE, np.int64)
+        self._part = part
+
+    def send(self, descriptor: int) -> int:
+        """Give a socket what it takes now: bytes, or minus errno."""
+        values, cursor, part = self._values, self._cursor, self._part
+        if self._header:
+            part[: len(self._header)] = np.frombuffer(self._header, np.uint8)
+            cursor[HEAD] = len(self._header)
+            self._header = b""
+        return send_values(descriptor, id(values), len(values), cursor, part)
+
+    @property
+    def is_out(self) -> bool:
+        """Whether the socket has all of it."""
+        cursor = self._cursor
+        return cursor.item(NEXT) == len(self._values) and cursor.item(SENT) == cursor.item(FILLED)

@@ -1,0 +1,111 @@
+"""Values that are joined on their way into a socket: the same bytes as their block, whatever the socket takes when."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from seawall.client.connection import Connection
+from seawall.io.clocks import OsClock
+from seawall.io.waiting import WaitingStream
+from seawall.kernels.values import HAS_KNOWN_LAYOUT
+from seawall.limits import PAYLOAD_SIZE_MIN
+from seawall.wire.publishable import HeldValues, made
+from seawall.wire.records import encode_raw
+
+pytestmark = pytest.mark.skipif(not HAS_KNOWN_LAYOUT, reason="this interpreter has its objects another way")
+
+HEADER = bytes(range(96))
+
+
+class Pair:
+    """A connection, and what its peer does."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+        self.connection = Connection(WaitingStream(ours, "the peer"), "the peer", OsClock(), PAYLOAD_SIZE_MIN)
+
+    def receive(self, size: int) -> bytes:
+        """What comes, while there is room for more of it all the time."""
+        received = bytearray()
+        while len(received) < size:
+            self.connection.flush()
+            received += self.peer.recv(30_000)
+        return bytes(received)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    with pair.peer:
+        yield pair
+        pair.connection.close()
+
+
+def held(count: int) -> HeldValues:
+    values = [b"%d " % number * (number % 300) for number in range(count)]
+    return HeldValues(values, sum(map(len, map(encode_raw, values))))
+
+
+def block_of(values: HeldValues) -> bytes:
+    return bytes(made(values).block)
+
+
+def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
+    connection, first, second = pair.connection, held(2_000), held(1_000)
+    assert connection.takes_values
+    connection.send(b"before")
+    connection.send_values(HEADER, first)
+    assert connection.is_clogged
+    assert connection.stream.wants_room
+    assert not connection.is_at_rest
+    connection.send(b"behind")
+    expected = b"before" + HEADER + block_of(first) + b"behind"
+    assert pair.receive(len(expected)) == expected
+    assert not connection.is_clogged
+    assert not connection.stream.wants_room
+    assert connection.is_at_rest
+    # The next ones begin anew, in the same memory.
+    connection.send_values(HEADER, second)
+    expected = HEADER + block_of(second)
+    assert pair.receive(len(expected)) == expected
+
+
+def test_the_sum_of_values_is_that_of_their_block() -> None:
+    for count in (20, 1_000):
+        values = held(count)
+        assert values.summed() == made(values).crc
+
+
+def test_values_that_fit_are_out_at_once(pair: Pair) -> None:
+    values = HeldValues([b"value"] * 20, 200)
+    pair.connection.send_values(HEADER, values)
+    assert not pair.connection.is_clogged
+    assert pair.peer.recv(1_000) == HEADER + block_of(values)
+
+
+def test_nobody_is_mistaken_for_who_takes_them_when_something_waits(pair: Pair) -> None:
+    pair.connection.send_values(HEADER, held(2_000))
+    with pytest.raises(AssertionError, match="what waits"):
+        pair.connection.send_values(HEADER, held(10))
+
+
+def test_a_peer_that_goes_ends_the_connection(pair: Pair) -> None:
+    pair.connection.send_values(HEADER, held(2_000))
+    pair.peer.close()
+    with pytest.raises(ConnectionError):
+        pair.connection.flush()
+
+
+def test_half_a_frame_is_not_followed_by_a_farewell(pair: Pair) -> None:
+    values = held(2_000)
+    pair.connection.send_values(HEADER, values)
+    pair.connection.close()
+    pair.peer.setblocking(False)
+    received = b""
+    while piece := pair.peer.recv(100_000):
+        received += piece
+    assert (HEADER + block_of(values)).startswith(received)
