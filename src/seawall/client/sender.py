@@ -5,7 +5,7 @@
     sender.drive()                            the same for a thread of its own, where nobody waits
 
 One thread leads at a time; it alone waits for sockets, connects and hears verdicts, and it lets the lock go meanwhile.
-Others that wait are woken when something was decided. So a lone publisher sends a batch and gets its ack without
+Others that wait are woken when what they wait for is there. So a lone publisher sends a batch and gets its ack without
 another thread (`lone_sender` has a shorter way still for one that waits for each call).
 
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided

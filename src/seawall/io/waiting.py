@@ -69,12 +69,7 @@ class WaitingStream:
 
     def send_by(self, send: Callable[[int], int]) -> int:
         """`send`, by who takes a descriptor, and tells bytes or minus errno."""
-        count = send(self._socket.fileno())
-        if count >= 0:
-            return count
-        if -count in (errno.EAGAIN, errno.EINTR):
-            return 0
-        raise self._lost(OSError(-count, os.strerror(-count)))
+        return self._told(send(self._socket.fileno())) or 0
 
     def receive_into(self, buffer: WritableBuffer) -> int | None:
         """Take bytes; None if there are none now, 0 once the peer has finished sending."""
@@ -99,7 +94,10 @@ class WaitingStream:
 
     def fill_by(self, receive: Callable[[int], int]) -> int | None:
         """`fill`, by who takes a descriptor that waits a moment, and tells bytes, 0 at the end, or minus errno."""
-        count = receive(self._socket.fileno())
+        return self._told(receive(self._socket.fileno()))
+
+    def _told(self, count: int) -> int | None:
+        """Bytes, or None if there can be none now, of a call that has told bytes or minus errno."""
         if count >= 0:
             return count
         if -count in (errno.EAGAIN, errno.EINTR):
