@@ -115,6 +115,14 @@ def test_notes_are_no_damage(data: Path) -> None:
     assert result.stderr == f"note: {data}/meta/notes.txt: not a file of Seawall; it was not read\n"
 
 
+def test_records_that_were_only_in_memory_are_not_missed(data: Path) -> None:
+    with open_log(data, SETTINGS) as log:
+        log.create_topic("passing", durability="ephemeral")
+        log.publish("passing", [b"one", b"two"])
+    result = run(data)
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_an_open_directory_is_refused(data: Path) -> None:
     with open_log(data, SETTINGS):
         result = run(data)

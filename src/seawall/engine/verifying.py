@@ -17,6 +17,7 @@ from seawall.storage.directory import DataDirectory
 from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot
 from seawall.storage.verify import KnownTopic, Places, Verification
+from seawall.topics.config import Durability
 
 __all__ = ["known_topics", "verification", "verify_directory"]
 
@@ -41,7 +42,10 @@ def known_topics(files: Files, directory: DataDirectory, snapshot: Snapshot | No
                 first_seq: Places(segment.index.entries, frozenset(segment.waiting.entries.tolist()))
                 for first_seq, segment in still_needed(topic, replayed.segments.get(topic.topic_id, {})).items()
             },
-            tuple(topic.live_runs(topic.floor, topic.head_seq)),
+            # What was only ever in memory is in no file, and missed by nobody: it went with the process that had it.
+            ()
+            if topic.config.durability is Durability.EPHEMERAL
+            else tuple(topic.live_runs(topic.floor, topic.head_seq)),
         )
         for topic in replayed.catalog
     }
