@@ -116,12 +116,15 @@ class SyncPublisher(PublishingWorker):
 
 
 class HeavyPublisher(SyncPublisher):
-    """As that, but of values so large that a few of them fill the ring of the server."""
+    """As that, but of batches so large that a few of them fill the ring of the server: of one value or of many, which
+    are joined on their way."""
 
     def next_values(self) -> list[bytes]:
-        filling = self.random.randrange(500_000, 3_000_000) if self.random.random() < 0.3 else 0
-        self._number += 1
-        return [value_of(self.name, 0, self._number, filling)]
+        filling = self.random.randrange(600_000, 3_000_000) if self.random.random() < 0.3 else 0
+        count = self.random.choice((1, 20)) if filling else 1
+        values = [value_of(self.name, 0, self._number + index, filling // count) for index in range(count)]
+        self._number += count
+        return values
 
     def pause_s(self) -> float:
         return self.random.choice((0.0, 0.05, 0.1))

@@ -1,7 +1,8 @@
 """A TCP proxy that mistreats what goes through it: bytes are split, delayed and held up, connections are reset in the
 middle of a frame, and batches are sent twice or behind their successor.
 
-It knows of frames only where they end (length in the header), and which are version 2 batches.
+It knows of frames only where they end (length in the header), which are version 2 batches, and that some of those have
+their checksum behind them, which goes where they go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ HEADER = 44
 #: Small pieces that bytes are sent in at the most, before the rest goes at once.
 _PIECES = 20
 _LENGTH = struct.Struct("<I")
+_FLAGS_AT, _SUM_BEHIND, _SUM_SIZE = 95, 0x08, 48
 _LINGER_NONE = struct.pack("ii", 1, 0)
 
 
@@ -63,6 +65,8 @@ class Frames:
                 self.rest = b""
                 return b"".join([*out, *self.flush(), buffer])
             size = HEADER + _LENGTH.unpack_from(buffer, 32)[0]
+            if _is_batch(buffer) and len(buffer) > _FLAGS_AT and buffer[_FLAGS_AT] & _SUM_BEHIND:
+                size += _SUM_SIZE
             if len(buffer) < size:
                 break
             self._take(buffer[:size], faults, out)
@@ -76,7 +80,7 @@ class Frames:
         return held
 
     def _take(self, frame: bytes, faults: Faults, out: list[bytes]) -> None:
-        if frame[4] != 2 or not frame[5] & 0x04:
+        if not _is_batch(frame):
             out += [*self.flush(), frame]
             return
         if not self.held and self.random.random() < faults.swap:
@@ -85,6 +89,10 @@ class Frames:
         out += [frame, *self.flush()]
         if self.random.random() < faults.duplicate:
             out.append(frame)
+
+
+def _is_batch(frame: bytes) -> bool:
+    return frame[4] == 2 and bool(frame[5] & 0x04)
 
 
 class Proxy:

@@ -16,11 +16,13 @@ from seawall.errors import (
     OutcomeUnknownError,
     RetryableError,
 )
+from seawall.kernels.frames import FRAME_ROW, SPLIT_MORE, STATE_SIZE, SUM_FRAME_SIZE, split_frames, write_sum
 from seawall.wire.ack_rows import ACK_ROW, Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
 from seawall.wire.codes import AckLevel, AckStatus, Codec, ErrorCode
 from seawall.wire.fields import Buffer
+from seawall.wire.frames import checksum
 from seawall.wire.publishable import HeldValues, hold
 from seawall.wire.records import encode_raw, iter_records
 
@@ -436,11 +438,17 @@ def test_large_values_are_joined_by_whoever_sends_them() -> None:
     assert send_all(outgoing) == [1]
     frame = outgoing.held_frame_of(batch, 5)
     assert frame is not None
-    header, values = frame
-    assert values == records
+    header, number, values = frame
+    assert (number, values) == (1, records)
+    # With its checksum behind it, and before it for a server that does not know that.
     again, made = outgoing.frame_of(batch, 5)
-    assert (again, records_of(made)) == (header, records.values)
-    assert parse_batch_header(header, source=BatchSource.CLIENT).block_length == len(made)
+    assert records_of(made) == records.values
+    behind = np.zeros(SUM_FRAME_SIZE, np.uint8)
+    write_sum(behind, 0, 1, checksum(made))
+    sent = np.frombuffer(bytearray(header + made + behind.tobytes()), np.uint8)
+    rows, state = np.zeros(2, FRAME_ROW), np.zeros(STATE_SIZE, np.int64)
+    assert split_frames(sent, 0, sent.size, 1 << 24, rows, state) == SPLIT_MORE
+    assert sent[: len(again) + len(made)].tobytes() == again + made
 
 
 @pytest.mark.parametrize(

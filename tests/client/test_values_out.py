@@ -5,13 +5,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from seawall.client.connection import Connection
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TimestampNs
 from seawall.io.clocks import OsClock
 from seawall.io.waiting import WaitingStream
+from seawall.kernels.frames import SUM_FRAME_SIZE, write_sum
 from seawall.kernels.values import HAS_KNOWN_LAYOUT
 from seawall.limits import PAYLOAD_SIZE_MIN
+from seawall.wire.codes import Features, SessionStatus
+from seawall.wire.frames import checksum
+from seawall.wire.lwp2_session import Welcome
 from seawall.wire.publishable import HeldValues, made
 from seawall.wire.records import encode_raw
 
@@ -20,13 +26,19 @@ pytestmark = pytest.mark.skipif(not HAS_KNOWN_LAYOUT, reason="this interpreter h
 HEADER = bytes(range(96))
 
 
+def _welcome(features: int) -> Welcome:
+    numbers = ClientId(1), SessionEpoch(1), ClientSeq(1), 256, 1 << 20, 0, 0, Term(1), TimestampNs(0), 0
+    return Welcome(2, SessionStatus.NEW, PAYLOAD_SIZE_MIN, features, *numbers)
+
+
 class Pair:
     """A connection, and what its peer does."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = int(Features.SUM_BEHIND)) -> None:
         ours, self.peer = socket.socketpair()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
         self.connection = Connection(WaitingStream(ours, "the peer"), "the peer", OsClock(), PAYLOAD_SIZE_MIN)
+        self.connection._welcome = _welcome(features)
 
     def receive(self, size: int) -> bytes:
         """What comes, while there is room for more of it all the time."""
@@ -50,51 +62,56 @@ def held(count: int) -> HeldValues:
     return HeldValues(values, sum(map(len, map(encode_raw, values))))
 
 
-def block_of(values: HeldValues) -> bytes:
-    return bytes(made(values).block)
+def sent_for(values: HeldValues) -> bytes:
+    """Their block, and its checksum behind it."""
+    block = made(values)
+    behind = np.zeros(SUM_FRAME_SIZE, np.uint8)
+    write_sum(behind, 0, 7, checksum(block.block))
+    return bytes(block.block) + behind.tobytes()
 
 
 def test_they_are_sent_as_their_block_and_in_turn(pair: Pair) -> None:
     connection, first, second = pair.connection, held(2_000), held(1_000)
     assert connection.takes_values
     connection.send(b"before")
-    connection.send_values(HEADER, first)
+    connection.send_values(HEADER, 7, first)
     assert connection.is_clogged
     assert connection.stream.wants_room
     assert not connection.is_at_rest
     connection.send(b"behind")
-    expected = b"before" + HEADER + block_of(first) + b"behind"
+    expected = b"before" + HEADER + sent_for(first) + b"behind"
     assert pair.receive(len(expected)) == expected
     assert not connection.is_clogged
     assert not connection.stream.wants_room
     assert connection.is_at_rest
     # The next ones begin anew, in the same memory.
-    connection.send_values(HEADER, second)
-    expected = HEADER + block_of(second)
+    connection.send_values(HEADER, 7, second)
+    expected = HEADER + sent_for(second)
     assert pair.receive(len(expected)) == expected
 
 
-def test_the_sum_of_values_is_that_of_their_block() -> None:
-    for count in (20, 1_000):
-        values = held(count)
-        assert values.summed() == made(values).crc
+def test_a_server_that_does_not_know_checksums_behind_batches_gets_blocks() -> None:
+    older = Pair(features=int(Features.LZ4 | Features.ZSTD))
+    with older.peer:
+        assert not older.connection.takes_values
+        older.connection.close()
 
 
 def test_values_that_fit_are_out_at_once(pair: Pair) -> None:
     values = HeldValues([b"value"] * 20, 200)
-    pair.connection.send_values(HEADER, values)
+    pair.connection.send_values(HEADER, 7, values)
     assert not pair.connection.is_clogged
-    assert pair.peer.recv(1_000) == HEADER + block_of(values)
+    assert pair.peer.recv(1_000) == HEADER + sent_for(values)
 
 
 def test_nobody_is_mistaken_for_who_takes_them_when_something_waits(pair: Pair) -> None:
-    pair.connection.send_values(HEADER, held(2_000))
+    pair.connection.send_values(HEADER, 7, held(2_000))
     with pytest.raises(AssertionError, match="what waits"):
-        pair.connection.send_values(HEADER, held(10))
+        pair.connection.send_values(HEADER, 7, held(10))
 
 
 def test_a_peer_that_goes_ends_the_connection(pair: Pair) -> None:
-    pair.connection.send_values(HEADER, held(2_000))
+    pair.connection.send_values(HEADER, 7, held(2_000))
     pair.peer.close()
     with pytest.raises(ConnectionError):
         pair.connection.flush()
@@ -102,10 +119,10 @@ def test_a_peer_that_goes_ends_the_connection(pair: Pair) -> None:
 
 def test_half_a_frame_is_not_followed_by_a_farewell(pair: Pair) -> None:
     values = held(2_000)
-    pair.connection.send_values(HEADER, values)
+    pair.connection.send_values(HEADER, 7, values)
     pair.connection.close()
     pair.peer.setblocking(False)
     received = b""
     while piece := pair.peer.recv(100_000):
         received += piece
-    assert (HEADER + block_of(values)).startswith(received)
+    assert (HEADER + sent_for(values)).startswith(received)

@@ -35,7 +35,8 @@ def test_the_sum_is_that_of_the_block() -> None:
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        frame = HEADER[:5] + bytes([KIND_BATCH]) + HEADER[6:] + os.urandom(50_000)
+        frame = bytearray(HEADER + os.urandom(50_000))
+        frame[5], frame[32:36] = KIND_BATCH, (50_000 + 52).to_bytes(4, "little")
         buffer, state = np.zeros(len(frame), np.uint8), np.zeros(STATE_SIZE, np.int64)
         for start in range(0, len(frame), 10_000):
             theirs.sendall(frame[start : start + 10_000])

@@ -30,7 +30,7 @@ moments, state = np.zeros(64, np.int64), np.zeros(frames.STATE_SIZE, np.int64)
 
 
 def judge(data):
-    block = np.frombuffer(data, np.uint8)
+    block = np.frombuffer(bytearray(data), np.uint8)
     for rules in (0, 1, 2):
         count = blocks.scan_block(block, 0, block.size, rules, 64, offsets)
         assert blocks.check_block(block, 0, block.size, crc32c.crc32c(data), rules, 64, offsets) == count

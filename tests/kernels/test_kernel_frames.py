@@ -45,6 +45,17 @@ def frame(
     return front + struct.pack("<I", checksum(covered) ^ wrong_header_crc) + back + payload
 
 
+def with_sum_behind(block: bytes, *, identity: int = 7, behind: bytes | None = None, **changed: int) -> bytes:
+    """A batch whose checksum follows it, or whatever else does."""
+    prologue = bytes(51) + bytes([frames.FLAG_SUM_BEHIND | 0x02])
+    batch = frame(prologue + block, kind=frames.KIND_BATCH, **{"identity": identity, "payload_crc": 0} | changed)
+    return batch + (sum_frame(wheel.crc32c(block), identity) if behind is None else behind)
+
+
+def sum_frame(crc: int, identity: int = 7, **changed: int) -> bytes:
+    return frame(struct.pack("<I", crc), command=frames.COMMAND_SUM, identity=identity, **changed)
+
+
 def split_with(
     split: Callable[..., int],
     data: bytes,
@@ -54,16 +65,32 @@ def split_with(
     maximum: int = PAYLOAD_MAX,
     summed: tuple[int, int] = (0, 0),
 ) -> Split:
-    buffer = np.frombuffer(b"L" * start + data + b"LANC", np.uint8)
+    return split_in(split, bytearray(b"L" * start + data + b"LANC"), version, room, start, maximum, summed)
+
+
+def split_in(
+    split: Callable[..., int],
+    content: bytearray,
+    version: int = 0,
+    room: int = 64,
+    start: int = 0,
+    maximum: int = PAYLOAD_MAX,
+    summed: tuple[int, int] = (0, 0),
+) -> Split:
+    """What a split says of all but the last four bytes."""
+    buffer = np.frombuffer(content, np.uint8)
     rows = np.zeros(room, frames.FRAME_ROW)
     state = np.array([version, -1, -1, -1, *summed], np.int64)
-    code = split(buffer, start, start + len(data), maximum, rows, state)
+    code = split(buffer, start, buffer.size - 4, maximum, rows, state)
     return int(code), rows[: state[frames.STATE_FRAMES]].tolist(), state.tolist()
 
 
 def split_both(data: bytes, **given_arguments: int) -> Split:
-    result = split_with(frames.split_frames, data, **given_arguments)
-    assert result == split_with(twin.split_frames, data, **given_arguments)
+    content = b"L" * given_arguments.get("start", 0) + data + b"LANC"
+    ours, theirs = bytearray(content), bytearray(content)
+    result = split_in(frames.split_frames, ours, **given_arguments)
+    assert result == split_in(twin.split_frames, theirs, **given_arguments)
+    assert ours == theirs
     return result
 
 
@@ -80,6 +107,7 @@ version_2 = st.one_of(
     st.builds(frame, payloads, kind=st.sampled_from([8, 0x20, 0x40]), command=st.integers(0, 0xFFFF)),
     st.builds(frame, payloads.map(bytes(range(52)).__add__), kind=st.just(4), identity=st.integers(0, 99)),
     st.builds(frame, payloads, command=st.sampled_from([0x51, 0x54]), payload_crc=st.sampled_from([None, 0])),
+    st.builds(with_sum_behind, payloads, identity=st.integers(0, 99)),
 )
 streams = st.one_of(st.lists(version_1, max_size=6), st.lists(version_2, max_size=6)).map(b"".join)
 
@@ -100,9 +128,14 @@ any_stream = st.one_of(streams, hostile_stream(), noise, noise.map(b"LANC\2".__a
 @given(any_stream, st.integers(0, 2), st.integers(0, 7), st.integers(0, 5), st.sampled_from([0, 20, 40, 500]))
 def test_split_equals_its_twin(data: bytes, version: int, room: int, start: int, maximum: int) -> None:
     code, rows, state = split_both(data, version=version, room=room, start=start, maximum=maximum)
-    assert 0 <= code <= frames.SPLIT_PAYLOAD_CRC
+    assert 0 <= code <= frames.SPLIT_NO_SUM
     assert start <= state[frames.STATE_CONSUMED] <= start + len(data)
-    assert sum(row[1] for row in rows) == state[frames.STATE_CONSUMED] - start
+    # Behind each row lies the next one, or a checksum that was behind it.
+    ends, begins = (
+        [start, *(row[0] + row[1] for row in rows)],
+        [*(row[0] for row in rows), state[frames.STATE_CONSUMED]],
+    )
+    assert all(begin - end in (0, frames.SUM_FRAME_SIZE) for end, begin in zip(ends, begins, strict=True))
 
 
 def feed(data: bytes, cuts: list[int], room: int, ahead: Callable[..., None] | None = None) -> Split:
@@ -236,6 +269,29 @@ STOPS = {
     "payload checksum of version 1": (frame(b"abc", version=1, payload_crc=0), frames.SPLIT_PAYLOAD_CRC, 47),
     "payload checksum of a batch": (frame(bytes(53), kind=4, payload_crc=1), frames.SPLIT_PAYLOAD_CRC, 97),
     "payload checksum of DATA": (frame(b"abc", command=0x54, payload_crc=1), frames.SPLIT_PAYLOAD_CRC, 47),
+    "half a batch with its checksum behind": (with_sum_behind(b"block")[:97], frames.SPLIT_MORE, 149),
+    "half a checksum behind a batch": (with_sum_behind(b"block")[:-1], frames.SPLIT_MORE, 149),
+    "another checksum behind a batch": (with_sum_behind(b"b", behind=sum_frame(1)), frames.SPLIT_PAYLOAD_CRC, 145),
+    "the checksum of another batch": (with_sum_behind(b"block", behind=sum_frame(1, 8)), frames.SPLIT_NO_SUM, 149),
+    "another frame behind a batch": (with_sum_behind(b"block", behind=frame(b"four")), frames.SPLIT_NO_SUM, 149),
+    "noise behind a batch": (with_sum_behind(b"block", behind=b"\xff" * 48), frames.SPLIT_NO_SUM, 149),
+    "a checksum before and behind": (with_sum_behind(b"b", payload_crc=wheel.crc32c(b"b")), frames.SPLIT_NO_SUM, 145),
+    "a checksum of nothing": (sum_frame(1, payload_crc=2), frames.SPLIT_PAYLOAD_CRC, 48),
+    "a broken checksum behind a batch": (
+        with_sum_behind(b"b", behind=sum_frame(wheel.crc32c(b"b"), payload_crc=3)),
+        frames.SPLIT_NO_SUM,
+        145,
+    ),
+    "a broken frame with the checksum behind a batch": (
+        with_sum_behind(b"b", behind=sum_frame(wheel.crc32c(b"b"), wrong_header_crc=True)),
+        frames.SPLIT_NO_SUM,
+        145,
+    ),
+    "a long checksum behind a batch": (
+        with_sum_behind(b"b", behind=frame(bytes(5), command=frames.COMMAND_SUM, identity=7)),
+        frames.SPLIT_NO_SUM,
+        145,
+    ),
 }
 
 
@@ -251,7 +307,43 @@ def test_every_stop(name: str) -> None:
 
 def test_all_stop_codes_are_named_above() -> None:
     seen = {code for _, code, _ in STOPS.values()} | {frames.SPLIT_FULL}
-    assert seen == set(range(frames.SPLIT_PAYLOAD_CRC + 1))
+    assert seen == set(range(frames.SPLIT_NO_SUM + 1))
+
+
+@pytest.mark.parametrize("split", [frames.split_frames, twin.split_frames])
+def test_a_checksum_behind_a_batch_is_one_in_front_of_it(split: Callable[..., int]) -> None:
+    before, behind = frame(b"before"), frame(b"behind")
+    content = bytearray(before + with_sum_behind(b"block") + behind + b"LANC")
+    plain = frame(bytes(51) + b"\x02block", kind=frames.KIND_BATCH, identity=7)
+    code, rows, state = split_in(split, content)
+    expected = split_with(split, before + plain + frame(b"behind"))
+    assert (code, [row[2:] for row in rows]) == (expected[0], [row[2:] for row in expected[1]])
+    assert [row[:2] for row in rows] == [(0, 50), (50, 101), (50 + 149, 50)]
+    assert content[50:151] == plain
+    # Whatever was reported and not taken may be split again: nobody hears of the checksum by itself.
+    assert split_in(split, content)[:2] == (code, rows)
+    assert split_in(split, content[50:], room=1)[::2] == (frames.SPLIT_FULL, [2, 1, 149, 50, 0, 0])
+    assert state == [2, 3, len(content) - 4, 0, 0, 0]
+
+
+def test_a_checksum_may_follow_nothing() -> None:
+    block = bytes(200)
+    assert split_both(with_sum_behind(b""))[2] == [2, 1, 144, 0, 0, 0]
+    cuts = [97, 150, 96 + 200, 96 + 201, 96 + 247]
+    assert feed(with_sum_behind(block), cuts, 1, frames.sum_ahead)[:2] == split_both(with_sum_behind(block))[:2]
+    states = [np.zeros(frames.STATE_SIZE, np.int64) for _ in range(2)]
+    for module, state in zip((frames, twin), states, strict=True):
+        module.sum_ahead(np.frombuffer(with_sum_behind(block), np.uint8), 0, 96 + 247, state)
+        assert state.tolist() == [0, 0, 0, 0, 296, wheel.crc32c(block)]
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_a_checksum_is_written_as_its_twin_does(identity: int, crc: int, at: int) -> None:
+    ours, theirs = np.full(60, 0xEE, np.uint8), np.full(60, 0xEE, np.uint8)
+    frames.write_sum(ours, at, identity, crc)
+    twin.write_sum(theirs, at, identity, crc)
+    assert ours.tobytes() == theirs.tobytes()
+    assert split_both(ours[at : at + frames.SUM_FRAME_SIZE].tobytes())[::2] == (0, [2, 0, 48, 0, 0, 0])
 
 
 def test_zero_stands_for_no_checksum_only_where_batches_carry_their_own() -> None:

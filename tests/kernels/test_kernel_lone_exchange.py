@@ -41,7 +41,7 @@ class Desk:
         self.state[STATE_VERSION] = 2
 
     def read(self, kernels: ModuleType, data: bytes) -> int:
-        answer = np.frombuffer(data + bytes(200), np.uint8)
+        answer = np.frombuffer(bytearray(data + bytes(200)), np.uint8)
         done: int = kernels.read_lone_answer(self.desk, answer, len(data), self.rows, self.state)
         return done
 

@@ -15,13 +15,22 @@ from seawall.kernels import jit, lone_arrival, lone_memory, lone_turn
 from seawall.kernels.arriving import NO_TOPIC
 from seawall.kernels.epochs import EPOCH_HEADER
 from seawall.kernels.following import REFERENCE_SIZE
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION, sum_ahead
+from seawall.kernels.frames import (
+    FLAG_SUM_BEHIND,
+    FRAME_ROW,
+    STATE_SIZE,
+    STATE_VERSION,
+    SUM_FRAME_SIZE,
+    sum_ahead,
+    write_sum,
+)
 from seawall.kernels.goi_frontier import CONTROL_DURABLE
 from seawall.kernels.twins import lone_memory as twin
 from seawall.storage.control import Reference
 from seawall.storage.control_batches import parse_control
 from seawall.wire.ack_rows import ack_rows
 from seawall.wire.batches import BatchSource, parse_batch_header, verify_block
+from seawall.wire.frames import checksum
 
 PASSES_ON = lone_arrival.PASSES_ON
 ORDERS = np.array([NO_TOPIC, NO_TOPIC, NO_TOPIC, 2, 5], np.uint8)
@@ -103,6 +112,26 @@ def test_it_stays_with_its_numbers_and_has_its_mark_in_the_lane(kernels: ModuleT
     rows = ack_rows(memory.ack[44:size].tobytes())
     assert rows["client_seq"].tolist() == [1, 2]
     assert rows["level"].tolist() == [1, 1]
+
+
+def with_sum_behind(data: bytes, crc: int) -> bytes:
+    """The same batch with a checksum behind it."""
+    frame = bytearray(data + bytes(SUM_FRAME_SIZE))
+    frame[36:40], frame[95] = bytes(4), FLAG_SUM_BEHIND
+    frame[8:12] = checksum(frame[12:96], checksum(frame[:8])).to_bytes(4, "little")
+    write_sum(np.frombuffer(frame, np.uint8), len(data), int.from_bytes(data[12:20], "little"), crc)
+    return bytes(frame)
+
+
+@pytest.mark.parametrize("kernels", [lone_memory, twin])
+@pytest.mark.parametrize("summed", [0, 120, 96 + 300, 96 + 330])
+def test_where_the_checksum_was_leaves_no_trace(kernels: ModuleType, summed: int) -> None:
+    data = batch(1, bytes(295))
+    plain, other = Memory(kernels), Memory(kernels)
+    assert plain.keep(data) == len(data) == 396
+    assert other.keep(with_sum_behind(data, checksum(data[96:])), summed=summed) == len(data)
+    assert plain.everything() == other.everything()
+    assert other.keep(with_sum_behind(batch(2), 1), row=1) == PASSES_ON
 
 
 @pytest.mark.parametrize("kernels", [lone_memory, twin])

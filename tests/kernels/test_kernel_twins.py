@@ -144,7 +144,7 @@ from seawall.kernels import atomics, disk_ring, frames, memory, warm
 
 warm.warm()
 before = set(sys.modules)
-data = np.frombuffer(b"LAN", np.uint8)
+data = np.frombuffer(bytearray(b"LAN"), np.uint8)
 memory.copy_block(np.zeros(3, np.uint8), 0, data, 0, 3)
 frames.split_frames(data, 0, 3, 10, np.zeros(2, frames.FRAME_ROW), np.zeros(frames.STATE_SIZE, np.int64))
 atomics.load_acquire_u32(np.zeros(2, np.uint32), 0)

@@ -27,7 +27,7 @@ def plain(value: bytes, record_type: int = 1) -> bytes:
 
 def received(*made: bytes) -> tuple[Any, Any]:
     """Frames as a connection has them: the bytes, and their rows."""
-    buffer = np.frombuffer(b"".join(made), np.uint8)
+    buffer = np.frombuffer(bytearray(b"".join(made)), np.uint8)
     rows, state = np.zeros(64, frames.FRAME_ROW), np.zeros(frames.STATE_SIZE, np.int64)
     frames.split_frames(buffer, 0, buffer.size, 1 << 24, rows, state)
     assert state[frames.STATE_FRAMES] == len(made)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.kernels import jit, values
+from seawall.kernels.frames import SUM_FRAME_SIZE, write_sum
 from seawall.kernels.twins import values as twin
 from seawall.wire.frames import checksum
 from seawall.wire.records import encode_raw
@@ -69,20 +70,28 @@ def test_parts_of_any_size_make_the_same_block(items: list[bytes], sizes: list[i
 
 
 @settings(max_examples=EXAMPLES)
-@given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 20_000))
-def test_a_block_is_summed_that_is_not_made(items: list[bytes], length: int) -> None:
+@given(st.lists(st.binary(max_size=300), max_size=40), st.integers(0, 20_000), st.integers(1, 20_000))
+def test_parts_are_summed_as_they_are_made(items: list[bytes], length: int, part_size: int) -> None:
     items = [*items, bytes(length)]
-    expected = checksum(b"".join(map(encode_raw, items)))
-    assert values.sum_values(id(items), len(items)) == twin.sum_values(id(items), len(items)) == expected
+    cursor, twins = np.zeros(values.CURSOR_SIZE, np.int64), np.zeros(values.CURSOR_SIZE, np.int64)
+    part, other = np.zeros(part_size, np.uint8), np.zeros(part_size, np.uint8)
+    while cursor[values.NEXT] < len(items):
+        end = values.join_summed(id(items), len(items), cursor, part, 0, part_size)
+        assert end == twin.join_summed(id(items), len(items), twins, other, 0, part_size)
+        assert (part.tobytes(), cursor.tolist()) == (other.tobytes(), twins.tolist())
+    assert cursor[values.CRC] == checksum(b"".join(map(encode_raw, items)))
 
 
-@pytest.mark.parametrize("part_size", [7, 1_000, 100_000])
+@pytest.mark.parametrize("part_size", [52, 1_000, 100_000])
 def test_values_go_into_a_socket_as_far_as_it_takes_them(part_size: int) -> None:
     items = [bytes([number % 251]) * (number % 4_000) for number in range(600)]
-    expected = b"HEAD" + b"".join(map(encode_raw, items))
+    block = b"".join(map(encode_raw, items))
+    behind = np.zeros(SUM_FRAME_SIZE, np.uint8)
+    write_sum(behind, 0, 77, checksum(block))
+    expected = b"HEAD" + block + behind.tobytes()
     cursor, part = np.zeros(values.CURSOR_SIZE, np.int64), np.zeros(part_size, np.uint8)
     part[:4] = memoryview(b"HEAD")
-    cursor[values.HEAD] = 4
+    cursor[[values.HEAD, values.FRAME_ID]] = 4, 77
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
     received, sent, was_full = bytearray(), 0, False

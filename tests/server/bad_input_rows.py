@@ -13,7 +13,7 @@ from typing import Any
 import lz4.block
 from lwp2_peer import Peer
 from v1_clients import BATCH, CONTROL, PythonClient, frame, record
-from wire_damage import changed, flipped, healed_1, healed_2
+from wire_damage import changed, flipped, healed_1, healed_2, with_sum_behind
 
 from seawall.core.types import TopicId
 from seawall.server.access import Access, Right
@@ -210,6 +210,15 @@ VERSION_2 = {
     "header checksum: control": Row(lambda _: flipped(said(0x03), 13), ends=True),
     "payload checksum: batch": Row(
         lambda p: flipped(p.batch(TOPIC, b"bad"), -1), (refused(0x05, closes=True),), ends=True
+    ),
+    "payload checksum: behind a batch": Row(
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"), crc=1), (refused(0x05, closes=True),), ends=True
+    ),
+    "payload checksum: none behind a batch": Row(
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-48] + bytes(48), **ENDS_04
+    ),
+    "truncated: checksum behind a batch": Row(
+        lambda p: with_sum_behind(p.batch(TOPIC, b"bad"))[:-1], ends=True, then="eof"
     ),
     "payload checksum: control": Row(
         lambda _: flipped(said(0x01, b"name"), -1), (refused(0x05, closes=True),), ends=True

@@ -36,6 +36,17 @@ def healed_1(data: bytes, *, lengths: bool = False) -> bytes:
     return bytes(head) + payload
 
 
+def with_sum_behind(data: bytes, crc: int | None = None) -> bytes:
+    """A version 2 batch whose checksum, or another, follows it instead."""
+    crc = checksum(data[BATCH_HEADER_SIZE:]) if crc is None else crc
+    head = bytearray(data[:BATCH_HEADER_SIZE])
+    head[95] |= 0x08
+    head[36:40] = bytes(4)
+    struct.pack_into("<I", head, 8, checksum(bytes(head[12:]), checksum(bytes(head[:8]))))
+    behind = b"LANC\x02\x40\x6d\0" + bytes(4) + data[12:20] + bytes(12) + struct.pack("<III", 4, 0, 0)
+    return bytes(head) + data[BATCH_HEADER_SIZE:] + healed_2(behind + struct.pack("<I", crc))
+
+
 def healed_2(data: bytes, *, lengths: bool = False) -> bytes:
     """A version 2 frame whose checksums hold, and on request its length."""
     if len(data) < HEADER_SIZE:

@@ -28,7 +28,7 @@ from seawall.io.waiting import WaitingStream, await_streams, open_stream
 from seawall.kernels.memory import Bytes
 from seawall.kernels.values import HAS_KNOWN_LAYOUT
 from seawall.limits import FETCH_DATA_HEADER_SIZE
-from seawall.wire.codes import Command, KeepaliveCommand, Kind
+from seawall.wire.codes import Command, Features, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import FrameHeader
@@ -136,15 +136,17 @@ class Connection:
 
     @property
     def takes_values(self) -> bool:
-        """Whether values can go out without their block: nothing lies between them and the socket."""
-        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream
+        """Whether values can go out without their block: nothing lies between them and the socket, and the server
+        knows batches whose checksum comes behind them."""
+        is_known = self.welcome.features & Features.SUM_BEHIND
+        return HAS_KNOWN_LAYOUT and type(self.stream) is WaitingStream and bool(is_known)
 
-    def send_values(self, header: bytes, held: HeldValues) -> None:
-        """Send a frame whose block these values make, as `send` does; only where it `takes_values`, and not clogged."""
+    def send_values(self, header: bytes, frame_id: int, held: HeldValues) -> None:
+        """Send a batch whose block these values make, as `send` does; only where it `takes_values`, and not clogged."""
         assert not self.is_clogged, "what waits would come behind it"
         if self._part is None:
             self._part = np.empty(PART_SIZE, np.uint8)
-        self._values = ValuesOut(header, held, self._part)
+        self._values = ValuesOut(header, frame_id, held, self._part)
         self.flush()
 
     def send_control(self, payload: ControlPayload, request_id: int) -> None:

@@ -96,15 +96,10 @@ class Batch:
         return bool(self.values) and not self.pieces
 
     def held_for(self, codec: Codec) -> HeldValues | None:
-        """What is held, summed, if it is sent as it is and large enough to be joined on its way; else None."""
+        """What is held, if it is sent as it is and large enough to be joined on its way; else None."""
         if codec is not Codec.NONE or self.size < max(_JOINED_LATE_SIZE, _JOINED_LATE_RECORD * self.record_count):
             return None
-        if not self.is_held:
-            return None
-        held = HeldValues(self.values, self.size)
-        if self.block_crc is None:
-            self.block_crc = held.summed()
-        return held
+        return HeldValues(self.values, self.size) if self.is_held else None
 
     def held_block(self) -> Buffer:
         """The block of what is held."""

@@ -38,7 +38,7 @@ from seawall.limits import (
 from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.batches import batch_header
-from seawall.wire.codes import AS_TOPIC, AckStatus, Codec
+from seawall.wire.codes import AS_TOPIC, AckStatus, BatchFlags, Codec
 from seawall.wire.fields import Buffer
 from seawall.wire.publishable import HeldValues, Records
 
@@ -291,11 +291,8 @@ class Outgoing:
         if not numbered:
             return True
         number = self._free[0] if self._free else self.next_seq
-        return (
-            number < self.lowest_unused + self.window_batches
-            and numbered < self.window_batches
-            and self._sent_size + batch.size <= self.window_bytes
-        )
+        fits = numbered < self.window_batches and self._sent_size + batch.size <= self.window_bytes
+        return fits and number < self.lowest_unused + self.window_batches
 
     def _number(self, batch: Batch, number: ClientSeq) -> None:
         batch.client_seq = number
@@ -309,12 +306,13 @@ class Outgoing:
         block = batch.block_for(self.codec)
         return self._header_of(batch, block, wall_ns), block
 
-    def held_frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, HeldValues] | None:
-        """Header of a large batch, and the values that become its block on their way; None if its block is made."""
+    def held_frame_of(self, batch: Batch, wall_ns: int) -> tuple[bytes, int, HeldValues] | None:
+        """Header and number of a large batch that has its checksum behind it, and its values; None of other batches."""
         held = batch.held_for(self.codec)
-        return None if held is None else (self._header_of(batch, held.size, wall_ns), held)
+        return None if held is None else (self._header_of(batch, held.size, wall_ns), batch.client_seq, held)
 
     def _header_of(self, batch: Batch, block: Buffer | int, wall_ns: int) -> bytes:
+        is_behind = isinstance(block, int)
         header = batch_header(
             block,
             topic_id=batch.topic_id,
@@ -326,9 +324,10 @@ class Outgoing:
             ack_level=self._ack,
             codec=batch.codec,
             raw_length=batch.size,
-            block_crc=batch.block_crc,
+            flags=BatchFlags.SUM_BEHIND if is_behind else 0,
+            block_crc=0 if is_behind else batch.block_crc,
         )
-        batch.block_crc = header.block_crc
+        batch.block_crc = None if is_behind else header.block_crc
         return header.header_bytes()
 
     def sent(self, batch: Batch, connection: object) -> None:

@@ -45,7 +45,7 @@ class Session:
         return Hello(
             flags=self._flags,
             max_payload=PAYLOAD_SIZE_MIN,
-            features=int(CODEC_FEATURES.get(outgoing.codec, 0)),
+            features=int(Features.SUM_BEHIND | CODEC_FEATURES.get(outgoing.codec, 0)),
             client_id=outgoing.client_id or self._client_id,
             session_epoch=SessionEpoch(0) if self._is_forgotten else outgoing.session_epoch,
             start_seq=start,

@@ -1,7 +1,8 @@
-"""A frame on its way into a socket whose block is made as it goes: plain values, joined a part at a time.
+"""A batch on its way into a socket whose block is made as it goes: plain values, joined a part at a time.
 
-So a large batch is nowhere as a whole, and each part of it is still in a cache when the system copies it. What the
-socket does not take now goes with the next `send`, from where the last one ended.
+So a large batch is nowhere as a whole, and each part of it is still in a cache when the system copies it. Its checksum
+is known when the last value was joined, and goes behind it, in a SUM frame. What the socket does not take now goes with
+the next `send`, from where the last one ended.
 
 INV-VALUES-HELD: the list of values is held until the frame is out, and nobody changes it.
 """
@@ -13,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from seawall.kernels.memory import Bytes
-from seawall.kernels.values import CURSOR_SIZE, FILLED, HEAD, NEXT, SENT, send_values
+from seawall.kernels.values import CURSOR_SIZE, FILLED, FRAME_ID, HEAD, IS_LAST, SENT, send_values
 from seawall.limits import KIB
 from seawall.wire.publishable import HeldValues
 
@@ -24,14 +25,15 @@ PART_SIZE: Final = 256 * KIB
 
 
 class ValuesOut:
-    """One such frame. Those of one connection share the memory for parts: one is under way at a time."""
+    """One such batch. Those of one connection share the memory for parts: one is under way at a time."""
 
     __slots__ = ("_cursor", "_header", "_part", "_values")
 
-    def __init__(self, header: bytes, held: HeldValues, part: Bytes) -> None:
+    def __init__(self, header: bytes, frame_id: int, held: HeldValues, part: Bytes) -> None:
         self._header = header
         self._values = held.values
         self._cursor = np.zeros(CURSOR_SIZE, np.int64)
+        self._cursor[FRAME_ID] = frame_id
         self._part = part
 
     def send(self, descriptor: int) -> int:
@@ -47,4 +49,4 @@ class ValuesOut:
     def is_out(self) -> bool:
         """Whether the socket has all of it."""
         cursor = self._cursor
-        return cursor.item(NEXT) == len(self._values) and cursor.item(SENT) == cursor.item(FILLED)
+        return cursor.item(IS_LAST) == 1 and cursor.item(SENT) == cursor.item(FILLED)

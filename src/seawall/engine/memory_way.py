@@ -107,7 +107,8 @@ class MemoryWay:
         lane, start = self._follower.room_for_mark()
         source = landing.land(source, size)
         arrays = (self._memory, desk, turn.words, source, size, lane, start)
-        if kernels.take_memory_turn(*arrays, rules.orders, rules.levels, turn.rows, state, turn.ack) < 0:
+        size = kernels.take_memory_turn(*arrays, rules.orders, rules.levels, turn.rows, state, turn.ack)
+        if size < 0:
             return False
         file = self._file()
         assert file is not None, "nobody has had the lead since it was found"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.frames import FRAME_ROW, KIND_ACK, SPLIT_MORE, STATE_CONSUMED, STATE_FRAMES, Rows, split_frames
-from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
+from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import Bytes, address_of, as_int64, load_i64, load_u32, store_u32, store_u64
 from seawall.kernels.staging import write_header
 from seawall.kernels.system import either_readable, monotonic_ns, receive_some, send_some, yield_core
@@ -83,7 +83,7 @@ def seal_lone_frame(frame: Bytes, desk: Values) -> None:
     store_u32(frame, 8, crc32c(frame, 12, BLOCK_AT, crc32c(frame, 0, 8, 0)))
 
 
-@kernel(int64(int64_out, bytes_in, int64, record_array(FRAME_ROW), int64_out))
+@kernel(int64(int64_out, bytes_out, int64, record_array(FRAME_ROW), int64_out))
 def read_lone_answer(desk: Values, answer: Bytes, size: int, rows: Rows, state: Values) -> int:
     """STORED if these bytes are one ACK that says so of the batch alone; then the desk has its numbers."""
     if size != _ACK_SIZE or split_frames(answer, 0, size, _PAYLOAD_MAX, rows, state) != SPLIT_MORE:

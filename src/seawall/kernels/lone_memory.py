@@ -1,6 +1,6 @@
 """The whole turn of a server for one large batch that came alone, to a topic that is nothing but memory.
 
-    check     as in `lone_turn`; what was summed while it arrived is not summed again
+    check     as in `lone_turn`; what was summed while it arrived is not summed again, and its checksum may be behind it
     order     as in `lone_arrival`: position and numbers, in a copy of the header
     keep      the batch stays where it lies; a mark goes into the lane that it lies nowhere else
     answer    an entry in an ACK frame, which is sent when there are several or nothing more comes
@@ -8,7 +8,7 @@
 
 The batch was received into memory that becomes part of its segment (`io.memory_files`), so nothing of it is moved: a
 cache line of it is touched by whoever receives and sums it, and then by nobody. Whatever is not that simple takes the
-ordinary way: PASSES_ON, and nothing has changed, the bytes of the batch neither.
+ordinary way: PASSES_ON, and nothing has changed, the bytes of the batch neither, but for a checksum that was behind it.
 
 INV-LONE-NEXT, INV-TURN-SAME: as there. INV-MEMORY-SAME: what it keeps and marks is, byte for byte, what the follower of
 the order would have kept and marked.
@@ -23,7 +23,7 @@ from seawall.kernels.frontier import RUN_DONE
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array
 from seawall.kernels.lone_arrival import DESK_SIZE, FOLLOWED, PASSES_ON, order_lone_arrival, settle_lone_arrival
 from seawall.kernels.lone_turn import CLIENT_ORDER, ENTRIES, ENTRIES_MAX, ORDERED, check_lone_turn, seal_lone_ack
-from seawall.kernels.memory import Bytes, copy_bytes
+from seawall.kernels.memory import Bytes, as_int64, copy_bytes
 from seawall.kernels.tables import Values
 
 #: On the desk, behind its own words: the term of the log.
@@ -55,7 +55,7 @@ def take_memory_turn(
     state: Values,
     ack: Bytes,
 ) -> int:
-    """Order the batch that these bytes are, number it in its place and answer it: its size, or PASSES_ON.
+    """Order the batch that these bytes are, number it in its place and answer it: its own size, or PASSES_ON.
 
     There is room for its mark in `lane[start:]`; `state` is that of its connection.
     """
@@ -64,6 +64,7 @@ def take_memory_turn(
     order = check_lone_turn(turn, source, size, ORDERED, orders, levels, rows, state)
     if order < 0:
         return PASSES_ON
+    size = as_int64(rows[0]["size"])
     is_strong = 1 if order == CLIENT_ORDER else 0
     if order_lone_arrival(memory, desk, source, 0, size, is_strong, _HEADER, 0) != RUN_DONE:
         return PASSES_ON

@@ -83,13 +83,14 @@ CLIENT_ORDER = 5
 _ACK_START = MAGIC | 2 << 32 | KIND_ACK << 40
 
 
-@kernel(int64(int64_out, bytes_in, int64, int64, bytes_in, bytes_in, record_array(FRAME_ROW), int64_out))
+@kernel(int64(int64_out, bytes_out, int64, int64, bytes_in, bytes_in, record_array(FRAME_ROW), int64_out))
 def check_lone_turn(
     turn: Values, source: Bytes, size: int, lowest: int, orders: Bytes, levels: Bytes, rows: Rows, state: Values
 ) -> int:
     """The order of the batch that these bytes are, if it may be committed alone; PASSES_ON elsewhere.
 
-    It has to be one that is answered, at level `lowest` or above.
+    It has to be one that is answered, at level `lowest` or above. `rows` has it, as split: what checksum was behind it
+    does not count.
     """
     if split_frames(source, 0, size, turn[PAYLOAD_MAX], rows, state) != SPLIT_MORE:
         return PASSES_ON
@@ -98,6 +99,7 @@ def check_lone_turn(
     # An array without elements: nobody asks where the records lie.
     nowhere = state[:0]
     epoch = turn[SESSION_EPOCH] & 0xFFFF_FFFF
+    size = as_int64(rows[0]["size"])
     verdict = judge_batch(source, 0, size, turn[CLIENT_ID], epoch, turn[CODECS], orders, nowhere)
     if verdict != TAKEN:
         return PASSES_ON
@@ -152,7 +154,7 @@ def prepare_next(desk: Values, size: int) -> None:
 
 @kernel(
     int64(
-        *(bytes_out, int64_out, int64_out, bytes_in, int64),
+        *(bytes_out, int64_out, int64_out, bytes_out, int64),
         *(bytes_in, bytes_in, record_array(FRAME_ROW), int64_out, bytes_out),
     )
 )
@@ -174,7 +176,7 @@ def take_lone_turn(
     """
     turn[SENT] = 0
     order = check_lone_turn(turn, source, size, DURABLE, orders, levels, rows, state)
-    if order < 0:
+    if order < 0 or as_int64(rows[0]["size"]) != size:
         return PASSES_ON
     is_strong = 1 if order == CLIENT_ORDER else 0
     kind, file, at, direct_sync = desk[KIND], desk[FILE], desk[FILE_AT], desk[DIRECT_SYNC]

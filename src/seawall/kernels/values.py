@@ -2,8 +2,8 @@
 
     measure_values    what they take in all, or that one of them is something else
     join_values       each as a record of plain bytes, back to back, and the CRC-32C of all
-    sum_values        that CRC-32C alone
-    send_values       the same bytes into a socket, a part at a time: no more of them than a cache holds lies anywhere
+    send_values       the same bytes into a socket, a part at a time, and their CRC-32C behind them: each value is gone
+                      through once, and no more of them than a cache holds lies anywhere
 
 No Python runs for a value. The kernels go along the list and into its objects by their addresses, as the interpreter
 itself does: `HAS_KNOWN_LAYOUT` says whether it is one whose objects look like this (words of 8 bytes).
@@ -27,8 +27,9 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from seawall.kernels.checksum import crc32c
+from seawall.kernels.frames import SUM_FRAME_SIZE, write_sum
 from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, primitive
-from seawall.kernels.memory import LINE_SIZE, Bytes, address_of, byte_pointer, store_u32
+from seawall.kernels.memory import LINE_SIZE, Bytes, address_of, as_int64, byte_pointer, store_u32
 from seawall.kernels.system import send_some
 from seawall.kernels.tables import Values
 
@@ -56,14 +57,18 @@ _SUMMED = 8_192
 
 _BYTE = ir.IntType(8)
 
-#: The words of a cursor: the next value, and bytes of its record that were joined.
+#: The words of a cursor: the next value, bytes of its record that were joined, and the CRC-32C of all that were.
 NEXT = 0
 DONE = 1
-#: For who sends: bytes that somebody put at the beginning of the first part, and what of a part is filled and sent.
-HEAD = 2
-FILLED = 3
-SENT = 4
-CURSOR_SIZE = 5
+CRC = 2
+#: For who sends: the id of the frame, bytes that somebody put at the beginning of the first part, what of a part is
+#: filled and sent, and whether the last part is filled.
+FRAME_ID = 3
+HEAD = 4
+FILLED = 5
+SENT = 6
+IS_LAST = 7
+CURSOR_SIZE = 8
 
 
 def _read_word(address: int) -> int:
@@ -164,42 +169,42 @@ def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, e
     return at
 
 
+@kernel(int64(int64, int64, int64_out, bytes_out, int64, int64), available=HAS_KNOWN_LAYOUT)
+def join_summed(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
+    """The same, and sum it while it is near."""
+    while at < end and cursor[NEXT] < count:
+        start = at
+        at = join_part(values, count, cursor, target, at, min(at + _SUMMED, end))
+        cursor[CRC] = crc32c(target, start, at, cursor[CRC])
+    return at
+
+
 @kernel(int64(int64, int64, bytes_out), available=HAS_KNOWN_LAYOUT)
 def join_values(values: int, count: int, target: Bytes) -> int:
     """Write a record for each value into `target`, which has room for just these; the CRC-32C of it."""
     cursor = np.zeros(CURSOR_SIZE, np.int64)
-    at = 0
-    crc = 0
-    while at < target.size:
-        summed = at
-        at = join_part(values, count, cursor, target, at, min(at + _SUMMED, target.size))
-        crc = crc32c(target, summed, at, crc)
-    return crc
-
-
-@kernel(int64(int64, int64), available=HAS_KNOWN_LAYOUT)
-def sum_values(values: int, count: int) -> int:
-    """The CRC-32C of what `join_values` would write."""
-    cursor = np.zeros(CURSOR_SIZE, np.int64)
-    part = np.empty(_SUMMED, np.uint8)
-    crc = 0
-    while cursor[NEXT] < count:
-        crc = crc32c(part, 0, join_part(values, count, cursor, part, 0, part.size), crc)
-    return crc
+    join_summed(values, count, cursor, target, 0, target.size)
+    return as_int64(cursor[CRC])
 
 
 @kernel(int64(int64, int64, int64, int64_out, bytes_out), available=HAS_KNOWN_LAYOUT)
 def send_values(fd: int, values: int, count: int, cursor: Values, part: Bytes) -> int:
-    """Send what `join_values` would write, as far as a socket takes it now: bytes, or minus errno.
+    """Send what `join_values` would write, and a SUM frame, as far as a socket takes it now: bytes, or minus errno.
 
-    What is in `part` and was not sent goes first. All is sent when there is no next value, and no such rest.
+    What is in `part` and was not sent goes first; it has room for a SUM frame and what was put there at least. All is
+    sent when what is sent is all of the last part.
     """
     total = 0
     while True:
         if cursor[SENT] == cursor[FILLED]:
-            if cursor[NEXT] == count:
+            if cursor[IS_LAST] == 1:
                 return total
-            cursor[FILLED] = join_part(values, count, cursor, part, cursor[HEAD], part.size)
+            end = join_summed(values, count, cursor, part, cursor[HEAD], part.size)
+            if cursor[NEXT] == count and end + SUM_FRAME_SIZE <= part.size:
+                write_sum(part, end, cursor[FRAME_ID], cursor[CRC])
+                end += SUM_FRAME_SIZE
+                cursor[IS_LAST] = 1
+            cursor[FILLED] = end
             cursor[SENT] = cursor[HEAD] = 0
         size = cursor[FILLED] - cursor[SENT]
         sent = send_some(fd, address_of(part, cursor[SENT]), size)

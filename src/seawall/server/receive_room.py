@@ -144,7 +144,8 @@ class Arriving:
 
     def fed(self, buffer: Bytes, rows: frames.Rows, start: int, end: int) -> tuple[Bytes, int, int]:
         """Frames up to `start` were taken: what is left, which is not in memory that was lent for them."""
-        size = int(rows[-1]["size"]) if start > _SHARED_FRAME_MAX else 0
+        # With what may be behind it: the next one has that, too.
+        size = start - int(rows[-1]["at"]) if start > _SHARED_FRAME_MAX else 0
         self._expected = size if size > _SHARED_FRAME_MAX else 0
         if not self._is_lent:
             return buffer, start, end

@@ -30,7 +30,8 @@
 A batch is valid when both checksums match; reserved and unknown flags are 0; codec and ack level are known; the plain
 block has exactly raw_length bytes, which is the stored length under codec none and not 0 under the others; and an
 append of records holds exactly record_count of them. From a client, moreover, command and the server's fields are 0,
-client_seq is not, flag 04 is not set, and there are 1 to 65,536 records.
+client_seq is not, flag 04 is not set, and there are 1 to 65,536 records. Flag 08 is a matter of the wire alone: the
+checksum follows in a frame of its own, and whoever receives the batch writes it into the header (`kernels.frames`).
 
 A keyed batch belongs to an idempotency key and to no session: its client_id, with the top bit set, and its client_seq
 are the key's digest of 127 bits (`topics.keys`).

@@ -221,6 +221,7 @@ class Command(IntEnum):
     TRANSACTION_STATE = 0x6A
     PUBLISH_KEYED = 0x6B
     PUBLISHED_KEYED = 0x6C
+    SUM = 0x6D
     ERROR = 0xFF
 
 
@@ -242,6 +243,7 @@ class Features(IntFlag):
     LONG_POLL = 0x40
     STORED_BLOCKS = 0x80
     IDEMPOTENCY_KEYS = 0x100
+    SUM_BEHIND = 0x200
 
 
 class HelloFlags(IntFlag):
@@ -295,6 +297,7 @@ class BatchFlags(IntFlag):
 
     OPAQUE = 0x02  #: the block is one unit of bytes
     KEYED = 0x04  #: stored only: client_id and client_seq are the digest of an idempotency key
+    SUM_BEHIND = 0x08  #: on its way only: a SUM frame follows, and the checksum of the block is there
 
 
 class ReadBy(IntEnum):

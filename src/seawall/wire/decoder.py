@@ -244,6 +244,7 @@ _FAILURES = {
     kernel.SPLIT_TOO_LARGE: ("a frame is larger than agreed", ErrorCode.PAYLOAD_TOO_LARGE, True),
     kernel.SPLIT_SHORT_BATCH: ("a batch is shorter than its own header", ErrorCode.INVALID_PAYLOAD, False),
     kernel.SPLIT_PAYLOAD_CRC: ("checksum of a frame's payload does not match", ErrorCode.CRC_MISMATCH, True),
+    kernel.SPLIT_NO_SUM: ("a batch is not followed by the checksum it announces", ErrorCode.INVALID_PAYLOAD, True),
 }
 
 

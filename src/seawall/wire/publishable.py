@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from seawall.core.types import TimestampNs
 from seawall.errors import InvalidInputError, LimitError
-from seawall.kernels.values import HAS_KNOWN_LAYOUT, join_values, measure_values, sum_values
+from seawall.kernels.values import HAS_KNOWN_LAYOUT, join_values, measure_values
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX, LARGE_BATCH_SIZE, RECORD_HEADER_SIZE
 from seawall.wire.arrow import EncodedBlock, encode_table, encode_values
 from seawall.wire.envelope import Envelope
@@ -62,10 +62,6 @@ class HeldValues(NamedTuple):
     def record_count(self) -> int:
         """How many records the block will hold."""
         return len(self.values)
-
-    def summed(self) -> int:
-        """The CRC-32C of the block, which is not made for it."""
-        return sum_values(id(self.values), len(self.values))
 
 
 #: Records that become one block.

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from seawall.kernels.frames import (
+    FLAG_SUM_BEHIND,
     SPLIT_FULL,
     SPLIT_HEADER_CRC,
     SPLIT_KIND,
     SPLIT_MAGIC,
     SPLIT_MORE,
+    SPLIT_NO_SUM,
     SPLIT_PAYLOAD_CRC,
     SPLIT_SHORT_BATCH,
     SPLIT_TOO_LARGE,
@@ -23,6 +25,7 @@ from seawall.kernels.frames import (
     STATE_NEEDED,
     STATE_SUMMED,
     STATE_VERSION,
+    SUM_FRAME_SIZE,
     Rows,
     State,
 )
@@ -34,6 +37,10 @@ _PROLOGUE_SIZE = 52
 _FETCH_DATA_EXTRA = 144
 _BATCH, _ACK, _KEEPALIVE, _CONTROL = 0x04, 0x08, 0x20, 0x40
 _CARRIES_BATCHES = (0x51, 0x54)
+_SUM = 0x6D
+_SUM_START = b"LANC\x02\x40\x6d\x00"
+_REST = struct.Struct("<QQIIII")
+_FLAGS_AT = 95
 
 
 class _StopError(Exception):
@@ -59,9 +66,16 @@ class _Header:
     payload_crc: int
     topic_id: int
 
+    flags: int = 0
+
     @property
     def size(self) -> int:
         return _HEADER.size + self.payload_length
+
+    @property
+    def whole_size(self) -> int:
+        is_behind = self.is_batch and self.flags & FLAG_SUM_BEHIND
+        return self.size + SUM_FRAME_SIZE if is_behind else self.size
 
     @property
     def carries_batches(self) -> bool:
@@ -70,6 +84,10 @@ class _Header:
     @property
     def is_batch(self) -> bool:
         return self.version == 2 and self.kind == _BATCH
+
+    @property
+    def is_sum(self) -> bool:
+        return self.version == 2 and self.kind == _CONTROL and self.command == _SUM
 
     def payload_bound(self, payload_max: int) -> int:
         extra = _PROLOGUE_SIZE if self.is_batch else _FETCH_DATA_EXTRA if self.carries_batches else 0
@@ -81,6 +99,10 @@ def _crc(version: int, *parts: bytes) -> int:
     return (crc32 if version == 1 else crc32c)(message, 0, message.size, 0)
 
 
+def _header_of(frame: bytes) -> _Header:
+    return _Header(*_HEADER.unpack_from(frame), *frame[_FLAGS_AT : _FLAGS_AT + 1])
+
+
 def _parse_header(rest: bytes, version: int, payload_max: int) -> _Header:
     """The header `rest` begins with, once it is there and good."""
     if not rest.startswith(b"LANC"[: len(rest)]):
@@ -89,7 +111,7 @@ def _parse_header(rest: bytes, version: int, payload_max: int) -> _Header:
         raise _StopError(SPLIT_VERSION, _HEADER.size)
     if len(rest) < _HEADER.size:
         raise _StopError(SPLIT_MORE, _HEADER.size)
-    header = _Header(*_HEADER.unpack_from(rest))
+    header = _header_of(rest)
     covered = 8 if header.version == 1 else _HEADER.size
     if header.is_batch:
         covered = _HEADER.size + _PROLOGUE_SIZE
@@ -104,6 +126,31 @@ def _parse_header(rest: bytes, version: int, payload_max: int) -> _Header:
     if header.payload_length > header.payload_bound(payload_max):
         raise _StopError(SPLIT_TOO_LARGE, _HEADER.size)
     return header
+
+
+def _sum_frame(frame_id: int, crc: int, timestamp_ns: int = 0, record_count: int = 0, topic_id: int = 0) -> bytes:
+    payload = struct.pack("<I", crc)
+    rest = _REST.pack(frame_id, timestamp_ns, record_count, len(payload), _crc(2, payload), topic_id)
+    return _SUM_START + struct.pack("<I", _crc(2, _SUM_START, rest)) + rest + payload
+
+
+def write_sum(target: Bytes, at: int, frame_id: int, crc: int) -> None:
+    """A control frame with the checksum of a batch of that id."""
+    target[at : at + SUM_FRAME_SIZE] = np.frombuffer(_sum_frame(frame_id, crc), np.uint8)
+
+
+def _settled(frame: bytes, header: _Header, behind: bytes) -> bytes:
+    """The header of a batch with the checksum that is behind it, as if it had always been there."""
+    given = _header_of(behind)
+    (crc,) = struct.unpack_from("<I", behind, _HEADER.size)
+    expected = _sum_frame(header.id, crc, given.timestamp_ns, given.record_count, given.topic_id)
+    if header.payload_crc or behind != expected:
+        raise _StopError(SPLIT_NO_SUM, header.whole_size)
+    end = _HEADER.size + _PROLOGUE_SIZE
+    if _crc(2, frame[end:]) != crc:
+        raise _StopError(SPLIT_PAYLOAD_CRC, header.whole_size)
+    rest = frame[12:36] + struct.pack("<I", crc) + frame[40:_FLAGS_AT] + bytes([header.flags ^ FLAG_SUM_BEHIND])
+    return frame[:8] + struct.pack("<I", _crc(2, frame[:8], rest)) + rest
 
 
 def _check_payload(header: _Header, payload: bytes) -> None:
@@ -124,19 +171,26 @@ def split_frames(buffer: Bytes, start: int, end: int, payload_max: int, rows: Ro
             rest = received[at:]
             header = _parse_header(rest, version, payload_max)
             version = header.version
-            if len(rest) < header.size:
-                raise _StopError(SPLIT_MORE, header.size)
-            if count == rows.size:
-                raise _StopError(SPLIT_FULL, header.size)
-            _check_payload(header, rest[_HEADER.size : header.size])
-            _report(rows, count, start + at, header)
-            count += 1
-            at += header.size
+            size = header.whole_size
+            if len(rest) < size:
+                raise _StopError(SPLIT_MORE, size)
+            if count == rows.size and not header.is_sum:
+                raise _StopError(SPLIT_FULL, size)
+            if size > header.size:
+                settled = _settled(rest[: header.size], header, rest[header.size : size])
+                buffer[start + at : start + at + len(settled)] = np.frombuffer(settled, np.uint8)
+                header = _header_of(settled)
+            else:
+                _check_payload(header, rest[_HEADER.size : size])
+            if not header.is_sum:
+                _report(rows, count, start + at, header)
+                count += 1
+            at += size
     except _StopError as stop:
         code, needed = stop.code, stop.needed
     state[STATE_VERSION], state[STATE_FRAMES] = version, count
     state[STATE_CONSUMED], state[STATE_NEEDED] = start + at, needed
-    if at or code == SPLIT_PAYLOAD_CRC:
+    if at or code in (SPLIT_PAYLOAD_CRC, SPLIT_NO_SUM):
         state[STATE_SUMMED] = state[STATE_CRC] = 0
     return code
 
@@ -146,6 +200,7 @@ def sum_ahead(buffer: Bytes, start: int, end: int, state: State) -> None:
     frame = buffer[start:end].tobytes()
     prologue_end = _HEADER.size + _PROLOGUE_SIZE
     if len(frame) > prologue_end and (frame[4], frame[5]) == (2, _BATCH):
+        frame = frame[: _HEADER.size + int.from_bytes(frame[32:36], "little")]
         state[STATE_SUMMED], state[STATE_CRC] = len(frame), _crc(2, frame[prologue_end:])
 
 

@@ -33,7 +33,10 @@ def take_memory_turn(
     if turn[lone_turn.ENTRIES] >= lone_turn.ENTRIES_MAX:
         return PASSES_ON
     order = check_lone_turn(turn, source, size, lone_turn.ORDERED, orders, levels, rows, state)
-    if order < 0 or order_lone_arrival(memory, desk, source, 0, size, int(order == 5), 96, 0) != RUN_DONE:
+    if order < 0:
+        return PASSES_ON
+    size = int(rows["size"][0])
+    if order_lone_arrival(memory, desk, source, 0, size, int(order == 5), 96, 0) != RUN_DONE:
         return PASSES_ON
     write_reference(memory, EPOCH_HEADER, lane, start, 0, 0, int(desk[places.LOG_TERM]))
     settle_lone_arrival(desk, memory)

@@ -33,7 +33,7 @@ def check_lone_turn(
     if (int(state[STATE_FRAMES]), int(state[STATE_CONSUMED]), int(source[5])) != (1, size, KIND_BATCH):
         return lone_arrival.PASSES_ON
     session = words[places.CLIENT_ID], words[places.SESSION_EPOCH] & 0xFFFF_FFFF, words[places.CODECS]
-    if judge_batch(source, 0, size, *session, orders, np.zeros(0, np.int64)) != TAKEN:
+    if judge_batch(source, 0, int(rows["size"][0]), *session, orders, np.zeros(0, np.int64)) != TAKEN:
         return lone_arrival.PASSES_ON
     topic_id = int.from_bytes(source[40:44].tobytes(), "little")
     level = int(levels[topic_id]) if source[93] == 0xFF else int(source[93])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import numpy as np
-
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
 from seawall.kernels.twins.checksum import crc32c
@@ -43,14 +41,15 @@ def join_part(values: int, count: int, cursor: Values, target: Bytes, at: int, e
     return at + len(part)
 
 
+def join_summed(values: int, count: int, cursor: Values, target: Bytes, at: int, end: int) -> int:
+    """The same, and the checksum goes on over it."""
+    after = join_part(values, count, cursor, target, at, end)
+    cursor[2] = crc32c(target, at, after, int(cursor[2]))
+    return after
+
+
 def join_values(values: int, count: int, target: Bytes) -> int:
     """Write a record for each value; the CRC-32C of all."""
     block = _block(values, count)
     target[: len(block)] = memoryview(block)
     return crc32c(target, 0, len(block), 0)
-
-
-def sum_values(values: int, count: int) -> int:
-    """The CRC-32C of the block."""
-    block = np.frombuffer(_block(values, count), np.uint8)
-    return crc32c(block, 0, block.size, 0)
