@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
+from seawall.limits import CEILING_STEPS_MAX
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import (
     NUMBER_MAX,
@@ -72,6 +73,7 @@ class FrontierMachine(RuleBasedStateMachine):
         self.wall = wall
         self.topics: dict[int, TopicNumbers] = {}
         self.wanted: dict[int, int] = {}
+        self.began: dict[int, int] = {}
         self.position = 0
 
     ids = st.integers(0, 5)
@@ -97,6 +99,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 del self.topics[deleted[0]]
             self.frontier.add_topic(made)
             self.topics[number] = made
+            self.began[number] = made.next_seq
             self.wanted[number] = 0
 
     def is_live(self, number: int) -> bool:
@@ -190,6 +193,11 @@ class FrontierMachine(RuleBasedStateMachine):
             byte_total=known.byte_total + size,
         )
 
+    def step(self, number: int) -> int:
+        """How far ahead of it the ceiling of a topic is to lie."""
+        come = self.topics[number].next_seq - self.began[number]
+        return max(STEP, min(come, STEP * CEILING_STEPS_MAX))
+
     @invariant()
     def agree(self) -> None:
         if not hasattr(self, "frontier"):
@@ -199,7 +207,7 @@ class FrontierMachine(RuleBasedStateMachine):
         assert (snapshot.next_position, snapshot.last_timestamp_ns) == (self.position, self.clock.last_ns)
         assert all(each.next_seq <= each.ceiling for each in snapshot.topics), "INV-FRONTIER-CEILING"
         assert self.frontier.needs_ceiling() == [
-            CeilingNeed(each.topic_id, each.ceiling, Seq(max(each.next_seq, self.wanted[number]) + STEP))
+            CeilingNeed(each.topic_id, each.ceiling, Seq(max(each.next_seq, self.wanted[number]) + self.step(number)))
             for number, each in sorted(self.topics.items())
             if not each.is_deleted and (each.ceiling - each.next_seq < STEP // 4 or self.wanted[number])
         ]
@@ -252,6 +260,22 @@ def test_a_quarter_of_a_step_is_when_a_ceiling_is_asked_for() -> None:
     assert frontier.needs_ceiling() == []
     admit(frontier, batch(1))
     assert frontier.needs_ceiling() == [CeilingNeed(TopicId(1), Seq(1 + STEP), Seq(14 + STEP))]
+
+
+def test_a_topic_that_has_come_far_is_granted_as_much_again() -> None:
+    frontier = frontier_of(topic(1, next_seq=1_000, ceiling=1_000 + STEP))
+    granted = []
+    for _ in range(12):
+        admit(frontier, batch(1, frontier.seqs_left(TopicId(1))))
+        (need,) = frontier.needs_ceiling()
+        granted.append(need.wanted - need.ceiling)
+        frontier.set_ceiling(TopicId(1), need.wanted)
+    most = STEP * CEILING_STEPS_MAX
+    assert granted == [min(STEP << doubled, most) for doubled in range(12)]
+    # Another process has not seen it come: it begins anew.
+    again = frontier_of(replace(frontier.topic(TopicId(1)), ceiling=frontier.topic(TopicId(1)).next_seq))
+    (need,) = again.needs_ceiling()
+    assert need.wanted - need.ceiling == STEP
 
 
 def test_a_ceiling_never_goes_down() -> None:

@@ -7,8 +7,10 @@ neither files nor connections: a batch that is admitted is not durable, and nobo
 
 Ceilings. A seq that anyone has seen must never be given to another record, so seqs are handed out only below a ceiling
 that is durable in the log. `needs_ceiling` names the topics that have less than a quarter of a step left; the owner
-logs a higher ceiling ahead of need and calls `set_ceiling` once that is durable. A batch that would cross the ceiling
-stops the run it is in, undecided, and nothing overtakes it. After a crash the owner starts each topic at its ceiling.
+logs a higher ceiling ahead of need and calls `set_ceiling` once that is durable. It lies a step ahead, or as far as the
+topic has come since it was added here, up to some steps: few are waited for, and a crash skips no more seqs than that.
+A batch that would cross the ceiling stops the run it is in, undecided, and nothing overtakes it. After a crash the
+owner starts each topic at its ceiling.
 
 A deleted topic keeps its row, so that late batches learn that it was deleted; when rows run out the deleted topic with
 the lowest id gives its row up, and its batches are then refused as of an unknown topic.
@@ -120,7 +122,7 @@ class TopicNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CeilingNeed:
-    """A topic that runs out of seqs, and the ceiling that would give it a whole step again."""
+    """A topic that runs out of seqs, and the ceiling that would give it a whole step again, or several."""
 
     topic_id: TopicId
     ceiling: Seq
@@ -140,7 +142,7 @@ class CommitFrontier:
     """Numbers for the batches of one data directory; `ceiling_step` seqs are asked for at a time."""
 
     __slots__ = (
-        *("_ceiling_step", "_counts", "_high_water", "_keys", "_numbers", "_progress", "_rows"),
+        *("_began", "_ceiling_step", "_counts", "_high_water", "_keys", "_numbers", "_progress", "_rows"),
         *("_state", "_topics", "_used", "_values"),
     )
 
@@ -168,6 +170,8 @@ class CommitFrontier:
         self._used = np.zeros(table, np.uint8)
         self._counts = np.zeros(1, np.int64)
         self._topics = np.zeros(topics_max, kernels.TOPIC_ROW)
+        #: Its next seq when a topic was added, by row.
+        self._began = np.zeros(topics_max, np.uint64)
         self._high_water = 0
         self._numbers = np.zeros(kernels.NUMBERS_SIZE, np.int64)
         self._numbers[kernels.NEXT_POSITION] = next_position
@@ -296,6 +300,7 @@ class CommitFrontier:
             *(topic.topic_id, _flags_of(topic), topic.next_seq, topic.next_offset, topic.ceiling),
             *(topic.last_timestamp_ns, topic.record_total, topic.byte_total, 0),
         )
+        self._began[row] = topic.next_seq
 
     def remove_topic(self, topic_id: TopicId) -> None:
         """Refuse the batches of a topic from now on: it is deleted."""
@@ -328,15 +333,18 @@ class CommitFrontier:
         topics = self._topics[: self._high_water]
         left = topics["ceiling"] - topics["next_seq"]
         is_live = (topics["flags"] & (kernels.TOPIC_EXISTS | kernels.TOPIC_DELETED)) == kernels.TOPIC_EXISTS
-        short = topics[is_live & ((left < self._ceiling_step // 4) | (topics["wanted"] > 0))]
+        short = np.flatnonzero(is_live & ((left < self._ceiling_step // 4) | (topics["wanted"] > 0)))
         return [
             CeilingNeed(
-                TopicId(int(topic["topic_id"])),
-                Seq(int(topic["ceiling"])),
-                Seq(max(int(topic["next_seq"]), int(topic["wanted"])) + self._ceiling_step),
+                TopicId(int(topics["topic_id"][row])), Seq(int(topics["ceiling"][row])), self._higher_ceiling(row)
             )
-            for topic in short[np.argsort(short["topic_id"])]
+            for row in short[np.argsort(topics["topic_id"][short])].tolist()
         ]
+
+    def _higher_ceiling(self, row: int) -> Seq:
+        next_seq, wanted = int(self._topics["next_seq"][row]), int(self._topics["wanted"][row])
+        step, come = self._ceiling_step, next_seq - int(self._began[row])
+        return Seq(max(next_seq, wanted) + min(max(step, come), step * limits.CEILING_STEPS_MAX))
 
     def topic(self, topic_id: TopicId) -> TopicNumbers:
         """What is known of a topic, also of a deleted one."""
