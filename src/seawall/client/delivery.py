@@ -26,10 +26,8 @@ from seawall.wire.lwp2_keyed import PublishedKeyed
 from seawall.wire.publishable import HeldValues, Records, made
 
 _NO_SEQ: Final = Seq(0)
-#: Blocks of this size and more, of records of this size and more on the whole, are joined as they are sent, where that
-#: can be. They are gone through twice then, which costs more than it saves if records are small.
+#: Blocks of this size and more are joined as they are sent, where that can be.
 _JOINED_LATE_SIZE: Final = 512 * KIB
-_JOINED_LATE_RECORD: Final = 256
 #: Blocks below this are not compressed: there is nothing to gain.
 _COMPRESSED_SIZE_MIN: Final = 128
 
@@ -97,9 +95,8 @@ class Batch:
 
     def held_for(self, codec: Codec) -> HeldValues | None:
         """What is held, if it is sent as it is and large enough to be joined on its way; else None."""
-        if codec is not Codec.NONE or self.size < max(_JOINED_LATE_SIZE, _JOINED_LATE_RECORD * self.record_count):
-            return None
-        return HeldValues(self.values, self.size) if self.is_held else None
+        is_large = codec is Codec.NONE and self.size >= _JOINED_LATE_SIZE
+        return HeldValues(self.values, self.size) if is_large and self.is_held else None
 
     def held_block(self) -> Buffer:
         """The block of what is held."""
