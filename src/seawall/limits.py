@@ -207,10 +207,8 @@ LANE_OVERFLOW_CHUNK_SIZE = 1 * MIB
 #: Lanes of one data directory: one for each worker, more than any machine has cores for them.
 LANES_MAX = 1_024
 
-#: Seqs that one durable ceiling lets a topic hand out, at first and, in steps, at the most: whoever waits for one waits
-#: for a sync, so a topic that has handed out many is granted as many again.
-CEILING_STEP = 1_048_576
-CEILING_STEPS_MAX = 16
+#: Seqs that a durable ceiling lets a topic hand out, and how many times that once it has handed out as many before.
+CEILING_STEP, CEILING_STEPS_MAX = 1_048_576, 16
 
 #: Rows one call of the commit frontier fills; it is called again while there are more batches. 56 bytes each.
 ADMISSION_ROWS = 4_096
