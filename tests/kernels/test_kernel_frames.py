@@ -56,16 +56,8 @@ def sum_frame(crc: int, identity: int = 7, **changed: int) -> bytes:
     return frame(struct.pack("<I", crc), command=frames.COMMAND_SUM, identity=identity, **changed)
 
 
-def split_with(
-    split: Callable[..., int],
-    data: bytes,
-    version: int = 0,
-    room: int = 64,
-    start: int = 0,
-    maximum: int = PAYLOAD_MAX,
-    summed: tuple[int, int] = (0, 0),
-) -> Split:
-    return split_in(split, bytearray(b"L" * start + data + b"LANC"), version, room, start, maximum, summed)
+def split_with(split: Callable[..., int], data: bytes, start: int = 0, **named: Any) -> Split:
+    return split_in(split, bytearray(b"L" * start + data + b"LANC"), start=start, **named)
 
 
 def split_in(

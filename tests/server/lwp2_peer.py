@@ -144,6 +144,15 @@ class World:
         return made
 
 
+async def has_received(made, size):
+    """Wait until some connection has so many bytes that are no whole frame yet."""
+    while not any(
+        size == (each._arriving._rest.size if each._arriving._own is None else each._arriving._own_end)
+        for each in made.listener.connections
+    ):
+        await asyncio.sleep(0)
+
+
 @asynccontextmanager
 async def world(
     path, settings=None, *, bounds=None, topics=("events",), store=SMALL, config=None, access=None, **topic_settings

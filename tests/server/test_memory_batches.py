@@ -4,7 +4,7 @@ import asyncio
 import os
 
 import pytest
-from lwp2_peer import world
+from lwp2_peer import has_received, world
 
 from seawall.io.spare_pieces import SLAB_SIZE
 from seawall.kernels import lone_arrival, lone_memory
@@ -52,15 +52,6 @@ async def stored(log, topic="events", from_seq=1):
     return found
 
 
-async def has_come(made, size):
-    """Wait until so many bytes of a batch have come, on some connection."""
-    while not any(
-        size == (each._arriving._rest.size if each._arriving._own is None else each._arriving._own_end)
-        for each in made.listener.connections
-    ):
-        await asyncio.sleep(0)
-
-
 async def in_a_row(peer, count, size=LARGE, topic=1):
     """Large batches, each of which is waited for."""
     values = [os.urandom(size) for _ in range(count)]
@@ -102,7 +93,7 @@ def test_however_their_bytes_come(on_loop, tmp_path, done, piece):
                 value = os.urandom(LARGE)
                 frame = peer.batch(1, value)
                 peer.send(frame[:piece])
-                await has_come(made, piece)
+                await has_received(made, piece)
                 peer.send(frame[piece:])
                 (row,) = await peer.acks(1)
                 assert row["status"] == OK
@@ -250,10 +241,10 @@ def test_two_that_send_halves_in_turn_do_not_mix(on_loop, tmp_path, done):
                 frames = [peer.batch(1, value) for peer, value in zip((first, second), values, strict=True)]
                 total += await in_a_row(first, 2)
                 first.send(frames[0][:100_000])
-                await has_come(made, 100_000)
+                await has_received(made, 100_000)
                 total += await in_a_row(second, 2)
                 second.send(frames[1][:200_000])
-                await has_come(made, 200_000)
+                await has_received(made, 200_000)
                 first.send(frames[0][100_000:])
                 assert (await first.acks(1))[0]["status"] == OK
                 second.send(frames[1][200_000:])

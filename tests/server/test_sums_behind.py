@@ -1,10 +1,9 @@
 """Batches whose checksum comes behind them are stored as if it had been in front: nobody can tell, whatever comes."""
 
-import asyncio
 import os
 
 import pytest
-from lwp2_peer import world
+from lwp2_peer import has_received, world
 from wire_damage import flipped, with_sum_behind
 
 from seawall.kernels import lone_memory
@@ -42,15 +41,6 @@ async def stored(log):
         for batch in batches:
             found += [record.value for record in batch]
     return found
-
-
-async def has_received(made, size):
-    """Wait until a connection has so many bytes that are no frame yet."""
-    while not any(
-        size == (each._arriving._rest.size if each._arriving._own is None else each._arriving._own_end)
-        for each in made.listener.connections
-    ):
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "disk", "fsync"])
