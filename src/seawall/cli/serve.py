@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from click.core import ParameterSource
 from seawall.cli.data_directory import data_option
 from seawall.cli.main import FLAGS_KEY
 from seawall.config import SETTINGS, Config, LoadedConfig, load
-from seawall.errors import ConfigError, InvalidInputError
+from seawall.errors import ConfigError, InvalidInputError, SeawallError
 from seawall.limits import CUT_OFF_S
 
 if TYPE_CHECKING:
@@ -214,8 +215,16 @@ async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
         click.echo(f"Seawall got {signalled.result().name} and ends: {node.connection_count} connections.")
         return True
     signalled.cancel()
-    _warn(f"seawall: nothing can be written any more ({node.failure.result()}): it ends")
+    _warn(_why(node.failure.result()))
     return False
+
+
+def _why(failure: BaseException) -> str:
+    """What is said when nothing can be written any more. Of what nobody foresaw, also where it was."""
+    if isinstance(failure, (SeawallError, OSError)):
+        return f"seawall: nothing can be written any more ({failure}): it ends"
+    where = "".join(traceback.format_exception(failure))
+    return f"{where}seawall: nothing can be written any more ({failure!r}, a defect of Seawall): it ends"
 
 
 def _warn(text: str) -> None:
