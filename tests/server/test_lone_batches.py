@@ -11,6 +11,7 @@ import seawall
 from seawall.config import Config
 from seawall.core.types import TopicId
 from seawall.engine import lone_way
+from seawall.engine.removal import Removal
 from seawall.kernels import lone_arrival, lone_turn
 from seawall.server import ingest
 from seawall.wire.codes import AckStatus, ReadBy
@@ -264,3 +265,22 @@ def test_a_small_log_is_checkpointed_meanwhile(on_loop, tmp_path, done):
 
     on_loop(work())
     assert sum(code > 0 for code in done) > 500
+
+
+def test_nobody_asks_what_is_to_be_tidied_up_while_somebody_does_it(on_loop, tmp_path, done, monkeypatch):
+    """What tidies up, on a thread, has the lead: a look at the same time takes from it what it is about to finish."""
+    asked = []
+
+    async def work():
+        async with warmed(tmp_path) as (made, peer):
+            queue = made.log._opened().queue
+            assert queue.take_lone()
+            monkeypatch.setattr(Removal, "has_dead", lambda self: asked.append(self) or False)
+            made.log._lone_before = (-1, False)
+            is_done, early = made.log.commit_lone(None, None, 0), list(asked)
+            queue.hand_on(looks=False)
+            assert (is_done, early) == (False, [])
+            await peer.publish(1, b"next")
+            assert asked
+
+    on_loop(work())

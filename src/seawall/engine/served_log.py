@@ -176,7 +176,7 @@ class ServedLog(AsyncLog):
         # Where nobody has led since the last one, everything is as it was left.
         is_large = state is not None
         is_prepared = self._lone_before == (queue.led_count, is_large)
-        if not is_prepared and (self.is_refusing or self._store.is_tidy_up_due or not self._pod.takes_lone):
+        if not is_prepared and (self.is_refusing or not self._pod.takes_lone):
             return False
         if not queue.take_lone():
             return False
@@ -185,7 +185,10 @@ class ServedLog(AsyncLog):
             if queue.state.acquire(blocking=False):
                 try:
                     batch = (source, size, self.rules)
-                    if state is None:
+                    # Whoever tidies up has the lead, and changes what is asked here.
+                    if not is_prepared and self._store.is_tidy_up_due:
+                        is_done = False
+                    elif state is None:
                         is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
                     else:
                         way, arrived = self._pod.memory_way, (*batch, state, self.landing)
