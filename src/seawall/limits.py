@@ -207,8 +207,8 @@ LANE_OVERFLOW_CHUNK_SIZE = 1 * MIB
 #: Lanes of one data directory: one for each worker, more than any machine has cores for them.
 LANES_MAX = 1_024
 
-#: Seqs that a durable ceiling lets a topic hand out, and how many times that once it has handed out as many before.
-CEILING_STEP, CEILING_STEPS_MAX = 1_048_576, 16
+#: Seqs that one durable ceiling lets a topic hand out; one that has come far is granted several times that.
+CEILING_STEP = 1_048_576
 
 #: Rows one call of the commit frontier fills; it is called again while there are more batches. 56 bytes each.
 ADMISSION_ROWS = 4_096

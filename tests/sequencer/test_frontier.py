@@ -13,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
-from seawall.limits import CEILING_STEPS_MAX
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import (
+    CEILING_STEPS_MAX,
     NUMBER_MAX,
     Admission,
     CeilingNeed,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import InvalidInputError, ProtocolError
+from seawall.kernels import frames
 from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.chunks import checked_rows
-from seawall.wire.codes import Command, DataFlags, ErrorCode
+from seawall.wire.codes import BatchFlags, Command, DataFlags, ErrorCode, Kind
 from seawall.wire.decoder import FrameDecoder
 from seawall.wire.lwp2 import encode_data_start
 from seawall.wire.lwp2_reading import DataPrefix
@@ -383,3 +384,11 @@ def test_memory_for_small_frames_is_kept_while_a_large_one_arrives() -> None:
     [large] = decoder.frames()
     assert np.frombuffer(decoder.buffer(), np.uint8).ctypes.data == small
     assert bytes(large.whole) == frame
+
+
+def test_kernels_know_frames_by_the_codes_of_the_wire() -> None:
+    kinds = (frames.KIND_BATCH, frames.KIND_ACK, frames.KIND_KEEPALIVE, frames.KIND_CONTROL)
+    assert kinds == (Kind.BATCH, Kind.ACK, Kind.KEEPALIVE, Kind.CONTROL)
+    commands = (frames.COMMAND_FETCH_DATA, frames.COMMAND_DATA, frames.COMMAND_SUM)
+    assert commands == (Command.FETCH_DATA, Command.DATA, Command.SUM)
+    assert frames.FLAG_SUM_BEHIND == BatchFlags.SUM_BEHIND

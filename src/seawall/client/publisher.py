@@ -34,7 +34,6 @@ from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, Codec
 from seawall.wire.publishable import Publishable, Records, encode, hold
-from seawall.wire.records import encode_raw
 
 #: Bytes that one publisher may have under way.
 IN_FLIGHT_SIZE: Final = 64 * MIB
@@ -106,9 +105,6 @@ LONE: Final = PublisherOptions()
 
 def encode_lone(records: Publishable) -> list[EncodedBlock]:
     """The records of such a call as blocks."""
-    if isinstance(records, bytes):
-        # Who waits for every record waits for this, too.
-        return [EncodedBlock(encode_raw(records), 1)]
     blocks = encode(records)
     _require_some(blocks)
     return blocks

@@ -184,15 +184,14 @@ class ServedLog(AsyncLog):
         try:
             if queue.state.acquire(blocking=False):
                 try:
-                    batch = (source, size, self.rules)
-                    # Whoever tidies up has the lead, and changes what is asked here.
-                    if not is_prepared and self._store.is_tidy_up_due:
-                        is_done = False
-                    elif state is None:
-                        is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
-                    else:
-                        way, arrived = self._pod.memory_way, (*batch, state, self.landing)
-                        is_done = way.commit(turn, *arrived, is_prepared=is_prepared)
+                    # Asked with the lead only: who tidies up has it, and changes what the answer depends on.
+                    if is_prepared or not self._store.is_tidy_up_due:
+                        batch = (source, size, self.rules)
+                        if state is None:
+                            is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
+                        else:
+                            way, arrived = self._pod.memory_way, (*batch, state, self.landing)
+                            is_done = way.commit(turn, *arrived, is_prepared=is_prepared)
                     is_next = is_done and not self._store.is_tidy_up_due
                 finally:
                     queue.state.release()

@@ -9,8 +9,7 @@ Ceilings. A seq that anyone has seen must never be given to another record, so s
 that is durable in the log. `needs_ceiling` names the topics that have less than a quarter of a step left; the owner
 logs a higher ceiling ahead of need and calls `set_ceiling` once that is durable. It lies a step ahead, or as far as the
 topic has come since it was added here, up to some steps: few are waited for, and a crash skips no more seqs than that.
-A batch that would cross the ceiling stops the run it is in, undecided, and nothing overtakes it. After a crash the
-owner starts each topic at its ceiling.
+A batch that would cross it stops its run, undecided: nothing overtakes it. After a crash, topics begin at theirs.
 
 A deleted topic keeps its row, so that late batches learn that it was deleted; when rows run out the deleted topic with
 the lowest id gives its row up, and its batches are then refused as of an unknown topic.
@@ -46,6 +45,8 @@ from seawall.wire.codes import AckStatus
 
 #: Seqs, positions, offsets and timestamps stay below this, far from where adding to one would overflow.
 NUMBER_MAX = 1 << 62
+#: Steps that a ceiling lies ahead at the most, of a topic that has handed out as many seqs.
+CEILING_STEPS_MAX: Final = 16
 
 _TERM_MAX = (1 << 32) - 1
 _STATUSES: Final = {int(status): status for status in AckStatus}
@@ -344,7 +345,7 @@ class CommitFrontier:
     def _higher_ceiling(self, row: int) -> Seq:
         next_seq, wanted = int(self._topics["next_seq"][row]), int(self._topics["wanted"][row])
         step, come = self._ceiling_step, next_seq - int(self._began[row])
-        return Seq(max(next_seq, wanted) + min(max(step, come), step * limits.CEILING_STEPS_MAX))
+        return Seq(max(next_seq, wanted) + min(max(step, come), step * CEILING_STEPS_MAX))
 
     def topic(self, topic_id: TopicId) -> TopicNumbers:
         """What is known of a topic, also of a deleted one."""
