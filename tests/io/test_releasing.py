@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,27 @@ def test_a_disk_is_not_full_while_space_is_on_its_way_back(
     with pytest.raises(OSError, match="full"):
         file.allocate(8192)
     file.close()
+
+
+def test_space_that_comes_back_before_anybody_waits_for_it_counts(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-RELEASE-FULL: it was on its way when the disk was found full."""
+    reserve = files.reserve_space
+
+    def reserve_space(descriptor: int, length: int) -> None:
+        if not gate.closed:
+            gate.opened.set()
+            assert gate.releaser.wait()
+            raise OSError(errno.ENOSPC, "full")
+        reserve(descriptor, length)
+
+    disk = OsFiles()
+    monkeypatch.setattr(files, "reserve_space", reserve_space)
+    disk.unlink(make(tmp_path / "large", 16 * MIB))
+    with closing(disk.open(str(tmp_path / "next"), create=True)) as file:
+        file.allocate(4096)
+        assert file.size() == 4096
 
 
 def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,8 +379,12 @@ class OsFiles:
 
 
 def _is_space_back(error: OSError) -> bool:
-    """Whether a disk was found full while space was on its way back, which it is now: then it is worth another try."""
-    return error.errno in NO_SPACE and RELEASER.wait()
+    """Whether a disk was found full, which is worth another try: all space is back that was on its way then."""
+    if error.errno not in NO_SPACE:
+        return False
+    # Even if nothing is on its way any more: it may have come back since.
+    RELEASER.wait()
+    return True
 
 
 def _byte_views(buffers: Sequence[ReadableBuffer]) -> list[memoryview]:
