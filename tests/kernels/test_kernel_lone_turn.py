@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.kernels import lone_arrival, lone_turn
 from seawall.kernels.arriving import NO_TOPIC
+from seawall.kernels.epochs import EPOCH_HEADER
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
 from seawall.kernels.twins import lone_turn as twin
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
@@ -132,3 +133,24 @@ def test_the_next_epoch_goes_behind() -> None:
         lone_arrival.STAGED_ROW + 1,
     )
     assert ours[lone_arrival.ADDRESS] == ours[lone_arrival.SYNCED_THROUGH] == lone_arrival.ADDRESS + 1_000
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (None, 0),
+        (lone_turn.TOPIC_ID, WEAK),
+        (lone_turn.UNTIL_NS, 1_000),
+        (lone_turn.BATCHES_LEFT, 0),
+        (lone_turn.RECORDS_LEFT, 1),
+        (lone_turn.BYTES_LEFT, EPOCH_HEADER + len(batch()) - 1),
+    ],
+)
+def test_there_is_room_for_what_needs_no_more_than_that(kernels: ModuleType, place: int | None, value: int) -> None:
+    desk = np.zeros(lone_turn.LONG_DESK_SIZE, np.int64)
+    desk[lone_arrival.WALL_NS] = 1_000
+    desk[lone_turn.TOPIC_ID : lone_turn.TAKEN_BATCHES] = ORDERED, 1_001, 1, 2, EPOCH_HEADER + len(batch()), 0
+    if place is not None:
+        desk[place] = value
+    assert kernels.has_room(desk, np.frombuffer(batch(), np.uint8), len(batch())) == (place is None)

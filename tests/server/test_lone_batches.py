@@ -26,13 +26,13 @@ def done(monkeypatch):
     """What the kernel said of every batch that was tried alone; all of them are."""
     monkeypatch.setattr(ingest, "_ALONE_S", -1.0)
     monkeypatch.setattr(lone_way, "LONG_WRITE_NS", 1 << 62)
-    real, codes = lone_turn.take_lone_turn, []
+    real, codes = lone_turn.take_lone_turns, []
 
     def counted(*arguments):
         codes.append(real(*arguments))
         return codes[-1]
 
-    monkeypatch.setattr(lone_turn, "take_lone_turn", counted)
+    monkeypatch.setattr(lone_turn, "take_lone_turns", counted)
     return codes
 
 
@@ -203,7 +203,7 @@ def test_a_write_that_was_cut_short_is_made_good(on_loop, tmp_path, done, monkey
         done.append(staged)
         return staged // 2 if staged > 0 else staged
 
-    monkeypatch.setattr(lone_turn, "take_lone_turn", cut)
+    monkeypatch.setattr(lone_turn, "take_lone_turns", cut)
 
     async def work():
         async with warmed(tmp_path) as (made, peer):
@@ -226,7 +226,7 @@ def test_a_write_that_failed_ends_everything(on_loop, tmp_path, done, monkeypatc
             made.log.on_failed = failed.append
             peer = await made.peer()
             await peer.publish(1, b"0")
-            monkeypatch.setattr(lone_turn, "take_lone_turn", lambda *_: -5)
+            monkeypatch.setattr(lone_turn, "take_lone_turns", lambda *_: -5)
             peer.send(peer.batch(1, b"1"))
             while not failed:
                 await asyncio.sleep(0.001)

@@ -45,17 +45,41 @@ class LoneTurn:
         self.state = np.zeros(STATE_SIZE, np.int64)
         self.state[STATE_VERSION] = VERSION_2
 
-    def begin(self, highest: int, socket: int = -1) -> None:
-        """The highest number that the connection has brought so far; the answer goes to `socket`, if it is not -1."""
+    def begin(self, highest: int, socket: int = -1, others: int = -1) -> None:
+        """The highest number that the connection has brought so far; the answer goes to `socket`, if it is not -1.
+
+        The next batch may be waited for there until `others`, a descriptor, is readable; not at all if that is -1, or
+        if this one was waited for.
+        """
         self.words[lone_turn.HIGHEST] = highest
         self.words[lone_turn.SOCKET] = socket
+        self.words[lone_turn.OTHERS] = -1 if self.received else others
         self.words[lone_turn.SENT] = 0
+        self.words[lone_turn.RECEIVED] = 0
+
+    def make_haste(self) -> None:
+        """Somebody has to be told of the batch: nothing is waited for behind it."""
+        self.words[lone_turn.OTHERS] = -1
+
+    def taken(self) -> None:
+        """The last batch was taken after all."""
+        self.words[lone_turn.RECEIVED] = 0
 
     @property
-    def client_seq(self) -> int:
-        """The number of the batch that was answered."""
-        number: int = self.rows["id"].item(0)
-        return number
+    def highest(self) -> int:
+        """The highest number that the connection has brought."""
+        return self.words.item(lone_turn.HIGHEST)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the last batch."""
+        size: int = self.rows["size"].item(0)
+        return size
+
+    @property
+    def received(self) -> int:
+        """Bytes that have come behind it, into the same buffer, and are still to be taken."""
+        return self.words.item(lone_turn.RECEIVED)
 
     @property
     def entries(self) -> int:
@@ -69,7 +93,10 @@ class LoneTurn:
 
     def unsent(self) -> bytes:
         """What is left to be sent of the answer, which is the caller's now."""
-        size = lone_turn.ACK_PREFIX + self.entries * lone_turn.ACK_ENTRY
+        entries = self.entries
+        if not entries:
+            return b""
+        size = lone_turn.ACK_PREFIX + entries * lone_turn.ACK_ENTRY
         self.words[lone_turn.ENTRIES] = 0
         return bytes(self._ack[self.words.item(lone_turn.SENT) : size])
 

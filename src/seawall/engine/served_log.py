@@ -165,8 +165,9 @@ class ServedLog(AsyncLog):
     def commit_lone(self, turn: LoneTurn, source: Bytes, size: int, state: Values | None = None) -> bool:
         """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
 
-        `state` is that of a large one, of which bytes were summed as they came. An error is one of writing: nobody
-        knows what became of the batch, and everybody who publishes is told so.
+        Those that its connection sends upon each answer may be committed with it, if nobody waits for news. `state` is
+        that of a large one, of which bytes were summed as they came. An error is one of writing: nobody knows what
+        became of the batch, and everybody who publishes is told so.
         """
         queue, driver = self._opened().queue, self._driver
         if driver is None or driver.has_gathered or self._store.is_failed:
@@ -180,6 +181,8 @@ class ServedLog(AsyncLog):
             return False
         if not queue.take_lone():
             return False
+        if any(door._news is not None for door in self.doors):
+            turn.make_haste()
         is_done = False
         try:
             if queue.state.acquire(blocking=False):

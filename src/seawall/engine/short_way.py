@@ -92,6 +92,11 @@ class ShortWay:
         """Whether no more batches can wait to take effect."""
         return self.next_row >= _FRESH_ROWS
 
+    @property
+    def rows_left(self) -> int:
+        """How many more batches can wait to take effect."""
+        return _FRESH_ROWS - self.next_row
+
     def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
         """Number a batch and make it an epoch, which is to be written and then finished.
 
@@ -174,12 +179,15 @@ class ShortWay:
 
     def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
         """What `write` has written may take effect."""
-        self.keep_written(row, EPOCH_HEADER_SIZE + numbered.size, numbered.position, numbered.timestamp_ns, durable)
-
-    def keep_written(self, row: int, size: int, position: Position, timestamp_ns: TimestampNs, durable: bool) -> None:
-        """An epoch of one batch is written; its row may take effect."""
-        self._wal.finish_lone(size, Position(position + 1), timestamp_ns, durable=durable)
+        size, following = EPOCH_HEADER_SIZE + numbered.size, Position(numbered.position + 1)
+        self._wal.finish_lone(1, size, following, numbered.timestamp_ns, durable=durable)
         self.keep_row(row)
+
+    def keep_lone(self, count: int, size: int, position: Position, timestamp_ns: TimestampNs, durable: bool) -> None:
+        """So many epochs of one batch each are written, the last one at `position`: their rows may take effect."""
+        self._wal.finish_lone(count, size, Position(position + 1), timestamp_ns, durable=durable)
+        for _ in range(count):
+            self.keep_row(self.take_row())
 
     def keep_row(self, row: int) -> None:
         """The batch of a row is stored: the row may take effect."""

@@ -178,8 +178,8 @@ def take_event(typing_context: Any, fd: Any) -> Any:
 
 def _poll_readable(fd: int, timeout_ms: int) -> int:
     poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return len(poll.poll(timeout_ms))
+    poll.register(int(fd), select.POLLIN)
+    return len(poll.poll(int(timeout_ms)))
 
 
 @primitive(_poll_readable)

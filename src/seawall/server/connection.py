@@ -27,7 +27,7 @@ from seawall.io.receiving import queued_size
 from seawall.io.sending import FilePiece, FileSender, read_stretch
 from seawall.kernels import frames
 from seawall.server.receive_room import Arriving, ReceiveRoom
-from seawall.server.session import Bytes, ConnectionLimits, Session
+from seawall.server.session import Answered, Bytes, ConnectionLimits, Session
 from seawall.wire.codes import VERSION_2, ErrorCode
 from seawall.wire.decoder import split_failure
 
@@ -57,8 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = False
         self._is_blocked = False
         self._is_reading = True
-        self._is_deaf = False
-        self._is_finishing = False
+        self._is_deaf = self._is_finishing = False
         #: Whether the peer sends nothing more: then nothing can come that would make a reset.
         self._is_half_closed = False
         self._lingered = 0
@@ -193,25 +192,28 @@ class Connection(asyncio.BufferedProtocol):
                 self._take(*arrived, 0)
 
     def _take(self, buffer: Bytes, size: int, came: int) -> None:
-        if self._session is None or not self._takes_lone(self._session, buffer, size, came):
+        session = self._session
+        while size and session is not None and (answered := self._take_lone(session, buffer, size, came)) is not None:
+            unsent, size = answered
+            self.write(unsent)
+            came = size
+        if size:
             self._split(buffer, size)
             self._adjust_reading()
 
-    def _takes_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> bool:
-        """Whether what came is one frame, small or large, that the session has taken and answered."""
+    def _take_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> Answered | None:
+        """What is left of it, if what came is one frame, small or large, that the session has taken and answered."""
         is_large = self._arriving.is_whole(size)
         if not (is_large or came == size < limits.LARGE_BATCH_SIZE) or self._is_blocked or self._outbox:
-            return False
+            return None
         is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
         socket, state = self._descriptor() if is_straight else -1, self._arriving.state if is_large else None
-        unsent = session.take_lone(buffer, size, socket, state)
-        if unsent is None:
-            return False
-        if is_large:
-            self._arriving.taken(size)
-        self._received_at, self._frame_began = self._loop.time(), None
-        self.write(unsent)
-        return True
+        answered = session.take_lone(buffer, size, socket, state)
+        if answered is not None:
+            self._received_at, self._frame_began = self._loop.time(), None
+            if is_large:
+                self._arriving.taken(size)
+        return answered
 
     def _descriptor(self) -> int:
         if self._fd < 0:
@@ -220,9 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _split(self, buffer: Bytes, end: int) -> None:
         """Hand over the whole frames, and keep the rest."""
-        start = 0
-        code = frames.SPLIT_FULL
-        now = self._loop.time()
+        start, code, now = 0, frames.SPLIT_FULL, self._loop.time()
         arriving = self._arriving
         state = arriving.state
         while code == frames.SPLIT_FULL and not self._is_deaf:

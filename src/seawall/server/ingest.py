@@ -36,11 +36,12 @@ from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError, ProtocolError, SeawallError
 from seawall.fabric.records import Records
+from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows, State
 from seawall.server.publishing import Publisher, Publishing
-from seawall.server.session import Bytes
+from seawall.server.session import Answered, Bytes
 from seawall.wire.ack_rows import ACK_ROW
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
@@ -49,6 +50,8 @@ from seawall.wire.compression import decompress
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 _LEVEL_AT: Final = 93
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
+_NO_SOCKETS: Final = (-1, -1)
+_NOTHING_LEFT: Final = (b"", 0)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
@@ -69,6 +72,7 @@ class Ingest:
         self._log = log
         self._call_soon = loop.call_soon
         self._time = loop.time
+        self._others = readiness_of(loop)
         #: Who published last, and since when it is nobody else.
         self._last: Publishing | None = None
         self._alone_since = 0.0
@@ -259,11 +263,11 @@ class Ingest:
 
     def take_lone(
         self, publishing: Publishing, buffer: Bytes, size: int, socket: int, state: State | None = None
-    ) -> bytes | None:
+    ) -> Answered | None:
         """Commit the one batch that these bytes are, past the ring, if a connection has published alone for a while.
 
-        What is left to be sent of the answer; None if they have to be split into frames, and what they are taken. The
-        answer goes to `socket` at once, if that is not -1. `state` is that of the split of a large one.
+        None if they have to be split into frames, and what they are taken. The answer goes to `socket` at once, if that
+        is not -1, and the next batch may be awaited there and taken, too. `state` is that of the split of a large one.
         """
         publishing.passes_ring = False
         if publishing is not self._last or self._time() - self._alone_since <= _ALONE_S:
@@ -276,15 +280,15 @@ class Ingest:
             self.answer()
         if publishing.undecided or (state is None and self._unsent):
             return None
-        turn.begin(publishing.highest, socket if state is None else -1)
+        turn.begin(publishing.highest, *((socket, self._others) if state is None else _NO_SOCKETS))
         try:
             if not self._log.commit_lone(turn, buffer, size, state):
                 return None
         except (SeawallError, OSError):
-            return b""  # it may be stored or not: its connection ends without an answer (`fail`)
-        publishing.highest = max(publishing.highest, turn.client_seq)
+            return _NOTHING_LEFT  # it may be stored or not: its connection ends without an answer (`fail`)
+        publishing.highest = turn.highest
         if state is None:
-            return turn.unsent()
+            return turn.unsent(), turn.received
         self._landed = publishing
         publishing.passes_ring = True
         publishing.lone_size += size
@@ -292,7 +296,7 @@ class Ingest:
             publishing.flush()
         elif publishing not in self._unsent:
             self._send_soon(publishing)
-        return b""
+        return _NOTHING_LEFT
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""

@@ -34,7 +34,7 @@ from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
-from seawall.server.session import Bytes
+from seawall.server.session import Answered, Bytes
 from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
@@ -125,8 +125,8 @@ class Lwp2Session:
         publishing = self._publishing
         return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> bytes | None:
-        """Take one batch that came alone, and answer it at once."""
+    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> Answered | None:
+        """Take one batch that came alone, and answer it at once; perhaps those that come upon the answer, too."""
         if self._publishing is None or self._last is not None:
             return None
         return self._server.ingest.take_lone(self._publishing, buffer, size, socket, state)

@@ -17,6 +17,8 @@ from seawall.errors import ProtocolError
 from seawall.kernels.frames import Rows, State
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+#: What is left to be sent of an answer, and how many bytes have come upon it, into the buffer of what was answered.
+Answered: TypeAlias = tuple[bytes, int]
 
 
 class Session(Protocol):
@@ -47,11 +49,11 @@ class Session(Protocol):
         """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
         ...
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> bytes | None:
+    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> Answered | None:
         """Take the first bytes of a buffer if they are one frame that can be answered at once, on `socket`.
 
-        What is left to be sent of the answer; None if they have to be fed. No socket is -1. A large one comes with the
-        `state` of its split.
+        None if they have to be fed. No socket is -1; where there is one, what comes next may be received there, and
+        taken. A large frame comes with the `state` of its split.
         """
         ...
 

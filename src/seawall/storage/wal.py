@@ -204,11 +204,13 @@ class WalWriter:
         assert self._current is not None
         return self._current.file, self.at + self._file_offset, self._synced_through == self.at
 
-    def finish_lone(self, size: int, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool) -> None:
-        """Count in an epoch of one batch that its writer has written, durably or not."""
+    def finish_lone(
+        self, count: int, size: int, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
+    ) -> None:
+        """Count in epochs of one batch each that their writer has written, durably or not."""
         self.at = self._next_at = end_at = WalAddress(self.at + size)
-        self._epoch += 1
-        self._next_epoch += 1
+        self._epoch += count
+        self._next_epoch += count
         self._position = next_position
         self._timestamp_ns = timestamp_ns
         self._is_clean = False

@@ -10,6 +10,7 @@ import numpy as np
 from seawall.kernels import lone_arrival
 from seawall.kernels import lone_turn as places
 from seawall.kernels.arriving import TAKEN
+from seawall.kernels.epochs import EPOCH_HEADER
 from seawall.kernels.frames import KIND_BATCH, SPLIT_MORE, STATE_CONSUMED, STATE_FRAMES, Rows
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
@@ -40,6 +41,16 @@ def check_lone_turn(
     turn[places.LEVEL] = level
     order = int(orders[topic_id])
     return order if level in range(lowest, 3) and order else lone_arrival.PASSES_ON
+
+
+def has_room(desk: Values, source: Bytes, size: int) -> int:
+    """Everything that there is room for is at least what the batch needs."""
+    room = desk.tolist()
+    count, topic_id = struct.unpack_from("<I8xI", source.tobytes(), 28)
+    needs = ((places.BATCHES_LEFT, 1), (places.RECORDS_LEFT, count), (places.BYTES_LEFT, EPOCH_HEADER + size))
+    has_all = all(room[place] >= needed for place, needed in needs)
+    is_now = room[lone_arrival.WALL_NS] < room[places.UNTIL_NS]
+    return int(has_all and is_now and topic_id == room[places.TOPIC_ID])
 
 
 def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None:
