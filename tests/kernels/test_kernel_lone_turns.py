@@ -179,8 +179,16 @@ def test_the_end_of_a_stream_is_left_to_who_listens_to_it(server: Server) -> Non
 
 @pytest.mark.parametrize(
     "data",
-    [batch(2)[:-1], batch(2) + batch(3), batch(1), batch(2, topic=STRONG), encode_ping(1), b"?"],
-    ids=["half of one", "two", "a repetition", "another topic", "a ping", "no frame"],
+    [
+        batch(2)[:-1],
+        batch(2) + batch(3),
+        batch(1),
+        batch(2, topic=STRONG),
+        batch(2, bytes(4_096)),
+        encode_ping(1),
+        b"?",
+    ],
+    ids=["half of one", "two", "a repetition", "another topic", "a large one", "a ping", "no frame"],
 )
 def test_what_is_not_that_simple_is_passed_on(server: Server, data: bytes) -> None:
     one = batch(1)

@@ -66,13 +66,14 @@ class FollowRooms:
                 room.records_left += need.records
                 room.bytes_left += need.size
 
-    def lone(self, topic_id: TopicId, size: int, count: int, now: int) -> Room | None:
-        """The room of a topic for one small batch that needs nothing but its numbers; None if somebody has to look."""
+    def lone(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """The room of a topic for one small batch that needs nothing but its numbers, and for so much in the log; None if
+        somebody has to look."""
         room = self._rooms.get(topic_id)
         if room is None or not room.goes_short or self._forgotten != self._committer.forgotten:
             return None
         has_room = count <= room.records_left and size <= room.bytes_left and now < room.until_ns
-        return room if has_room and self._writer.has_room(HEADROOM + size) else None
+        return room if has_room and self._writer.has_room(HEADROOM + logged) else None
 
     def let_go(self) -> None:
         """Take back segments that were begun for batches which did not come."""

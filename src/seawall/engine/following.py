@@ -176,12 +176,12 @@ class Follower:
         with self._hooks.preparing():
             self._rooms.make_ahead(needs, logged, self._parts.clock.wall_ns())
 
-    def lone_room(self, topic_id: TopicId, size: int, count: int, now: int) -> Room | None:
-        """Room for one small batch that is the next entry, past everything that is staged here; None if it has none."""
+    def lone_room(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """Room for one small batch that is the next entry, past all that is staged, and for `logged` bytes; or None."""
         writer, short_way = self._parts.writer, self._parts.committer.short_way
-        if size >= limits.LARGE_BATCH_SIZE or writer.staged or self.next_position != writer.next_position:
+        if writer.staged or self.next_position != writer.next_position:
             return None
-        room = self._rooms.lone(topic_id, size, count, now)
+        room = self._rooms.lone(topic_id, size, count, logged, now)
         if room is not None and short_way.is_full:
             self._parts.committer.absorb()
         return room

@@ -49,7 +49,7 @@ _NONE_TAKEN: Final = (0, 0, 0)
 _NUMBERS: Final = Struct("<I8xI")
 _NUMBERS_AT: Final = 28
 #: Bytes of the log that are looked after at once: batches within them need no look of their own.
-_AHEAD_SIZE: Final = limits.LARGE_BATCH_SIZE - 1
+_AHEAD_SIZE: Final = limits.MIB
 
 
 class LoneWay:
@@ -67,7 +67,7 @@ class LoneWay:
         self._follower = follower
         self._short_way = short_way
         self._clock = clock
-        self._memory = np.zeros(EPOCH_HEADER + limits.LARGE_BATCH_SIZE, np.uint8)
+        self._memory = np.zeros(EPOCH_HEADER + limits.LARGE_BATCH_SIZE - 1, np.uint8)
         self._lone_desk = desk
         self._desk = desk.words
         self._told = self._desk.data.cast("B")
@@ -86,7 +86,7 @@ class LoneWay:
         The caller has the lead, and the store's memory; `is_prepared` if nobody has had the lead since the last time.
         An error is one of writing: what is on the disk is unknown.
         """
-        if size < limits.BATCH_HEADER_SIZE or not self._is_open:
+        if not limits.BATCH_HEADER_SIZE <= size < limits.LARGE_BATCH_SIZE or not self._is_open:
             return False
         now = self._clock.wall_ns()
         # Nobody has checked these numbers yet: the kernel does.
@@ -129,11 +129,11 @@ class LoneWay:
         self._room = None
         if self._sequencer.is_quiescing:
             return None
-        room = follower.lone_room(TopicId(topic_id), max(size, _AHEAD_SIZE), count, now)
+        room = follower.lone_room(TopicId(topic_id), size, count, _AHEAD_SIZE, now)
         self._left = _AHEAD_SIZE
         if room is None or not room.is_durable:
             # What is not durable is followed by what has to be synced with it, which is looked at each time.
-            room, self._left = follower.lone_room(TopicId(topic_id), size, count, now), 0
+            room, self._left = follower.lone_room(TopicId(topic_id), size, count, size, now), 0
         if room is None:
             return None
         self._room, self._topic_id, self._row = room, topic_id, short_way.next_row

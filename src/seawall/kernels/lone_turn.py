@@ -217,6 +217,8 @@ def take_lone_turn(
     order = check_lone_turn(turn, source, size, DURABLE, orders, levels, rows, state)
     if order < 0 or as_int64(rows[0]["size"]) != size or has_room(desk, source, size) == 0:
         return PASSES_ON
+    if EPOCH_HEADER + size > memory.size:
+        return PASSES_ON
     is_strong = 1 if order == CLIENT_ORDER else 0
     kind, file, at, direct_sync = desk[KIND], desk[FILE], desk[FILE_AT], desk[DIRECT_SYNC]
     written = commit_lone_arrival(memory, desk, source, 0, size, is_strong, kind, file, at, direct_sync)
