@@ -67,7 +67,7 @@ class FollowRooms:
                 room.bytes_left += need.size
 
     def lone(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
-        """The room of a topic for one small batch that needs nothing but its numbers, and for so much in the log; None if
+        """The room of a topic for one small batch that needs nothing but its numbers, and for `logged` bytes; None if
         somebody has to look."""
         room = self._rooms.get(topic_id)
         if room is None or not room.goes_short or self._forgotten != self._committer.forgotten:
