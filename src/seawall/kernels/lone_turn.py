@@ -109,6 +109,10 @@ DURABLE = 2
 _NO_ORDER = 0
 CLIENT_ORDER = 5
 _NOTHING_YET = -errno.EAGAIN
+_TURN = int64(
+    *(bytes_out, int64_out, int64_out, bytes_out, int64),
+    *(bytes_in, bytes_in, record_array(FRAME_ROW), int64_out, bytes_out),
+)
 _ACK_START = MAGIC | 2 << 32 | KIND_ACK << 40
 
 
@@ -191,12 +195,7 @@ def has_room(desk: Values, source: Bytes, size: int) -> int:
     return 1 if desk[BATCHES_LEFT] > 0 else 0
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64_out, int64_out, bytes_out, int64),
-        *(bytes_in, bytes_in, record_array(FRAME_ROW), int64_out, bytes_out),
-    )
-)
+@kernel(_TURN)
 def take_lone_turn(
     memory: Bytes,
     desk: Values,
@@ -250,12 +249,7 @@ def await_batch(turn: Values, source: Bytes) -> int:
     return max(received, 0)
 
 
-@kernel(
-    int64(
-        *(bytes_out, int64_out, int64_out, bytes_out, int64),
-        *(bytes_in, bytes_in, record_array(FRAME_ROW), int64_out, bytes_out),
-    )
-)
+@kernel(_TURN)
 def take_lone_turns(
     memory: Bytes,
     desk: Values,
