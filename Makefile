@@ -124,10 +124,10 @@ wheel: $(READY) ## Build the wheel into dist/
 
 .PHONY: lock
 lock: $(READY) ## Renew the hashed locks in requirements/
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --extra server --extra dev pyproject.toml -o requirements/dev.txt
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-		--no-emit-index-url --extra spark -c requirements/dev.txt pyproject.toml -o requirements/spark.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
+		--no-annotate --no-emit-index-url --extra server --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
+		--no-annotate --no-emit-index-url --extra spark -c requirements/dev.txt pyproject.toml -o requirements/spark.txt
 
 .PHONY: ci
 ci: ## What a clean checkout must pass
