@@ -43,11 +43,15 @@ demo: setup ## A web shop writes, Spark reads and writes back, both are killed, 
 	$(BIN)/seawall doctor
 
 .PHONY: test
-test: setup test-compiled test-checked test-python ## Run all tests, the kernels in all three modes
+test: setup ## Run the tests that a person waits for, with compiled kernels
+	$(PYTEST) -q -n 2 --durations=20 -m 'not slow' $(ARGS) tests
 
-.PHONY: test-compiled
-test-compiled: setup ## Run the tests with compiled kernels
-	$(PYTEST) -q -n 2 --durations=20 $(ARGS) tests
+.PHONY: test-slow
+test-slow: setup test-compiled-slow test-checked test-python ## Run the slow tests, and the kernels in their other two modes
+
+.PHONY: test-compiled-slow
+test-compiled-slow: setup
+	$(PYTEST) -q -n 2 --durations=20 -m slow $(ARGS) tests
 
 .PHONY: kernels-checked
 kernels-checked: $(READY) ## Compile the kernels with bounds checks
@@ -82,6 +86,10 @@ type: $(READY) ## Check types
 .PHONY: tidy
 tidy: $(READY) ## Check sizes, docstrings, import direction and leftovers
 	$(PYTEST) -q tests/test_tidy.py tests/test_imports.py
+
+.PHONY: hostile
+hostile: setup ## Attack served nodes: descriptors, memory, slow peers, forks, sizes at every bound, damaged files
+	$(PYTEST) -q -n 2 $(ARGS) tests/hostile
 
 .PHONY: fuzz
 fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (100,000), and send FUZZ_BYTES bad ones (ten million) to a node
