@@ -21,7 +21,7 @@ import seawall
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src" / "seawall").rglob("*.py"))
 
-FILE_LINES_MAX = 450
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 #: Files longer than allowed, by path.

@@ -54,17 +54,29 @@ def connect(
     timeout_s: float = 30.0,
     connect_timeout_s: float = 5.0,
     tls: Tls | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
 ) -> RemoteLog:
     """A log that lies behind a server: `seawall.connect("seawall://host:1992")` has the words of `seawall.open`.
 
     `timeout_s` is how long an answer may take and a lost server is looked for; `name` is what the server calls us.
-    `seawalls://`, or `tls`, encrypts: True believes the authorities of the system, a path those of a file.
+    `seawalls://`, or `tls`, encrypts: True believes the authorities of the system, a path those of a file. `tls_cert`
+    and `tls_key` are files with the certificate that a server is shown which asks for one; the key may be in the first.
     """
     from seawall.client.remote_log import RemoteLog
     from seawall.client.targets import parse_target
 
     return RemoteLog(
-        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, tls=tls)
+        parse_target(
+            url,
+            token=token,
+            name=name,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            tls=tls,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
     )
 
 
@@ -76,13 +88,24 @@ def connect_async(
     timeout_s: float = 30.0,
     connect_timeout_s: float = 5.0,
     tls: Tls | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
 ) -> AsyncRemoteLog:
     """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.targets import parse_target
 
     return AsyncRemoteLog(
-        parse_target(url, token=token, name=name, timeout_s=timeout_s, connect_timeout_s=connect_timeout_s, tls=tls)
+        parse_target(
+            url,
+            token=token,
+            name=name,
+            timeout_s=timeout_s,
+            connect_timeout_s=connect_timeout_s,
+            tls=tls,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
     )
 
 

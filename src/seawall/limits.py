@@ -396,8 +396,17 @@ SEND_STALL_S = 60.0
 LINGER_S = 1.0
 LINGER_SIZE = 1 * MIB
 
-#: Silence after which a connection ends: published version 1 clients may be silent for long, version 2 has pings.
-V1_IDLE_S = 300.0
+#: A peer that is silent for so long is probed by the system, and given up after so many probes without an answer: two
+#: minutes in all. Published version 1 clients may be silent for as long as they like.
+TCP_KEEPALIVE_IDLE_S = 60
+TCP_KEEPALIVE_INTERVAL_S = 15
+TCP_KEEPALIVE_PROBES = 4
+
+#: How long a TLS handshake may take, and how many an event loop has under way: each has a descriptor and some 100 KiB.
+HANDSHAKE_S = 10.0
+HANDSHAKES_MAX = 1_024
+
+#: Silence after which version 2 pings, and after which a connection of version 2 ends.
 KEEPALIVE_MS = 10_000
 IDLE_MS = 30_000
 

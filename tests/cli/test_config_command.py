@@ -30,12 +30,14 @@ server.connections       10000           default
 server.token_file        ""              default
 server.tls_cert          ""              default
 server.tls_key           ""              default
+server.tls_client_ca     ""              default
 server.memory_limit      0               default
 server.read_rate         0               default
 server.outbox_size       8388608         default
 server.stall             60.0            default
 server.drain             25.0            default
-server.v1_past_end       error           default
+server.v1_past_end       catching_up     default
+server.v1_idle           0.0             default
 bench.directory          .               default
 bench.seconds            0.25            flag --set
 bench.rounds             5               default

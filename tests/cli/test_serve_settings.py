@@ -22,7 +22,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     seen = Started()
 
-    async def run(config: Config, _place: object, settings: NodeSettings, _loop_name: str) -> bool:
+    async def run(config: Config, _place: object, settings: NodeSettings, *_: object) -> bool:
         seen.config, seen.settings = config, settings
         return True
 

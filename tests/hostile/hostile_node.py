@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -42,19 +41,15 @@ class HostileNode:
         """Start the node and wait until it listens."""
         command = [sys.executable, "-m", "seawall", "serve", "--data", str(self.data), "--port", str(self.port)]
         command += ["--run-file", str(self._run_file), *self.arguments]
+        if self._descriptors is not None:
+            # The shell sets the hard and the soft limit, and becomes the node.
+            command = ["sh", "-c", f'ulimit -n {self._descriptors}; exec "$@"', "sh", *command]
         self._run_file.unlink(missing_ok=True)
         with self._errors.open("a") as errors:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=self._limit
-            )
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), f"the node did not start: {self.stderr}"
         self.port = int(json.loads(self._run_file.read_text())["lwp"].rpartition(":")[2])
-
-    def _limit(self) -> None:
-        """Runs in the child, before the node: its hard and soft limit of descriptors."""
-        if self._descriptors is not None:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (self._descriptors, self._descriptors))
 
     @property
     def stderr(self) -> str:

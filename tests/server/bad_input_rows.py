@@ -91,7 +91,7 @@ VERSION_1 = {
     "truncated: reset": Row(lambda c: ingest(c)[:-1], ends=True, then="reset"),
     "slow sender": Row(lambda c: ingest(c)[:-1], ends=True, settings=SLOW),
     "slow reader": Row(lambda _: b"", ends=True, then="deaf", settings=STALLED),
-    "idle": Row(lambda _: b"", ends=True, settings={"idle": True}),
+    "idle": Row(lambda _: b"", ends=True, settings={"bounds": ConnectionLimits(v1_idle_s=0.3)}),
     "command: unknown": Row(control(0x0B), (error(0x04),)),
     "command: of 64 bits": Row(control(1 << 32 | 3), (error(0x04),)),
     "command: of version 2": Row(control(0x60, b"\2\0ab{}"), (error(0x04),)),

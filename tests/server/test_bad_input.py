@@ -20,7 +20,6 @@ from bad_input_rows import FULL, MIB, ORDERED, TOPIC, VERSION_1, VERSION_2, Row
 from lwp2_peer import SMALL, Peer
 from v1_clients import ACK, CONTROL, PythonClient, frame, record
 
-from seawall import limits
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.server.context import ServerSettings
@@ -251,8 +250,6 @@ async def leave(row: Row, node: Node, connection: Any, witness: Peer) -> None:
 @pytest.mark.parametrize("name", VERSION_1)
 def test_version_1(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = VERSION_1[name]
-    if row.settings.get("idle"):
-        monkeypatch.setattr(limits, "V1_IDLE_S", 0.3)
     with running() as runner:
         runner.run(carry_out(row, OneConnection, tmp_path, monkeypatch))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import struct
 from collections.abc import Callable
 from functools import partial
@@ -27,13 +28,14 @@ from v1_clients import (
 from v1_server import LoopFactory, Served
 from v1_server import served as served_on
 
-from seawall.config import PastEnd
+from seawall.config import PastEnd, ServerConfig
 from seawall.core.types import Offset
 from seawall.engine.records import ReceivedBatch
 from seawall.errors import ProtocolError
-from seawall.limits import MIB, V1_FETCH_DATA_SIZE_MAX
+from seawall.limits import MIB, TCP_KEEPALIVE_IDLE_S, V1_FETCH_DATA_SIZE_MAX
 from seawall.server.access import Admission
 from seawall.server.lwp1_reading import Lwp1Reading
+from seawall.server.node import NodeSettings
 from seawall.wire.codes import ErrorCode
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe
@@ -273,6 +275,39 @@ def test_the_published_alternatives_behind_the_end(served: Serve, tmp_path: Path
     served(tmp_path, work, past_end=past_end)
 
 
+def test_a_fetch_behind_the_end_is_told_where_it_is_by_default() -> None:
+    assert ServerConfig().v1_past_end is PastEnd.CATCHING_UP
+    assert NodeSettings().past_end is PastEnd.CATCHING_UP
+
+
+def test_a_silent_connection_lives_and_is_probed_by_the_system(served: Serve, tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        await client.create("events")
+        (connection,) = server.listener.connections
+        assert connection.idle_s is None
+        accepted = connection._transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == TCP_KEEPALIVE_IDLE_S
+        await client.close()
+
+    served(tmp_path, work)
+
+
+def test_a_consumer_of_a_deleted_topic_can_unsubscribe(served: Serve, tmp_path: Path) -> None:
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        await client.ask(0x20, struct.pack("<IQIQ", topic, 0, 65_536, 5))
+        assert (await client.ask(0x02, struct.pack("<I", topic))).batch_id == 0x80
+        assert await client.ask(0x21, struct.pack("<IQ", topic, 5)) == Received(ACK, 5, b"")
+        # Nobody ever had this one.
+        assert await client.ask(0x21, struct.pack("<IQ", 999, 6)) == Received(ACK, 6, b"")
+        await client.close()
+
+    served(tmp_path, work)
+
+
 def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: Path) -> None:
     async def commit(server: Served) -> None:
         client = await PythonClient.connect(server.address)
@@ -305,7 +340,7 @@ def test_consumers_and_their_commits_outlive_a_restart(served: Serve, tmp_path: 
         for consumer in (5, 99):
             reply = await client.ask(0x21, struct.pack("<IQ", topic, consumer))
             assert reply == Received(ACK, consumer, b"")
-        for command, size in ((0x20, 24), (0x21, 12), (0x22, 20)):
+        for command, size in ((0x20, 24), (0x22, 20)):
             assert (await client.ask(command, b"\x09" + bytes(size - 1))).error == 0x10
         await client.close()
 

@@ -33,10 +33,12 @@ _Result = TypeVar("_Result")
 _URL: Final = "seawall.url"
 _TOKEN: Final = "seawall.token"
 _TLS_CA: Final = "seawall.tls_ca"
+_TLS_CERT: Final = "seawall.tls_cert"
+_TLS_KEY: Final = "seawall.tls_key"
 
 
 def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The options `--data`, `--url`, `--token` and `--tls-ca`."""
+    """The options `--data`, `--url`, `--token`, `--tls-ca`, `--tls-cert` and `--tls-key`."""
 
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         context.meta[f"seawall.{option.name}"] = value
@@ -63,7 +65,21 @@ def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Paramete
         callback=keep,
         help="Encrypt, and trust servers whose certificate one of these has made (PEM); else those of the system.",
     )
-    return data_option(url(token(authority(command))))
+    certificate = click.option(
+        "--tls-cert",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=keep,
+        help="Show the server this client certificate (PEM); encrypts, as --tls-ca does.",
+    )
+    key = click.option(
+        "--tls-key",
+        type=click.Path(exists=True, dir_okay=False),
+        expose_value=False,
+        callback=keep,
+        help="The key of --tls-cert (PEM), if it is not in the same file.",
+    )
+    return data_option(url(token(authority(certificate(key(command))))))
 
 
 def is_remote() -> bool:
@@ -87,9 +103,12 @@ def _connected() -> RemoteLog:
     context = click.get_current_context()
     if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--data and --url name two logs: give one of them.")
+    certificate = context.meta.get(_TLS_CERT)
     return seawall.connect(
         context.meta[_URL],
         token=context.meta.get(_TOKEN) or "",
         name="seawall command",
-        tls=context.meta.get(_TLS_CA),
+        tls=context.meta.get(_TLS_CA) or (True if certificate else None),
+        tls_cert=certificate,
+        tls_key=context.meta.get(_TLS_KEY),
     )

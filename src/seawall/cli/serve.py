@@ -33,8 +33,9 @@ from click.core import ParameterSource
 
 from seawall.cli.data_directory import data_option
 from seawall.cli.main import FLAGS_KEY
-from seawall.config import SETTINGS, Config, LoadedConfig, load
-from seawall.errors import ConfigError, InvalidInputError, SeawallError
+from seawall.cli.token_file import read_access
+from seawall.config import Config, LoadedConfig, ServerConfig, load
+from seawall.errors import ConfigError, SeawallError
 from seawall.limits import CUT_OFF_S
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class _Place:
     "--token-file",
     type=click.Path(exists=True, dir_okay=False),
     help="Let in only who shows one of these tokens, a line each; `TOKEN write_only` may not read, "
-    "`TOKEN read_rate=10MiB` no faster.",
+    "`TOKEN read_rate=10MiB` no faster; `cn=NAME` in place of a token is who has a client certificate with that name.",
 )
 @click.option(
     "--tls-cert",
@@ -83,6 +84,12 @@ class _Place:
     help="Encrypt with this certificate, or chain of them (PEM).",
 )
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The key of --tls-cert (PEM).")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Let in only clients with a certificate that these authorities have signed (PEM), or with a token of "
+    "--token-file.",
+)
 @click.option("--brokers", type=int, help="Event loops that connections are dealt to.")
 @click.option("--connections", type=int, help="Connections at most.")
 @click.option("--drain", type=float, help="Seconds to end in order.")
@@ -127,11 +134,13 @@ def serve(
             port = 0 if port is None and loaded.origins["server.listen"] == "default" else port
             # Beside the data, so that nothing is left of it whatever happens.
             config = replace(config, fabric=replace(config.fabric, directory=str(temporary)))
+        own = config.server
+        access = read_access(own.token_file, own.read_rate, takes_certificates=bool(own.tls_client_ca))
         settings = _settings(config, host, port)
         place = _Place(data, run_file or data.with_name(f"{data.name}.run.json"), temporary)
         loop_name, make_loop = loop_factory()
         with asyncio.Runner(loop_factory=make_loop) as runner:
-            is_drained = runner.run(_run(config, place, settings, loop_name))
+            is_drained = runner.run(_run(config, place, settings, access, loop_name))
     if not is_drained:
         raise SystemExit(1)
 
@@ -163,12 +172,12 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
         connections_max=own.connections,
         brokers=own.brokers,
         past_end=own.v1_past_end,
-        bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size),
-        tls=_tls(own.tls_cert, own.tls_key),
+        bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size, v1_idle_s=own.v1_idle or None),
+        tls=_tls(own),
     )
 
 
-async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name: str) -> bool:
+async def _run(config: Config, place: _Place, settings: NodeSettings, access: Access, loop_name: str) -> bool:
     """Start, tell where, wait to be told to end, drain; whether it ended in order."""
     from seawall.server.node import start_node
 
@@ -176,7 +185,6 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     told: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for each in _SIGNALS:
         loop.add_signal_handler(each, told.put_nowait, each)
-    access = _access(config.server.token_file, config.server.read_rate)
     node = await start_node(place.data, settings, config=config, access=access, tell=_warn)
     _write_run_file(place.run_file, node.address)
     # What is there now stays: no collection has to look at it again.
@@ -260,42 +268,15 @@ def _secured(settings: NodeSettings) -> str:
     return "" if settings.tls is None else " over TLS"
 
 
-def _tls(certificate: str, key: str) -> SSLContext | None:
+def _tls(own: ServerConfig) -> SSLContext | None:
     """How connections are encrypted, if they are."""
     from seawall.io.tls import server_context
 
-    if not certificate and not key:
+    if not own.tls_cert and not own.tls_key:
+        if own.tls_client_ca:
+            raise ConfigError("server.tls_client_ca needs TLS: give server.tls_cert and server.tls_key, too")
         return None
-    if not certificate or not key:
+    if not own.tls_cert or not own.tls_key:
         raise ConfigError("TLS needs both a certificate and its key: server.tls_cert and server.tls_key")
-    return server_context(Path(certificate), Path(key))
-
-
-def _access(token_file: str, read_rate: int) -> Access:
-    """Who may come in, by the lines of a file, and how fast they may read."""
-    from seawall.server.access import Access, Right
-
-    if not token_file:
-        return Access(read_rate=read_rate)
-    tokens: dict[str, Right] = {}
-    rates: dict[str, int] = {}
-    for number, line in enumerate(Path(token_file).read_text(encoding="utf-8").splitlines(), start=1):
-        token, *words = line.split() or [""]
-        if not token or token.startswith("#"):
-            continue
-        tokens[token] = Right.ALL
-        for word in words:
-            name, separator, value = word.partition("=")
-            rate = SETTINGS["server.read_rate"].rule.read(value) if separator and name == "read_rate" else None
-            if isinstance(rate, int):
-                rates[token] = rate
-            elif word in set(Right):
-                tokens[token] = Right(word)
-            else:
-                raise InvalidInputError(
-                    f"{token_file}, line {number}: {word!r} says nothing of a token; write {' or '.join(Right)}, or "
-                    "read_rate=SIZE, such as read_rate=10MiB"
-                )
-    if not tokens:
-        raise InvalidInputError(f"{token_file} has no token in it: nobody could come in")
-    return Access(tokens, read_rate=read_rate, read_rates={token: rate for token, rate in rates.items() if rate})
+    authorities = Path(own.tls_client_ca) if own.tls_client_ca else None
+    return server_context(Path(own.tls_cert), Path(own.tls_key), authorities)

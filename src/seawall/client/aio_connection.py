@@ -20,7 +20,7 @@ from seawall.client.connection import Begun, refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.clocks import OsClock
 from seawall.io.sockets import parse_address
-from seawall.io.tls import refused_handshake
+from seawall.io.tls import ended_unwelcome, refused_handshake
 from seawall.limits import FETCH_DATA_HEADER_SIZE
 from seawall.wire.codes import Command, KeepaliveCommand, Kind
 from seawall.wire.decoder import Frame, FrameDecoder
@@ -108,8 +108,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            if isinstance(error, ssl.SSLError):
-                raise refused_handshake(address, error) from error
+            # With TLS 1.3 a server judges the certificate of a client when the client's handshake is already over.
+            refused = error.__cause__ if isinstance(error, ConnectionError) else error
+            if isinstance(refused, ssl.SSLError):
+                raise refused_handshake(address, refused) from error
+            if tls is not None and connection is not None and isinstance(error, ConnectionError):
+                raise ended_unwelcome(error) from error
             if isinstance(error, OSError) and not isinstance(error, ConnectionError):
                 raise ConnectionError(error.errno, f"no connection with {address}: {error}") from error
             raise
@@ -211,7 +215,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._finish(ConnectionError(f"{self.address} has closed the connection{f': {exc}' if exc else ''}"))
+        error = ConnectionError(f"{self.address} has closed the connection{f': {exc}' if exc else ''}")
+        error.__cause__ = exc
+        self._finish(error)
 
     def pause_writing(self) -> None:
         """The transport holds enough."""

@@ -87,6 +87,13 @@ class Connection:
         except TimeoutError as error:
             connection.close()
             raise ConnectionError(f"{address} did not welcome us within {timeout_s:.3g} s") from error
+        except ConnectionError as error:
+            connection.close()
+            if tls is None:
+                raise
+            from seawall.io.tls import ended_unwelcome
+
+            raise ended_unwelcome(error) from error
         except BaseException:
             connection.close()
             raise

@@ -10,6 +10,7 @@ seawalls://host           the same, encrypted
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from seawall.errors import InvalidInputError
@@ -52,8 +53,10 @@ def parse_target(
     timeout_s: float = 30.0,
     connect_timeout_s: float = 5.0,
     tls: Tls | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
 ) -> Target:
-    """The server that a URL names; encrypted if the URL or `tls` says so."""
+    """The server that a URL names; encrypted if the URL or `tls` says so, with a client certificate if one is given."""
     scheme = TLS_SCHEME if url.startswith(TLS_SCHEME) else SCHEME
     if not url.startswith(scheme):
         raise InvalidInputError(f"{url!r} is no address of a log: write {SCHEME}host:port, or {TLS_SCHEME}host:port")
@@ -65,10 +68,10 @@ def parse_target(
         raise InvalidInputError(f"timeouts of {timeout_s} and {connect_timeout_s} s: both must be above 0")
     texts = url.removeprefix(scheme).rstrip("/").split(",")
     context = None
-    if tls is not False:
+    if tls is not False or tls_cert is not None or tls_key is not None:
         from seawall.io.tls import client_context
 
-        context = client_context(tls)
+        context = client_context(tls, tls_cert, tls_key)
     return Target(tuple(map(_address, texts)), token, name, timeout_s, connect_timeout_s, context)
 
 

@@ -98,6 +98,16 @@ def duration(low: float, high: float) -> Rule:
     return Rule(f"a time from {low:g} to {high:g} seconds, such as 2, 0.5 or 250ms", read)
 
 
+def duration_or_zero(low: float, high: float) -> Rule:
+    """Seconds in a range, or 0, which means something of its own."""
+    rule = duration(low, high)
+
+    def read(raw: object) -> Value | None:
+        return 0.0 if duration(0, 0).read(raw) == 0 else rule.read(raw)
+
+    return Rule(f"0, or {rule.allowed}", read)
+
+
 def path_text(*, may_be_empty: bool = False) -> Rule:
     """A path; a relative one counts from the directory of the process."""
 

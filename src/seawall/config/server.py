@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from seawall import limits
-from seawall.config.rules import Section, about, addresses, choice, duration, integer, path_text, size, size_or_zero
+from seawall.config.rules import (
+    Section,
+    about,
+    addresses,
+    choice,
+    duration,
+    duration_or_zero,
+    integer,
+    path_text,
+    size,
+    size_or_zero,
+)
 
 
 class PastEnd(StrEnum):
@@ -55,6 +66,14 @@ class ServerConfig(Section):
     tls_key: str = field(
         default="", metadata=about(path_text(may_be_empty=True), "key of the certificate (PEM); both or neither")
     )
+    tls_client_ca: str = field(
+        default="",
+        metadata=about(
+            path_text(may_be_empty=True),
+            "authorities of client certificates (PEM): clients must show one that they signed, or a token where there "
+            "is a token file; if empty, none is asked for",
+        ),
+    )
     memory_limit: int = field(
         default=0,
         metadata=about(
@@ -83,6 +102,14 @@ class ServerConfig(Section):
         metadata=about(duration(0, 3600), "time to end in order; what is not answered then is cut off"),
     )
     v1_past_end: PastEnd = field(
-        default=PastEnd.ERROR,
+        default=PastEnd.CATCHING_UP,
         metadata=about(choice(PastEnd), "what a fetch of protocol version 1 behind the end of a topic is told"),
+    )
+    v1_idle: float = field(
+        default=0.0,
+        metadata=about(
+            duration_or_zero(60, 86_400),
+            "silence after which a connection of protocol version 1 ends; 0 is never: TCP keepalive ends connections "
+            "whose peer is gone",
+        ),
     )

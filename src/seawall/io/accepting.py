@@ -1,7 +1,7 @@
-"""A listening port whose connections are taken one by one, by whoever gives them to event loops.
+"""A listening port whose connections are accepted one by one, by whoever gives them to event loops.
 
-Event loops accept for themselves, all that wait at once; where several loops share a port, the first that wakes would
-have them all.
+An event loop that accepts by itself takes all that wait at once, decides alone what becomes of a failure, and does not
+report TLS handshakes that fail.
 """
 
 from __future__ import annotations
@@ -11,10 +11,27 @@ import socket
 from contextlib import suppress
 from typing import TypeAlias
 
-__all__ = ["Accepted", "AcceptingPort"]
+from seawall import limits
+
+__all__ = ["Accepted", "AcceptingPort", "watch_peer"]
 
 #: A connection that no loop has yet.
 Accepted: TypeAlias = socket.socket
+
+
+def watch_peer(accepted: Accepted) -> None:
+    """Have the system probe a silent peer, so that a connection whose peer is gone ends although nothing is sent."""
+    wanted = {
+        "TCP_KEEPIDLE": limits.TCP_KEEPALIVE_IDLE_S,
+        "TCP_KEEPINTVL": limits.TCP_KEEPALIVE_INTERVAL_S,
+        "TCP_KEEPCNT": limits.TCP_KEEPALIVE_PROBES,
+    }
+    # Each is a refinement that a platform, or a socket that is no TCP socket, may lack.
+    with suppress(OSError):
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in wanted.items():
+            if hasattr(socket, name):
+                accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class AcceptingPort:

@@ -1,9 +1,13 @@
-"""Who may do what: tokens, the rights they give, and how far one connection has come with them.
+"""Who may do what: tokens and client certificates, the rights they give, and how far one connection has come with them.
 
-Without tokens everybody may do everything. With them a connection shows one first, by Authenticate or in its HELLO, and
-until then only that and keepalives are answered. A token that may only write is for machines whose reading nobody
-wants: ingest, making, changing and deleting topics and their records, finding the id of a topic by its name, and
-transactions, unless how far somebody has read is to be kept with one.
+Without tokens and certificates everybody may do everything. With tokens a connection shows one first, by Authenticate
+or in its HELLO, and until then only that and keepalives are answered. A connection whose client certificate TLS has
+verified needs no token: it has the rights of the name in the certificate, which are all unless said otherwise. It may
+still show a token.
+
+A token or certificate that may only write is for machines whose reading nobody wants: ingest, making, changing and
+deleting topics and their records, finding the id of a topic by its name, and transactions, unless how far somebody has
+read is to be kept with one.
 
 How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
 
@@ -62,8 +66,18 @@ class Access:
         *,
         read_rate: int = 0,
         read_rates: Mapping[str, int] | None = None,
+        takes_certificates: bool = False,
+        certificates: Mapping[str, Right] | None = None,
+        certificate_rates: Mapping[str, int] | None = None,
     ) -> None:
-        """`read_rate` is for each connection that has no token in `read_rates`; bytes a second, 0 is no limit."""
+        """`read_rate` is for each connection that has no rate of its own; bytes a second, 0 is no limit.
+
+        With `takes_certificates` who has no token needs a client certificate; `certificates` and `certificate_rates`
+        are by the common name in it.
+        """
+        self._takes_certificates = takes_certificates
+        self._certificates = dict(certificates or {})
+        self._certificates_shared = {name: ReadRate(rate) for name, rate in (certificate_rates or {}).items()}
         self._tokens = [(token.encode(), right) for token, right in (tokens or {}).items()]
         self._read_rate = read_rate
         #: What all connections with a token share.
@@ -71,8 +85,8 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has to show a token."""
-        return not self._tokens
+        """Whether nobody has to show a token or a certificate."""
+        return not (self._tokens or self._takes_certificates)
 
     def right_of(self, token: str) -> Right | None:
         """What a token allows, None if it is not known; takes as long whichever it is."""
@@ -87,6 +101,14 @@ class Access:
         """How fast who shows a token may read; None if that does not depend on it."""
         return self._shared.get(token)
 
+    def right_of_certificate(self, name: str) -> Right:
+        """What the holder of a verified certificate with a name may do."""
+        return self._certificates.get(name, Right.ALL)
+
+    def rate_of_certificate(self, name: str) -> ReadRate | None:
+        """How fast all who show a certificate with a name may read together; None if that does not depend on it."""
+        return self._certificates_shared.get(name)
+
     def own_rate(self) -> ReadRate | None:
         """How fast one more connection may read; None if there is no limit."""
         return ReadRate(self._read_rate) if self._read_rate else None
@@ -97,16 +119,25 @@ class Admission:
 
     __slots__ = ("_access", "_rate", "_right", "_tries")
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, certificate_name: str | None = None) -> None:
+        """`certificate_name` is the name in the verified certificate of the peer; None without one."""
         self._access = access
         self._right = Right.ALL if access.is_open else None
         self._rate = access.own_rate()
+        if certificate_name is not None:
+            self._right = access.right_of_certificate(certificate_name)
+            self._rate = access.rate_of_certificate(certificate_name) or self._rate
         self._tries = 0
 
     @property
     def is_over(self) -> bool:
         """Whether it has shown too many tokens that are not known (INV-ACCESS-TRIES)."""
         return self._tries >= _TRIES_MAX
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it may do something: nothing has to be shown, or what was shown is known."""
+        return self._right is not None
 
     def authenticate(self, token: str) -> bool:
         """Show a token; whether it is known. One that is not leaves everything as it was."""
@@ -132,7 +163,7 @@ class Admission:
             return self._unknown()
         if command in _WRITING:
             return None
-        return refuse(ErrorCode.ACCESS_DENIED, "this token may only write")
+        return refuse(ErrorCode.ACCESS_DENIED, "this token or certificate may only write")
 
     # --- how fast it may read ----------------------------------------------------------------------------------------
 
@@ -156,4 +187,4 @@ class Admission:
             self._rate.settle(portion, size)
 
     def _unknown(self) -> ProtocolError:
-        return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token first")
+        return refuse(ErrorCode.AUTHENTICATION_REQUIRED, "show a token or a client certificate first")

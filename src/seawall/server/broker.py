@@ -55,7 +55,7 @@ class NodeSettings:
     #: Further addresses.
     also: tuple[tuple[str, int], ...] = ()
     connections_max: int = limits.CONNECTIONS_MAX
-    past_end: PastEnd = PastEnd.ERROR
+    past_end: PastEnd = PastEnd.CATCHING_UP
     server: ServerSettings = field(default_factory=ServerSettings)
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Event loops that connections are dealt to.

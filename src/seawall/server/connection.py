@@ -25,6 +25,7 @@ from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.receiving import queued_size
 from seawall.io.sending import FilePiece, FileSender, read_stretch
+from seawall.io.tls import common_name
 from seawall.kernels import frames
 from seawall.server.receive_room import Arriving, ReceiveRoom
 from seawall.server.session import Answered, Bytes, ConnectionLimits, Session
@@ -68,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         #: Set by the session: seconds without a frame until `silent`, and until the end; None is never.
         self.keepalive_s: float | None = None
-        self.idle_s: float | None = limits.V1_IDLE_S
+        self.idle_s: float | None = bounds.v1_idle_s
 
     # --- what a session does ---------------------------------------------------------------------------------------
 
@@ -77,6 +78,12 @@ class Connection(asyncio.BufferedProtocol):
         """Who is at the other end, for messages."""
         name: object = self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local peer"
+
+    @property
+    def certificate_name(self) -> str | None:
+        """The common name in the certificate that the peer has shown and TLS has verified; None without one."""
+        certificate = self._transport.get_extra_info("peercert")
+        return common_name(certificate) if certificate else None
 
     @property
     def unsent_size(self) -> int:
@@ -373,6 +380,9 @@ class Connection(asyncio.BufferedProtocol):
     def _shut(self) -> None:
         """Everything is written: say so to the peer, and listen a little longer, so that no reset swallows it."""
         if self._transport.is_closing():
+            return
+        if self._is_encrypted and self._transport.get_write_buffer_size():
+            # The end of TLS has little time: it begins once everything is sent (`resume_writing`).
             return
         if self._transport.can_write_eof() and not self._is_half_closed:
             try:

@@ -2,6 +2,9 @@
 
 A listener of a server with several loops may deal what it takes to the listeners of all of them, in turn (`deal_to`).
 
+On an encrypted port a connection begins with a TLS handshake. How long one may take and how many are under way at once
+is bounded; those that fail are counted (`tls_failed`), and a stop cancels those under way.
+
 A listener that has all the connections it may have still takes one more, to tell it so (error 32) in the version it
 speaks. `count` keeps how often each kind of bad input and each end by a limit was seen.
 
@@ -13,13 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from ssl import SSLContext
 from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.io.accepting import Accepted, AcceptingPort
+from seawall.io.accepting import Accepted, AcceptingPort, watch_peer
 from seawall.server.connection import Connection
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
@@ -59,23 +61,17 @@ class Listener:
         self._connections_max = connections_max
         self._count_all = count_all or (lambda: len(self.connections))
         #: The listeners that have connections in turn, where there are several, and the ports whose they are.
-        self._dealt: Sequence[Listener] = ()
+        self._dealt: Sequence[Listener] = (self,)
         self._turn = 0
         self._ports: list[AcceptingPort] = []
         self._opening: set[asyncio.Task[object]] = set()
         self._room = room or ReceiveRoom()
-        self._servers: list[asyncio.Server] = []
         self._is_stopped = False
 
     async def listen(self, host: str, port: int, tls: SSLContext | None = None) -> tuple[str, int]:
         """Begin to take connections at one more address, encrypted with `tls`; the one bound, also for port 0."""
-        server = await self.loop.create_server(
-            *(self._make, host, port), backlog=_BACKLOG, reuse_address=True, ssl=tls, start_serving=not self._dealt
-        )
+        server = await self.loop.create_server(self._make, host, port, reuse_address=True, start_serving=False)
         bound = server.sockets[0].getsockname()
-        if not self._dealt:
-            self._servers.append(server)
-            return str(bound[0]), int(bound[1])
         for each in server.sockets:
             port_again = AcceptingPort(each.fileno(), _BACKLOG)
             self._ports.append(port_again)
@@ -93,7 +89,10 @@ class Listener:
             while (accepted := port.accept()) is not None:
                 listener = self._dealt[self._turn % len(self._dealt)]
                 self._turn += 1
-                listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
+                if listener is self:
+                    self.take(accepted, tls)
+                else:
+                    listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
         except OSError as error:
             # No descriptors or memory for more: others may be let go meanwhile.
             self.count("accept_failed")
@@ -110,20 +109,33 @@ class Listener:
         if self._is_stopped:
             accepted.close()
             return
+        if tls is not None and len(self._opening) >= limits.HANDSHAKES_MAX:
+            self.count("handshake_limit")
+            accepted.close()
+            return
         opening = self.loop.create_task(self._open(accepted, tls))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
     async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
-        # A peer that is gone already, or does not shake hands, is nobody's business.
-        with suppress(OSError):
-            await self.loop.connect_accepted_socket(self._make, accepted, ssl=tls)
+        watch_peer(accepted)
+        bounds = self._bounds
+        # An idle peer may never answer the end of an encrypted connection: the loop waits for that no longer than a
+        # plain connection lingers.
+        timeouts = {"ssl_handshake_timeout": bounds.handshake_s, "ssl_shutdown_timeout": bounds.linger_s} if tls else {}
+        try:
+            await self.loop.connect_accepted_socket(self._make, accepted, ssl=tls, **timeouts)
+        except OSError:
+            # A peer without a certificate, that speaks no TLS, or that is gone already.
+            accepted.close()
+            if tls is not None:
+                self.count("tls_failed")
 
     def stop(self) -> None:
         """Take no more connections; those that are there go on. Stopping twice is fine."""
         self._is_stopped = True
-        for server in self._servers:
-            server.close()
+        for opening in self._opening:
+            opening.cancel()
         while self._ports:
             port = self._ports.pop()
             self.loop.remove_reader(port.fileno())

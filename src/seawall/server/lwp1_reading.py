@@ -6,7 +6,7 @@ A fetch is answered at once; nothing is ever pushed. Which start means what:
 |---------------------|-------------------------------------------------------------------------------------|
 | below the end       | bytes from there on, or from the first that is kept                                 |
 | the end             | nothing yet                                                                         |
-| above the end       | error 51, or as `PastEnd` says                                                      |
+| above the end       | CATCHING_UP, or as `PastEnd` says                                                   |
 | 7FFF… up to FFFF…FE | the end when this was first asked on the connection, until data has come from there |
 | FFFF…FF             | no bytes: where the end is                                                          |
 
@@ -109,9 +109,9 @@ class Lwp1Reading:
             offset = await self._ask(topic, lambda store: _committed(store, topic, request.consumer))
         return SubscribeReply(request.consumer, offset)
 
-    async def unsubscribe(self, request: Unsubscribe) -> int:
-        """The consumer, to be acked; nothing is kept of a registration, and its commit stays."""
-        await self.topic(request.topic_id)
+    def unsubscribe(self, request: Unsubscribe) -> int:
+        """The consumer, to be acked, whether its topic still exists or not: a published client cannot close a consumer
+        whose unsubscribe fails. Nothing is kept of a registration, and its commit stays."""
         return request.consumer
 
     async def commit(self, request: CommitOffset) -> CommitReply:

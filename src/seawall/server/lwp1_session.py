@@ -72,6 +72,11 @@ class Line(Protocol):
         """Whether so much waits to be sent that nothing more may be taken."""
         ...
 
+    @property
+    def certificate_name(self) -> str | None:
+        """The name in the verified certificate of the peer; None without one."""
+        ...
+
     def write(self, data: bytes) -> None:
         """Send bytes behind everything that was written before."""
         ...
@@ -99,7 +104,7 @@ class Lwp1Service:
         commands: TopicCommands,
         *,
         access: Access | None = None,
-        past_end: PastEnd = PastEnd.ERROR,
+        past_end: PastEnd = PastEnd.CATCHING_UP,
     ) -> None:
         self.log = log
         self.ingest = ingest
@@ -130,7 +135,7 @@ class Lwp1Session:
         self._service = service
         self._line = line
         self._loop = service.loop
-        self._admission = Admission(service.access)
+        self._admission = Admission(service.access, line.certificate_name)
         self._reading = Lwp1Reading(service.log, service.commands, service.past_end, service.count, self._admission)
         #: Answers that are not written, in the order of their requests.
         self._answers: deque[Run | bytes] = deque()
@@ -314,7 +319,7 @@ class Lwp1Session:
             case Subscribe():
                 return encode_reply(await self._reading.subscribe(request))
             case Unsubscribe():
-                return encode_ack(await self._reading.unsubscribe(request))
+                return encode_ack(self._reading.unsubscribe(request))
             case CommitOffset():
                 return encode_reply(await self._reading.commit(request))
             case Authenticate():

@@ -73,7 +73,7 @@ class Lwp2Session:
         self._publishing: Publishing | None = None
         self._is_greeting = False
         self._is_welcome = False
-        self._admission = Admission(server.access)
+        self._admission = Admission(server.access, connection.certificate_name)
         #: The last frame, once there is nothing more to take.
         self._last: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -280,9 +280,10 @@ class Lwp2Session:
             self._close(ErrorCode.WRONG_STATE, "HELLO is the first frame, and comes once", request_id)
             return
         choose_version(hello)
-        if not self._admission.authenticate(hello.token):
+        is_admitted = self._admission.is_admitted and not hello.token
+        if not is_admitted and not self._admission.authenticate(hello.token):
             code = ErrorCode.AUTHENTICATION_FAILED if hello.token else ErrorCode.AUTHENTICATION_REQUIRED
-            text = "the token of HELLO is not known here" if hello.token else "HELLO needs a token here"
+            text = "the token of HELLO is not known here" if hello.token else "HELLO needs a token, or a certificate"
             if self._admission.is_over:
                 self._close(code, text, request_id)
             else:

@@ -92,3 +92,6 @@ class ConnectionLimits:
     outbox_size: int = limits.OUTBOX_SIZE
     linger_s: float = limits.LINGER_S
     linger_size: int = limits.LINGER_SIZE
+    handshake_s: float = limits.HANDSHAKE_S
+    #: Silence after which a connection of version 1, or one that has sent nothing yet, ends; None is never.
+    v1_idle_s: float | None = None

@@ -23,7 +23,9 @@ STREAM: Final = frozenset({"stream"})
 BATCH: Final = frozenset({"batch"})
 
 #: What reading and writing have in common.
-SERVER_OPTIONS: Final[Mapping[str, frozenset[str]]] = {"url": BOTH, "token": BOTH, "tls": BOTH, "timeout": BOTH}
+SERVER_OPTIONS: Final[Mapping[str, frozenset[str]]] = dict.fromkeys(
+    ("url", "token", "tls", "tlsCert", "tlsKey", "timeout"), BOTH
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,9 @@ class ServerOptions:
     #: Whether connections are encrypted, or a file of the authorities that are believed; None leaves it to the URL.
     tls: bool | str | None = None
     timeout_s: float = 30.0
+    #: Files, where tasks find them, with the client certificate and its key.
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 class GivenOptions:
@@ -74,7 +79,9 @@ class GivenOptions:
         said = self.text("tls")
         tls = said.lower() == "true" if said is not None and said.lower() in ("true", "false") else said
         timeout_ms = self.get("timeout", read_duration_ms, 30_000)
-        return ServerOptions(url, self.text("token") or "", tls, timeout_ms / 1e3)
+        return ServerOptions(
+            url, self.text("token") or "", tls, timeout_ms / 1e3, self.text("tlsCert"), self.text("tlsKey")
+        )
 
 
 def _unknown(key: str, names: Mapping[str, str]) -> str:

@@ -66,7 +66,15 @@ _WHY: Final = {
 
 def target_of(server: ServerOptions) -> Target:
     """The server of a query."""
-    return parse_target(server.url, token=server.token, name="spark", timeout_s=server.timeout_s, tls=server.tls)
+    return parse_target(
+        server.url,
+        token=server.token,
+        name="spark",
+        timeout_s=server.timeout_s,
+        tls=server.tls,
+        tls_cert=server.tls_cert,
+        tls_key=server.tls_key,
+    )
 
 
 def read_range(wanted: SeqRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
