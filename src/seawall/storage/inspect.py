@@ -162,6 +162,7 @@ class _LogView:
                 "first_position": header.first_position,
                 "batches": header.batch_count,
                 "clean_close": header.is_clean,
+                "continued": header.is_continued,
                 "timestamp_ns": header.timestamp_ns,
             }
             yield from self._batches(at + EPOCH_HEADER_SIZE, at + header.size)
