@@ -121,6 +121,7 @@ def _preface_item(preface: Preface, size: int) -> Item:
         "first": preface.first,
         "salt": preface.salt,
         "created_ns": preface.created_ns,
+        "reserved_size": preface.size,
         "topic_id": preface.topic_id,
         "size": size,
     }

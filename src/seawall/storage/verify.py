@@ -53,7 +53,7 @@ from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segmen
 from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
+from seawall.storage.wal_reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["KnownTopic", "Places", "Verification"]
 
@@ -198,7 +198,8 @@ class Verification:
                     reached = item.at
         except (CorruptionError, OSError) as error:
             path = wal_path(self._directory.wal, starts[-1]) if starts else self._directory.wal
-            yield Finding(path, 0, DATA_START, _trouble(error), f"the directory cannot be opened; {_RESTORE}")
+            what = _trouble(error).removesuffix(f"; {RESTORE}")
+            yield Finding(path, 0, DATA_START, what, f"the directory cannot be opened; {_RESTORE}")
         return reached
 
     def _note_tail(self, end_at: WalAddress, starts: list[WalAddress]) -> None:

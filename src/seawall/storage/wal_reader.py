@@ -55,7 +55,8 @@ from seawall.wire.frames import checksum
 
 _NOWHERE: Final = 1 << 64
 
-_RESTORE: Final = "restore it from a backup"
+#: The way out where a file is lost.
+RESTORE: Final = "restore it from a backup"
 
 #: Batches that are handed out together, at the most, where an epoch has not more: 1.4 MiB of rows.
 _ROWS: Final = 16_384
@@ -190,7 +191,7 @@ class _Walk:
             if self._from_at:
                 raise CorruptionError(
                     f"{self._directory}: no WAL file is left, though the log continues at address {self._from_at}; "
-                    f"{_RESTORE}"
+                    f"{RESTORE}"
                 )
             self._is_clean = True
             yield self._end(WalAddress(0))
@@ -209,7 +210,7 @@ class _Walk:
         if self._epoch is None and self._from_at:
             raise CorruptionError(
                 f"{self._directory}: the WAL file with the last commit before address {self._from_at} is missing, "
-                f"which numbers go on from; {_RESTORE}"
+                f"which numbers go on from; {RESTORE}"
             )
         # Damage may end the log before the caller's knowledge does: what it lacks was absorbed long ago.
         yield self._end(max(at, self._from_at))
@@ -220,7 +221,7 @@ class _Walk:
             log = open_wal_file(self._files, self._directory, first_at, self._directory_id, read_only=True)
         except CorruptionError as error:
             if following is None:
-                raise CorruptionError(f"{error}; {_RESTORE}") from error
+                raise CorruptionError(f"{error}; {RESTORE}") from error
             self._is_strict = False
             yield from self._damage(first_at, following, str(error), is_file_lost=True)
             return following
@@ -244,11 +245,11 @@ class _Walk:
     def _require_whole(self, log: WalFile) -> None:
         """Refuse a last file that was cut, or that ends before what the caller knows of."""
         if log.is_cut:
-            raise CorruptionError(f"{_cut(log)}, so commits at its end may be lost; {_RESTORE}")
+            raise CorruptionError(f"{_cut(log)}, so commits at its end may be lost; {RESTORE}")
         if log.limit_at < self._from_at:
             raise CorruptionError(
                 f"{self._directory}: the WAL file behind {log.file.path} is missing: a snapshot was made at address "
-                f"{self._from_at}; {_RESTORE}"
+                f"{self._from_at}; {RESTORE}"
             )
 
     def _read_epochs(self, window: WalWindow) -> Generator[WalPart, None, WalAddress]:
@@ -294,7 +295,7 @@ class _Walk:
         missing = wal_path(self._directory, at)
         if window.following is None:
             raise CorruptionError(
-                f"{missing} is missing: {window.log.file.path} says that the log continues in it; {_RESTORE}"
+                f"{missing} is missing: {window.log.file.path} says that the log continues in it; {RESTORE}"
             )
         self._is_strict = False
         yield from self._damage(at, window.following, f"{missing} is missing", is_file_lost=True)
