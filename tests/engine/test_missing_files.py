@@ -44,7 +44,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(params=["closed", "killed"])
+@pytest.fixture(params=[pytest.param("closed", marks=pytest.mark.slow), "killed"])
 def whole(images: Path, request: pytest.FixtureRequest) -> Path:
     """One of the directories as it was."""
     return images / str(request.param)
