@@ -35,7 +35,7 @@ def test_a_segment_for_people(data: Path) -> None:
     result = run(max(data.rglob("*.sealed")), "--records")
     assert (result.exit_code, result.stderr) == (0, "")
     preface, batch, one, two = result.stdout.splitlines()
-    assert preface.startswith("preface   kind=segment format=1 directory_id=")
+    assert preface.startswith("preface   kind=segment format=2 directory_id=")
     assert batch.startswith("batch     at=4096 to=4214 position=")
     assert " first_seq=1 last_seq=2 records=2 " in batch
     assert batch.endswith(" codec=none opaque=false")

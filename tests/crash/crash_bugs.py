@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from seawall.core.types import Position
+from seawall.core.types import Position, TimestampNs
 from seawall.engine import adoption, opening, replay, store
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
@@ -21,16 +21,17 @@ from seawall.kernels import epochs
 from seawall.kernels.epochs import WalRows
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
-from seawall.storage import adopting, segments, wal, wal_reader
+from seawall.storage import adopting, segments, wal_handles, wal_reader
 from seawall.storage.control import Reference
 from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.epoch_write import EpochWrite
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CONTINUED
 from seawall.storage.segments import ActiveSegment
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import WalEnd
+from seawall.storage.wal_files import WalEnd, WalFile
 from seawall.testing import SimDisk
 from seawall.topics.catalog import TopicCatalog
 from seawall.wire.fields import Buffer
@@ -80,9 +81,38 @@ def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def rotation_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """A new file that says it begins one byte later than it does."""
-    real = wal.wal_path
-    patch.setattr(wal, "wal_path", lambda directory, first_at: real(directory, first_at + 1 if first_at else first_at))
+    """Files that are looked for one byte behind where they begin."""
+    real = wal_handles.wal_path
+    patch.setattr(
+        wal_handles, "wal_path", lambda directory, first_at: real(directory, first_at + 1 if first_at else first_at)
+    )
+
+
+def continued_before_named(patch: pytest.MonkeyPatch) -> None:
+    """A file says that the log continues in one that has no name yet."""
+    real = WalWriter._rotate
+
+    def rotate(self: WalWriter, needed: int, timestamp_ns: TimestampNs) -> WalFile:
+        current = self._current
+        if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
+            self.sync()
+            mark = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CONTINUED, timestamp_ns)
+            mark.carry_out(durable=True)
+            self._is_poisoned = False
+        return real(self, needed, timestamp_ns)
+
+    patch.setattr(WalWriter, "_rotate", rotate)
+
+
+def begun_before_the_log(patch: pytest.MonkeyPatch) -> None:
+    """FORMAT says that there is a log before it has a file."""
+    real = Store.begin_term
+
+    def begin_term(self: Store) -> None:
+        self._directory.note_log_begun()
+        real(self)
+
+    patch.setattr(Store, "begin_term", begin_term)
 
 
 def sealed_before_data(patch: pytest.MonkeyPatch) -> None:
@@ -249,6 +279,8 @@ PLANTED: dict[str, Plant] = {
     "names of snapshots not synced": names_not_synced("/meta"),
     "checksum skipped at replay": checksum_skipped,
     "off by one at rotation": rotation_off_by_one,
+    "continued before the next file has its name": continued_before_named,
+    "log begun before it has a file": begun_before_the_log,
     "sealed before data is synced": sealed_before_data,
     "reference before data": reference_before_data,
     "ceiling ignored": ceiling_ignored,

@@ -28,6 +28,7 @@ TRANSACTION_PARTS = 4
 FIRST_CASES = {
     "checksum skipped at replay": 100,
     "off by one at rotation": 40,
+    "continued before the next file has its name": 40,
     "segment dropped before the eviction is durable": 80,
     "adopted without a note": 36,
     "adopted and never put back": 36,

@@ -20,10 +20,12 @@ from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
+from seawall.engine.verifying import verify_directory
 from seawall.engine.view import open_view
 from seawall.errors import DiskFullError, InvalidInputError, NotFoundError
 from seawall.io.files import OsFiles
 from seawall.limits import KIB
+from seawall.storage.read_only import open_for_reading
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = Config(fabric=FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB))
@@ -349,12 +351,20 @@ def test_a_crash_in_between_puts_it_back(tmp_path: Path) -> None:
         assert log.verify().findings == ()
 
 
-def test_a_damaged_note_costs_what_was_staged_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["flipped", "removed", "emptied", "halved"])
+def test_a_lost_note_costs_what_was_staged_and_nothing_else(tmp_path: Path, damage: str) -> None:
     staged = crash_behind_the_stamps(tmp_path)
     (note,) = notes(tmp_path)
     data = bytearray(note.read_bytes())
     data[limits.PAGE_SIZE + 40] ^= 1
-    note.write_bytes(data)
+    if damage == "removed":
+        note.unlink()
+    else:
+        note.write_bytes(data[: {"flipped": len(data), "emptied": 0, "halved": len(data) // 2}[damage]])
+    files = OsFiles()
+    with open_for_reading(files, str(tmp_path / "data")) as directory:
+        findings = verify_directory(files, directory).findings
+    assert any(each.first_seq is not None and each.first_seq <= staged[0].first_seq for each in findings)
     with opened(tmp_path) as log:
         assert not notes(tmp_path)
         assert numbers(log, "a") == [1]

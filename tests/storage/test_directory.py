@@ -19,7 +19,7 @@ from seawall.errors import (
 from seawall.io.files import OsFiles, write_all
 from seawall.io.interfaces import Files
 from seawall.limits import BALLAST_SIZE, MIB, PAGE_SIZE
-from seawall.storage.directory import DataDirectory, open_directory
+from seawall.storage.directory import DataDirectory, open_directory, read_format
 from seawall.storage.preface import FORMAT, FileKind, Preface
 from seawall.testing import SimCrash, SimDisk
 
@@ -330,8 +330,79 @@ def test_the_size_of_the_ballast_may_grow() -> None:
     disk = SimDisk(1)
     opened(disk, ballast_size=PAGE_SIZE).close()
     with opened(disk) as directory:
-        assert directory.has_ballast
+        assert not directory.has_ballast
+        assert len(contents(disk, f"{PATH}/BALLAST")) == PAGE_SIZE
+        assert directory.restore_ballast()
         assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
+
+
+def test_opening_makes_no_ballast_by_itself() -> None:
+    """Whoever opens looks first whether anything else is lost."""
+    disk = SimDisk(1)
+    opened(disk).close()
+    disk.unlink(f"{PATH}/BALLAST")
+    with opened(disk) as directory:
+        assert not directory.has_ballast
+        assert not disk.exists(f"{PATH}/BALLAST")
+        assert directory.restore_ballast()
+        assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
+
+
+# --- the log has begun -------------------------------------------------------------------------------------------
+
+
+def test_that_the_log_has_begun_is_kept() -> None:
+    disk = SimDisk(1)
+    with opened(disk) as directory:
+        assert not directory.log_has_begun
+        directory.note_log_begun()
+        assert directory.log_has_begun
+        before = disk.calls
+        directory.note_log_begun()
+        assert disk.calls == before
+    disk.crash("none")
+    with opened(disk) as again:
+        assert again.log_has_begun
+        assert again.directory_id == directory.directory_id
+
+
+def test_a_full_disk_puts_off_that_the_log_has_begun() -> None:
+    disk = SimDisk(1)
+    with opened(disk) as directory:
+        disk.fail("write", error=errno.ENOSPC, path="*FORMAT*")
+        directory.note_log_begun()
+        assert not directory.log_has_begun
+        directory.note_log_begun()
+        assert directory.log_has_begun
+        again = read_format(disk, PATH)
+        assert again.first == 1
+
+
+def test_other_failures_of_the_disk_are_told() -> None:
+    disk = SimDisk(1)
+    with opened(disk) as directory:
+        disk.fail("write", error=errno.EIO, path="*FORMAT*")
+        with pytest.raises(OSError, match="error"):
+            directory.note_log_begun()
+        assert not directory.log_has_begun
+
+
+@pytest.mark.parametrize("keep", ["none", "all", "random"])
+def test_a_crash_while_format_is_replaced_leaves_a_whole_one(keep: str) -> None:
+    for calls in itertools.count(1):
+        disk = SimDisk(calls)
+        directory = opened(disk, ballast_size=PAGE_SIZE)
+        disk.crash_after(calls)
+        try:
+            directory.note_log_begun()
+            break
+        except SimCrash:
+            disk.crash(keep)
+        with opened(disk, ballast_size=PAGE_SIZE) as again:
+            assert again.directory_id == directory.directory_id
+            again.note_log_begun()
+            assert again.log_has_begun
+    assert calls > 3
 
 
 # --- crashes -----------------------------------------------------------------------------------------------------
@@ -384,7 +455,7 @@ def test_a_crash_around_the_ballast_changes_nothing_else(keep: str) -> None:
             break
         with opened(disk) as again:
             assert again.directory_id == directory.directory_id
-            assert again.has_ballast
+            assert again.restore_ballast()
             assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
             again.make_topic(1)
     assert calls > 5

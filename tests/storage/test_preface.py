@@ -18,9 +18,12 @@ U64 = st.integers(0, 2**64 - 1)
 
 #: The bytes of the table, put together by hand.
 STORED = bytes.fromhex(
-    "53454157414C4C00 02000000 01000000 000102030405060708090A0B0C0D0E0F"
-    "8877665544332211 0010000000000000 00002A36FE9C9717 05000000"
+    "53454157414C4C00 02000000 02000000 000102030405060708090A0B0C0D0E0F"
+    "8877665544332211 0010000000000000 00002A36FE9C9717 0000000400000000 05000000"
 )
+
+#: The same in format 1, which had no size.
+STORED_1 = STORED[:12] + bytes.fromhex("01000000") + STORED[16:56] + STORED[64:]
 
 
 def with_checksum(fields: bytes) -> bytes:
@@ -42,6 +45,7 @@ def test_the_bytes_are_those_of_the_table() -> None:
         first=4096,
         salt=0x1122334455667788,
         created_ns=1_700_000_000_000_000_000,
+        size=1 << 26,
         topic_id=5,
     )
     assert preface.encode() == with_checksum(STORED)
@@ -56,11 +60,11 @@ def test_the_kinds_are_for_ever() -> None:
     assert {kind.name: kind.value for kind in FileKind} == dict(zip(names, range(1, 8), strict=True))
 
 
-@given(st.sampled_from(FileKind), st.binary(min_size=16, max_size=16), U64, U64, U64, st.integers(0, 2**32 - 1))
+@given(st.sampled_from(FileKind), st.binary(min_size=16, max_size=16), U64, U64, U64, U64, st.integers(0, 2**32 - 1))
 def test_every_preface_is_read_back(
-    kind: FileKind, owner: bytes, first: int, salt: int, created_ns: int, topic_id: int
+    kind: FileKind, owner: bytes, first: int, salt: int, created_ns: int, size: int, topic_id: int
 ) -> None:
-    preface = Preface(kind, owner, first=first, salt=salt, created_ns=created_ns, topic_id=topic_id)
+    preface = Preface(kind, owner, first=first, salt=salt, created_ns=created_ns, size=size, topic_id=topic_id)
     assert Preface.parse(memoryview(preface.encode()), kind=kind, directory_id=owner) == preface
     assert Preface.parse(preface.encode(), kind=kind) == preface
 
@@ -80,12 +84,18 @@ def test_every_flipped_bit_of_the_page_is_found() -> None:
     ("data", "error", "message"),
     [
         (b"", CorruptionError, "wal-1: not a file of Seawall: it begins with b''"),
-        (with_checksum(STORED)[:63], CorruptionError, "not a file of Seawall"),
+        (with_checksum(STORED)[:71], CorruptionError, "not a file of Seawall"),
         (bytes(4096), CorruptionError, "not a file of Seawall"),
         (changed(0, b"SEAWEED\0"), CorruptionError, "begins with b'SEAWEED"),
         (STORED.ljust(4096, b"\0"), ChecksumError, "wal-1: checksum of the preface"),
-        (changed(12, b"\2"), UnsupportedError, "format 2, this version reads up to format 1"),
-        (changed(12, b"\0"), UnsupportedError, "format 0, this version reads up to format 1"),
+        (changed(12, b"\3"), UnsupportedError, "format 3, this version reads format 2 alone; .* or a later one"),
+        (changed(12, b"\0"), UnsupportedError, "format 0, this version reads format 2 alone; .* not converted"),
+        (
+            with_checksum(STORED_1),
+            UnsupportedError,
+            "wal-1: written in format 1, .* not converted; read it with the ver",
+        ),
+        (with_checksum(STORED_1[:-1]), ChecksumError, "wal-1: checksum of the preface"),
         (changed(8, b"\3"), CorruptionError, "kind 3 where kind 2 .WAL. belongs"),
         (changed(8, b"\7"), CorruptionError, "kind 7 where kind 2"),
         (changed(31, b"\0"), CorruptionError, "belongs to directory 000102030405060708090a0b0c0d0e00, not to 0001"),

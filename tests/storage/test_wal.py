@@ -122,7 +122,7 @@ def test_the_file_is_preface_epochs_and_zeros(disk: SimDisk) -> None:
     content = disk.durable_bytes(f"{DIRECTORY}/wal-00000000000000000000.wal")
     assert len(content) == SIZE
     preface = Preface.parse(content, kind=FileKind.WAL, directory_id=OWNER)
-    assert preface == Preface(FileKind.WAL, OWNER, first=0, salt=2**63, created_ns=77)
+    assert preface == Preface(FileKind.WAL, OWNER, first=0, salt=2**63, created_ns=77, size=SIZE)
     header = parse_epoch_header(content[DATA_START:], salt=preface.salt, at=0)
     assert header is not None
     assert (header.epoch, header.length, header.synced_through, header.first_position) == (1, 200, 0, 0)
@@ -244,7 +244,7 @@ def test_positions_never_go_back_but_may_leap(disk: SimDisk) -> None:
 
 def test_an_epoch_larger_than_a_file_is_refused(disk: SimDisk) -> None:
     writer = open_writer(disk)
-    largest = CAPACITY - 2 * EPOCH_HEADER_SIZE
+    largest = CAPACITY - 3 * EPOCH_HEADER_SIZE
     for number in (1, 2):
         with pytest.raises(LimitError, match="holds 61440"):
             append(writer, largest + 1)
@@ -388,10 +388,10 @@ def test_room_can_be_asked_for_ahead(disk: SimDisk) -> None:
     writer.reserve(200, 44)
     assert (writer.at, len(names(disk))) == (0, 1)
     before = disk.calls
-    writer.reserve(CAPACITY - 2 * EPOCH_HEADER_SIZE, 44)
+    writer.reserve(CAPACITY - 3 * EPOCH_HEADER_SIZE, 44)
     assert disk.calls == before
     with pytest.raises(LimitError):
-        writer.reserve(CAPACITY - 2 * EPOCH_HEADER_SIZE + 1, 44)
+        writer.reserve(CAPACITY - 3 * EPOCH_HEADER_SIZE + 1, 44)
     append(writer, 40_000)
     writer.reserve(40_000, 44)
     assert len(names(disk)) == 2
@@ -448,13 +448,13 @@ def test_space_that_returns_is_used() -> None:
 def test_the_mark_of_a_clean_close_always_fits() -> None:
     disk = full_disk(1)
     writer = open_writer(disk)
-    append(writer, CAPACITY - 2 * EPOCH_HEADER_SIZE - 200)
+    append(writer, CAPACITY - 3 * EPOCH_HEADER_SIZE - 200)
     with pytest.raises(DiskFullError):
         append(writer, 200 - EPOCH_HEADER_SIZE + 1)
     append(writer, 200 - EPOCH_HEADER_SIZE)
     writer.close()
     assert end_of(disk).clean
-    assert end_of(disk).at == CAPACITY
+    assert end_of(disk).at == CAPACITY - EPOCH_HEADER_SIZE
 
 
 def test_a_directory_that_takes_no_names_is_full_too(disk: SimDisk) -> None:

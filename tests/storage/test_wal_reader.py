@@ -32,6 +32,7 @@ from seawall.wire.codes import BatchFlags
 OWNER = bytes(range(16))
 DIRECTORY = "/wal"
 SIZE = WAL_FILE_SIZE_MIN
+CAPACITY = SIZE - DATA_START
 
 
 def batch(position: int, size: int = 200, block: bytes | None = None) -> bytes:
@@ -328,7 +329,7 @@ def test_one_read_serves_many_epochs() -> None:
 def test_nothing_at_all() -> None:
     log = new_log()
     assert read(log.disk) == Reading({}, [], WalEnd(0, 0, 0, True, 0, 0))
-    with pytest.raises(CorruptionError, match="no WAL file, though the log goes on at 5"):
+    with pytest.raises(CorruptionError, match="no WAL file is left, though the log continues at address 5; restore"):
         read(log.disk, 5)
 
 
@@ -622,9 +623,9 @@ def test_files_of_another_directory_or_format() -> None:
         log.append(40_000)
     with pytest.raises(CorruptionError, match="belongs to directory 0001"):
         list(read_wal(log.disk, DIRECTORY, bytes(16), 0))
-    newer = Preface(FileKind.WAL, OWNER, format=2).encode()
+    newer = Preface(FileKind.WAL, OWNER, format=3).encode()
     log.disk.open(wal_path(DIRECTORY, 0)).write([newer], 0)
-    with pytest.raises(UnsupportedError, match="format 2"):
+    with pytest.raises(UnsupportedError, match="format 3"):
         read(log.disk)
 
 
@@ -651,23 +652,100 @@ def test_a_log_that_ends_before_its_reader_starts_was_damaged() -> None:
     assert reading == Reading({}, [], WalEnd(second.end_at, 1, 1, False, second.end_at, 1_000))
     reading = read(log.disk, second.batches_at)
     assert reading.end.at == second.batches_at
-    beyond = read(log.disk, 1_000_000)
-    assert beyond.end == WalEnd(1_000_000, 1, 1, False, 1_000_000, 1_000)
+    beyond = read(log.disk, CAPACITY)
+    assert beyond.end == WalEnd(CAPACITY, 1, 1, False, CAPACITY, 1_000)
     start = replace(repair_tail(log.disk, DIRECTORY, OWNER, beyond.end), position=30)
     writer = WalWriter(log.disk, DIRECTORY, OWNER, start=start, file_size=SIZE, salt=salts())
     writer.append_epoch([batch(30)], 30, 1, 9)
     writer.sync()
-    assert list(read(log.disk, 1_000_000).batches) == [30]
-    assert read(log.disk).damages == [(second.at, 1_000_000)]
+    assert list(read(log.disk, CAPACITY).batches) == [30]
+    assert read(log.disk).damages == [(second.at, CAPACITY)]
 
 
-def test_a_recovered_log_that_ends_beyond_its_file_can_be_closed() -> None:
+def test_a_recovered_log_that_ends_with_its_file_can_be_closed() -> None:
     log = new_log()
     log.append(200)
-    start = repair_tail(log.disk, DIRECTORY, OWNER, read(log.disk, 1_000_000).end)
+    start = repair_tail(log.disk, DIRECTORY, OWNER, read(log.disk, CAPACITY).end)
     WalWriter(log.disk, DIRECTORY, OWNER, start=start, file_size=SIZE, salt=salts()).close()
-    end = read(log.disk, 1_000_000).end
-    assert (end.at, end.epoch, end.clean) == (1_000_064, 2, True)
+    end = read(log.disk, CAPACITY).end
+    assert (end.at, end.epoch, end.clean) == (CAPACITY + 64, 2, True)
+
+
+def test_a_last_file_that_ends_before_its_reader_starts_is_not_the_last() -> None:
+    log = new_log()
+    log.append(200)
+    with pytest.raises(CorruptionError, match=r"the WAL file behind .*wal-0{20}\.wal is missing.*restore it"):
+        read(log.disk, CAPACITY + 1)
+
+
+def test_the_newest_file_is_missed_by_the_one_before_it() -> None:
+    log = new_log()
+    for _ in range(4):
+        log.append(40_000)
+    starts = [receipt.at for receipt in log.receipts]
+    whole = read(log.disk)
+    assert (whole.batches, whole.damages) == (log.expected, [])
+    for newest in reversed(starts[1:]):
+        log.disk.unlink(wal_path(DIRECTORY, newest))
+        with pytest.raises(CorruptionError, match=rf"wal-{newest:020d}\.wal is missing.*continues in it; restore it"):
+            read(log.disk)
+
+
+def test_the_newest_file_is_missed_behind_a_clean_close_too() -> None:
+    """The mark of a clean close and that of the continuation both fit."""
+    log = new_log()
+    log.append(CAPACITY - 3 * EPOCH_HEADER_SIZE)
+    log.writer.close()
+    start = repair_tail(log.disk, DIRECTORY, OWNER, read(log.disk).end)
+    assert start.clean
+    writer = WalWriter(log.disk, DIRECTORY, OWNER, start=start, file_size=SIZE, salt=salts())
+    writer.append_epoch([batch(1)], 1, 1, 9)
+    writer.sync()
+    assert list(read(log.disk).batches) == [0, 1]
+    log.disk.unlink(wal_path(DIRECTORY, start.at))
+    with pytest.raises(CorruptionError, match="is missing"):
+        read(log.disk)
+
+
+@pytest.mark.parametrize("kept", [DATA_START, DATA_START + 300, SIZE // 2, SIZE - 1])
+def test_a_newest_file_that_was_cut_is_refused(kept: int) -> None:
+    log = new_log()
+    log.append(200)
+    log.append(200)
+    log.disk.open(wal_path(DIRECTORY, 0)).truncate(kept)
+    with pytest.raises(CorruptionError, match=f"has {kept} bytes of the {SIZE} that were reserved.*restore it"):
+        read(log.disk)
+
+
+def test_what_a_lost_file_is_and_what_not() -> None:
+    log = new_log()
+    for _ in range(5):
+        log.append(40_000)
+    starts = [receipt.at for receipt in log.receipts]
+
+    def lost_files() -> list[bool]:
+        return [part.is_file_lost for part in read_wal(log.disk, DIRECTORY, OWNER, 0) if isinstance(part, Damage)]
+
+    log.flip(starts[0] + 100)
+    assert lost_files() == [False]
+    log.disk.flip_bit(wal_path(DIRECTORY, starts[1]), 3, 3)
+    assert lost_files() == [False, True]
+    log.disk.open(wal_path(DIRECTORY, starts[2])).truncate(20_000)
+    assert lost_files() == [False, True, True]
+    log.disk.unlink(wal_path(DIRECTORY, starts[3]))
+    assert lost_files()[:2] == [False, True]
+    assert all(lost_files()[1:])
+
+
+def test_the_file_with_the_last_commit_is_missed() -> None:
+    """The newest file holds no commit yet, and the snapshot was made where it begins."""
+    log = new_log()
+    first = log.append(40_000)
+    log.writer.reserve(40_000, 9)
+    assert read(log.disk, first.end_at).end.epoch == 1
+    log.disk.unlink(wal_path(DIRECTORY, 0))
+    with pytest.raises(CorruptionError, match="with the last commit before address"):
+        read(log.disk, first.end_at)
 
 
 # --- every byte --------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def _fabric_of(data: Path, loaded: LoadedConfig) -> str:
 
     require_data(data)
     files = OsFiles()
-    path = fabric_path(files, loaded.config.fabric, str(data), read_format(files, str(data)))
+    path = fabric_path(files, loaded.config.fabric, str(data), read_format(files, str(data)).directory_id)
     if not files.exists(path):
         raise NotFoundError(f"{data}: nobody has it open with brokers ({path} is not there)")
     return path

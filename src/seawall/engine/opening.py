@@ -1,7 +1,8 @@
 """Opening a data directory: from whatever the last end left behind to a store that takes appends.
 
 Snapshot, replay, repair of the torn tail, segments put in order, a new term. Each step comes to the same state however
-often a crash cuts it off and it starts again.
+often a crash cuts it off and it starts again. Snapshot and replay only read: where a file is lost that the state
+depends on, opening ends there, and every byte is as it was (INV-REPLAY-WHOLE in `replay`).
 
 After an end that was not clean every topic resumes at its ceiling, and the seqs between are an explicit crash gap: a
 number that anyone may have seen is never given to another record (INV-OPEN-NEW-NUMBERS). Positions resume far behind
@@ -92,6 +93,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
     replayed = replay(files, directory, snapshot)
+    directory.restore_ballast()
     end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
     wal = WalWriter(
         files,

@@ -13,6 +13,10 @@ reference to a large batch tells it again, and what followed the damage up to th
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
 then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
 bytes; a snapshot without it knows none.
+
+INV-REPLAY-WHOLE: a file that is missing or cut, and that the state depends on, is a `CorruptionError` before anybody
+has written a byte: creations, deletes and cursors that stood in it would otherwise be undone without a word. Damage of
+bytes inside a file costs what they held, as a gap (`opening`).
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.snapshots import SectionKind, Snapshot
-from seawall.storage.wal_files import WalEnd
+from seawall.storage.wal_files import WalEnd, wal_addresses
 from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.keys import KeyedAppend, key_of
@@ -76,7 +80,8 @@ class Replayed:
 
 
 def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
-    """Read the log from where the snapshot ends."""
+    """Read the log from where the snapshot ends; `CorruptionError` if a file is lost (INV-REPLAY-WHOLE)."""
+    _require_start(files, directory, snapshot)
     sessions = Sessions()
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
@@ -92,10 +97,35 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
             case WalBatch():
                 state.control(part)
             case Damage():
+                if part.is_file_lost:
+                    raise _file_lost(part)
                 state.damaged(part)
             case WalEnd():
                 return Replayed(state.catalog, part, state.segments, state.damages, state.deleted, sessions)
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
+
+
+def _require_start(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> None:
+    """Refuse a directory in which nothing says what the log held before its first file, or where the log is."""
+    starts = wal_addresses(files, directory.wal)
+    if not starts and directory.log_has_begun:
+        raise CorruptionError(
+            f"{directory.wal}: no WAL file is left, though {directory.format_path} says that there was a log; restore "
+            "the directory from a backup"
+        )
+    if snapshot is None and starts and starts[0]:
+        raise CorruptionError(
+            f"{directory.meta}: no sound snapshot (snapshot-<position>.meta) is left, and the log before address "
+            f"{starts[0]} was dropped when one was made, so topics and deletes are not known; restore the newest "
+            "snapshot from a backup. Until then seawall dump shows the records of single segments"
+        )
+
+
+def _file_lost(damage: Damage) -> CorruptionError:
+    return CorruptionError(
+        f"{damage.reason}: the log from address {damage.from_at} to {damage.to_at}, with its records, topics and "
+        "deletes, is lost with it; restore the file from a backup"
+    )
 
 
 def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Sessions) -> dict[SectionKind, bytes]:

@@ -6,9 +6,8 @@ written by `log_writer`, in one order. Opening is in `opening`.
 Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
 and log files that no snapshot needs are removed.
 
-A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes of
-records and topics still work: every append leaves room for them in the log, and behind that there is the ballast.
-Which records are deleted or evicted, and which segments go with them, is the business of `removal`.
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes
+still work: appends leave room for them in the log, and behind that there is the ballast. `removal` decides what goes.
 
 After a clean end the term of this process is logged by its first change: who only reads leaves no trace.
 
@@ -371,6 +370,7 @@ class Store(Changeable, StoreTransactions):
         if lost is not None:
             with self._changing():
                 self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
+                self._directory.note_log_begun()
                 self._commit_many(lost)
 
     def _begin_change(self) -> None:

@@ -10,6 +10,9 @@ replace. INV-FORMAT-LAST: a directory with a FORMAT is whole; one without is emp
 crash cut short, holds nothing anybody wrote, and is completed by the next open. A directory with anything else in it
 is refused, untouched.
 
+INV-LOG-BEGUN: FORMAT is replaced once more when the log has its first file, before anything is acknowledged, and says
+so from then on (`note_log_begun`). So a directory that lost its log, or all of its content, is not taken for a new one.
+
 The lock is the operating system's and ends with its process, however that ends. The pid in LOCK is for people: it is
 neither synced nor trusted.
 
@@ -23,6 +26,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -52,20 +56,24 @@ _UNFINISHED: Final = DIRECTORY_NAMES - {FORMAT_NAME} | {FORMAT_NAME + REPLACEMEN
 #: Bytes of the text in LOCK: a pid and blanks.
 _PID_SIZE: Final = 20
 
+#: What the preface of FORMAT has as its `first` once there is a log.
+_LOG_BEGUN: Final = 1
+
 _READ_ONLY: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 class DataDirectory:
     """An open data directory. Made by `open_directory`; closing it lets the next process in."""
 
-    __slots__ = ("_ballast_size", "_files", "_lock", "directory_id", "has_ballast", "path")
+    __slots__ = ("_ballast_size", "_files", "_lock", "_preface", "directory_id", "has_ballast", "path")
 
-    def __init__(self, files: Files, path: str, lock: File, directory_id: bytes, ballast_size: int) -> None:
+    def __init__(self, files: Files, path: str, lock: File, preface: Preface, ballast_size: int) -> None:
         self._files = files
         self._lock = lock
         self._ballast_size = ballast_size
+        self._preface = preface
         self.path = path
-        self.directory_id = directory_id
+        self.directory_id = preface.directory_id
         #: Whether the ballast is there, as far as this process knows.
         self.has_ballast = False
 
@@ -106,6 +114,27 @@ class DataDirectory:
         path = self.topic(topic_id)
         _make_durable(self._files, path)
         return path
+
+    @property
+    def log_has_begun(self) -> bool:
+        """Whether there was a log once, as FORMAT says: then a directory without one has lost it."""
+        return self._preface.first == _LOG_BEGUN
+
+    def note_log_begun(self) -> None:
+        """Have FORMAT say that there is a log, durably (INV-LOG-BEGUN); once is enough.
+
+        A full disk puts it off to the next opening that writes.
+        """
+        if self.log_has_begun:
+            return
+        preface = replace(self._preface, first=_LOG_BEGUN)
+        try:
+            replace_file(self._files, self.format_path, preface.encode())
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        else:
+            self._preface = preface
 
     def release_ballast(self) -> None:
         """Give the reserved space back to the disk. Its name stays, so this needs no room for a change of names."""
@@ -149,6 +178,9 @@ def open_directory(
 ) -> DataDirectory:
     """Open a data directory and hold its lock; make it first where it is missing or empty, if `create` says so.
 
+    Nothing but the text in LOCK is written in one that is there: whoever finds its content sound goes on with
+    `restore_ballast`.
+
     `pid` is the caller's, for whoever finds the directory locked; `random_bytes` gives the id of a new directory.
     """
     path = path.rstrip("/") or path[:1] or "."
@@ -163,14 +195,12 @@ def open_directory(
             if _is_made(files, path):
                 # Whoever made it may have been killed before its name was durable, and now somebody will rely on it.
                 files.sync_directory(path)
-                directory_id = read_format(files, path)
+                preface = read_format(files, path)
             else:
                 directory_id = unique_id_bytes(unique_id_from(random_bytes(UNIQUE_ID_SIZE)))
-                _make_content(files, path, directory_id, now_ns, ballast_size)
-            directory = DataDirectory(files, path, lock, directory_id, ballast_size)
-            with _opened(files, f"{path}/{BALLAST_NAME}") as ballast:
-                directory.has_ballast = ballast.size() >= ballast_size
-            directory.restore_ballast()
+                preface = _make_content(files, path, directory_id, now_ns, ballast_size)
+            directory = DataDirectory(files, path, lock, preface, ballast_size)
+            directory.has_ballast = _ballast_size(files, path) >= ballast_size
         except BaseException:
             lock.close()
             raise
@@ -220,7 +250,7 @@ def _make_durable(files: Files, path: str) -> None:
     files.sync_directory(parent_directory(path))
 
 
-def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, ballast_size: int) -> None:
+def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, ballast_size: int) -> Preface:
     """Fill an empty directory, FORMAT last (INV-FORMAT-LAST); what an earlier attempt left is used again."""
     for name in _SUBDIRECTORIES:
         files.make_directory(f"{path}/{name}")
@@ -229,12 +259,25 @@ def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, bal
     files.sync_directory(path)
     preface = Preface(FileKind.DIRECTORY, directory_id, created_ns=now_ns)
     replace_file(files, f"{path}/{FORMAT_NAME}", preface.encode())
+    return preface
 
 
 def _write_ballast(files: Files, path: str, size: int) -> None:
     with _opened(files, f"{path}/{BALLAST_NAME}") as ballast:
         ballast.allocate(size)
         ballast.sync()
+
+
+def _ballast_size(files: Files, path: str) -> int:
+    """Bytes of the ballast that is there; nothing is made where there is none."""
+    name = f"{path}/{BALLAST_NAME}"
+    if not files.exists(name):
+        return 0
+    ballast = files.open(name, read_only=True)
+    try:
+        return ballast.size()
+    finally:
+        ballast.close()
 
 
 def _take_lock(files: Files, path: str, pid: int) -> File:
@@ -259,8 +302,8 @@ def lock_holder(lock: File) -> str:
     return f"process {text.decode()}" if text.isdigit() else "another process"
 
 
-def read_format(files: Files, path: str) -> bytes:
-    """The id of a directory that is whole; `CorruptionError` if it is not."""
+def read_format(files: Files, path: str) -> Preface:
+    """What FORMAT says of a directory that is whole; `CorruptionError` if it is not."""
     name = f"{path}/{FORMAT_NAME}"
     file = files.open(name, read_only=True)
     try:
@@ -276,7 +319,7 @@ def read_format(files: Files, path: str) -> bytes:
     missing = [each for each in _SUBDIRECTORIES if not files.exists(f"{path}/{each}")]
     if missing:
         raise CorruptionError(f"{path}: {', '.join(missing)} is missing; restore the directory from a copy")
-    return preface.directory_id
+    return preface
 
 
 @contextmanager

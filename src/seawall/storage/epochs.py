@@ -10,14 +10,14 @@
 | 32 | 8    | synced_through | address below which all bytes were durable when this was written; at most its own    |
 | 40 | 8    | first_position | of its first batch                                                                   |
 | 48 | 4    | batch_count    |                                                                                      |
-| 52 | 2    | flags          | 1 = clean close                                                                      |
+| 52 | 2    | flags          | 1 = clean close, 2 = continued in the next file                                      |
 | 54 | 2    | aside_count    | how many of the batches are asides, which take no position                           |
 | 56 | 8    | timestamp_ns   | of the commit                                                                        |
 
 A header is valid at address `at` of a file if magic, checksum and salt match, synced_through is not above `at`, batches
-of that length and number can exist, not more asides than batches, and a clean close has none. An epoch is valid if
-moreover its number follows the one before, its first position is not below the next one due, and every batch in it is
-good, their positions dense but for asides, each of which has that of the batch behind it.
+of that length and number can exist, not more asides than batches, and a mark (flags 1, 2) has none. An epoch is valid
+if moreover its number follows the one before, its first position is not below the next one due, and every batch in it
+is good, their positions dense but for asides, each of which has that of the batch behind it.
 
 Whatever is not what the writer made is told apart from a tail that the disk never got by synced_through: see
 `wal_reader`. This module must not know files.
@@ -42,6 +42,11 @@ EPOCH_HEADER_SIZE: Final = 64
 
 #: The log was closed in order: nothing but this epoch follows its synced_through.
 FLAG_CLEAN: Final = 1
+#: The log goes on in another file, which begins at the address of this mark and has a durable name.
+FLAG_CONTINUED: Final = 2
+
+#: Bytes that every file of a log keeps for marks: of a clean close, and behind it of the continuation.
+MARKS_SIZE: Final = 2 * EPOCH_HEADER_SIZE
 
 _BODY: Final = Struct("<QQQQQIHHQ")
 _START: Final = Struct("<4sI")
@@ -70,6 +75,11 @@ class EpochHeader:
     def is_clean(self) -> bool:
         """Whether it marks a clean close."""
         return self.flags == FLAG_CLEAN
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether it marks the end of a file behind which another one was begun."""
+        return self.flags == FLAG_CONTINUED
 
     @property
     def size(self) -> int:
@@ -145,7 +155,7 @@ def _is_possible(header: EpochHeader) -> bool:
     """Whether its numbers can be true of any epoch; bounds what a reader allocates for it."""
     if not 1 <= header.epoch < _NUMBER_LIMIT or header.next_position >= _NUMBER_LIMIT:
         return False
-    if header.flags == FLAG_CLEAN:
+    if header.flags in (FLAG_CLEAN, FLAG_CONTINUED):
         return not (header.length or header.batch_count or header.aside_count)
     if header.flags or header.aside_count > header.batch_count:
         return False

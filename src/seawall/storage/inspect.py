@@ -121,6 +121,7 @@ def _preface_item(preface: Preface, size: int) -> Item:
         "first": preface.first,
         "salt": preface.salt,
         "created_ns": preface.created_ns,
+        "reserved_size": preface.size,
         "topic_id": preface.topic_id,
         "size": size,
     }
@@ -162,6 +163,7 @@ class _LogView:
                 "first_position": header.first_position,
                 "batches": header.batch_count,
                 "clean_close": header.is_clean,
+                "continued": header.is_continued,
                 "timestamp_ns": header.timestamp_ns,
             }
             yield from self._batches(at + EPOCH_HEADER_SIZE, at + header.size)

@@ -1,25 +1,28 @@
 """The preface: how every file of a data directory says what it is and whose.
 
-It takes the first 64 bytes of a file. The rest of the first 4,096 is zero, so that content starts on a page of its own
+It takes the first 72 bytes of a file. The rest of the first 4,096 is zero, so that content starts on a page of its own
 and no write of content can tear the preface.
 
 | at | size | field        | notes                                                                                    |
 |----|------|--------------|------------------------------------------------------------------------------------------|
 | 0  | 8    | magic        | `SEAWALL` and a zero byte                                                                |
 | 8  | 4    | kind         | `FileKind`                                                                               |
-| 12 | 4    | format       | 1                                                                                        |
+| 12 | 4    | format       | 2                                                                                        |
 | 16 | 16   | directory_id | of the data directory, the same in all its files                                         |
 | 32 | 8    | salt         | WAL: random, repeated by every epoch in the file; elsewhere 0                            |
-| 40 | 8    | first        | WAL: address of its first epoch; snapshot: position; elsewhere first seq of the segment  |
+| 40 | 8    | first        | WAL: address of its first epoch; snapshot: position; directory: 1 once it has a log, 0   |
+|    |      |              | before; elsewhere first seq of the segment                                               |
 | 48 | 8    | created_ns   | for people                                                                               |
-| 56 | 4    | topic_id     | WAL, snapshot, directory: 0                                                              |
-| 60 | 4    | crc          | CRC-32C of bytes 0–59                                                                    |
+| 56 | 8    | size         | WAL: bytes that were reserved for the file; elsewhere 0                                  |
+| 64 | 4    | topic_id     | WAL, snapshot, directory: 0                                                              |
+| 68 | 4    | crc          | CRC-32C of bytes 0–67                                                                    |
 
-Valid: magic and checksum match, bytes 64–4,095 are zero as far as they were read, the format is one this reader knows,
+Valid: magic and checksum match, bytes 72–4,095 are zero as far as they were read, the format is one this reader knows,
 the kind is the expected one, and so is the directory. Checked in this order; the first that fails names the trouble.
 
 Formats. A reader accepts the newest format and those in `READABLE_FORMATS`; a writer writes the newest. A directory
-moves on file by file, as files are rewritten, never in place.
+moves on file by file, as files are rewritten, never in place. Format 1 had no size, and its checksum at byte 60: such a
+file is recognised and refused as one of format 1, not as a damaged one.
 
 This module must not know what follows the preface.
 """
@@ -39,16 +42,18 @@ from seawall.wire.frames import checksum
 #: Where the content of every file starts.
 DATA_START: Final = PAGE_SIZE
 
-PREFACE_SIZE: Final = 64
+PREFACE_SIZE: Final = 72
 DIRECTORY_ID_SIZE: Final = 16
 
 #: The format that is written, and all that are read.
-FORMAT: Final = 1
+FORMAT: Final = 2
 READABLE_FORMATS: Final = frozenset({FORMAT})
 
 _MAGIC: Final = b"SEAWALL\0"
-_FIELDS: Final = Struct("<8sII16sQQQI")
+_FIELDS: Final = Struct("<8sII16sQQQQI")
 _CRC: Final = Struct("<I")
+#: The fields of format 1; its checksum follows them.
+_FIELDS_1: Final = Struct("<8sII16sQQQI")
 
 assert _FIELDS.size + _CRC.size == PREFACE_SIZE
 
@@ -75,6 +80,7 @@ class Preface:
     first: int = 0
     salt: int = 0
     created_ns: int = 0
+    size: int = 0
     topic_id: int = 0
     format: int = FORMAT
 
@@ -94,6 +100,7 @@ class Preface:
             self.salt,
             self.first,
             self.created_ns,
+            self.size,
             self.topic_id,
         )
         return (fields + _CRC.pack(checksum(fields))).ljust(DATA_START, b"\0")
@@ -106,16 +113,15 @@ class Preface:
         """
         if len(data) < PREFACE_SIZE or bytes(data[:8]) != _MAGIC:
             raise CorruptionError(f"{path}: not a file of Seawall: it begins with {bytes(data[:8])!r}")
+        if _is_format_1(data):
+            raise _unsupported(path, 1)
         if checksum(data[: _FIELDS.size]) != _CRC.unpack_from(data, _FIELDS.size)[0]:
             raise ChecksumError(f"{path}: checksum of the preface does not match")
         if bytes(data[PREFACE_SIZE:DATA_START]).strip(b"\0"):
             raise CorruptionError(f"{path}: bytes {PREFACE_SIZE} to {DATA_START - 1} are not all zero")
-        _, number, written_format, owner, salt, first, created_ns, topic_id = _FIELDS.unpack_from(data)
+        _, number, written_format, owner, salt, first, created_ns, size, topic_id = _FIELDS.unpack_from(data)
         if written_format not in READABLE_FORMATS:
-            raise UnsupportedError(
-                f"{path}: written in format {written_format}, this version reads up to format {FORMAT}; "
-                "open it with the version that wrote it, or a later one"
-            )
+            raise _unsupported(path, written_format)
         if number != kind:
             raise CorruptionError(f"{path}: a file of kind {number} where kind {kind:d} ({kind.name}) belongs")
         if directory_id is not None and owner != directory_id:
@@ -126,6 +132,24 @@ class Preface:
             first=first,
             salt=salt,
             created_ns=created_ns,
+            size=size,
             topic_id=topic_id,
             format=written_format,
         )
+
+
+def _is_format_1(data: Buffer) -> bool:
+    """Whether a preface is a sound one of format 1."""
+    _, _, written_format, *_ = _FIELDS_1.unpack_from(data)
+    crc: int = _CRC.unpack_from(data, _FIELDS_1.size)[0]
+    return written_format == 1 and checksum(data[: _FIELDS_1.size]) == crc
+
+
+def _unsupported(path: str, written_format: int) -> UnsupportedError:
+    if written_format < FORMAT:
+        way_out = "this format was never released and is not converted; read it with the version that wrote it"
+    else:
+        way_out = "open it with the version that wrote it, or a later one"
+    return UnsupportedError(
+        f"{path}: written in format {written_format}, this version reads format {FORMAT} alone; {way_out}"
+    )

@@ -47,7 +47,10 @@ def look_at(files: Files, path: str) -> DataDirectory:
 def _whole_path(files: Files, path: str) -> str:
     path = path.rstrip("/") or path[:1]
     if not files.exists(f"{path}/{FORMAT_NAME}"):
-        raise NotFoundError(f"{path} is no data directory of Seawall: it has no {FORMAT_NAME}; name another")
+        raise NotFoundError(
+            f"{path} is no data directory of Seawall: it has no {FORMAT_NAME}; name another, or restore that file if "
+            "it is lost"
+        )
     return path
 
 

@@ -53,12 +53,13 @@ from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segmen
 from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
+from seawall.storage.wal_reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["KnownTopic", "Places", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
 _REBUILT: Final = "nothing is lost: the next opening makes it again from the segment"
+_REWRITTEN: Final = "nothing is lost: the log knows what was deleted, and the next checkpoint stores it again"
 _AROUND: Final = f"what lies before and behind can be read; {_RESTORE} to get this back"
 _LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before the directory is opened again"
 _OLDER: Final = "nothing is lost: the next opening uses the snapshot before it, and more of the log"
@@ -109,7 +110,8 @@ class Verification:
         self._look_around()
         yield from self._verify_snapshots()
         yield from self._verify_log()
-        for name in self._files.list(self._directory.topics):
+        known = map(topic_directory_name, self._topics or ())
+        for name in sorted({*self._files.list(self._directory.topics), *known}):
             yield from self._verify_topic(name)
 
     def _look_around(self) -> None:
@@ -196,7 +198,8 @@ class Verification:
                     reached = item.at
         except (CorruptionError, OSError) as error:
             path = wal_path(self._directory.wal, starts[-1]) if starts else self._directory.wal
-            yield Finding(path, 0, DATA_START, _trouble(error), f"the directory cannot be opened; {_RESTORE}")
+            what = _trouble(error).removesuffix(f"; {RESTORE}")
+            yield Finding(path, 0, DATA_START, what, f"the directory cannot be opened; {_RESTORE}")
         return reached
 
     def _note_tail(self, end_at: WalAddress, starts: list[WalAddress]) -> None:
@@ -231,7 +234,7 @@ class Verification:
             self._note_name(path)
             return
         known = None if self._topics is None else self._topics.get(topic_id)
-        listed = self._files.list(path)
+        listed = self._list_topic(path)
         if self._topics is not None and known is None:
             if listed:
                 self.totals.notes.append(f"{path}: files of a topic that was deleted or lost; they were not read")
@@ -252,6 +255,13 @@ class Verification:
         yield from _overlaps(home, names.sealed)
         if known is not None:
             yield from _missing(home, known, names.sealed, places.values())
+
+    def _list_topic(self, path: str) -> list[str]:
+        """The files of a topic; one without a directory has none."""
+        if self._files.exists(path):
+            return self._files.list(path)
+        self.totals.notes.append(f"{path}: the directory is missing; the next opening makes an empty one")
+        return []
 
     def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
         path = home.path(index_name(name.first_seq))
@@ -325,8 +335,7 @@ class Verification:
         try:
             load_deletes(self._files, path, home.preface(first_seq))
         except (CorruptionError, OSError) as error:
-            way_out = f"which records of the segment were deleted is not known; {_RESTORE}"
-            yield Finding(path, 0, size, _trouble(error), way_out, first_seq)
+            yield Finding(path, 0, size, _trouble(error), _REWRITTEN, first_seq)
 
     # --- small things --------------------------------------------------------------------------------------------
 

@@ -7,13 +7,15 @@
     close                                 mark the log as closed in order
 
 An *address* counts bytes of epochs from the very first one; `wal_files` says where it lies. An epoch never straddles
-two files: one that does not fit the rest of a file begins the next, at the same address. Each file keeps the last 64
-bytes it could use for the mark of a clean close, so closing needs no space.
+two files: one that does not fit the rest of a file begins the next, at the same address. Each file keeps the last 128
+bytes it could use for two marks: that of a clean close, so that closing needs no space, and the one that says that the
+log continues in the next file.
 
 Invariants
 - INV-WAL-SYNCED: an epoch's synced_through, and what `sync` returns, never cover a byte whose sync has not returned.
 - INV-WAL-NAMED-WHOLE: a new file gets its name after all earlier bytes, its space and its preface are durable, and no
   epoch goes into it before its name is durable.
+- INV-WAL-CONTINUED: no epoch goes into a file before the one ahead of it says, durably, that the log continues there.
 - INV-WAL-ORDER: numbers of epochs rise by one; positions never go back.
 - INV-WAL-ZERO-TAIL: behind the last epoch there are zeros. `repair_tail` sees to it before a writer starts.
 - INV-WAL-KEEPS-LAST: the file with the last epoch is never dropped, so number and position can always be read back.
@@ -31,7 +33,6 @@ One owner at a time. Batches come as they will be read, already stamped; this mo
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from seawall.core.checks import check
@@ -40,9 +41,17 @@ from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitE
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
+from seawall.storage.epochs import (
+    EPOCH_HEADER_SIZE,
+    FLAG_CLEAN,
+    FLAG_CONTINUED,
+    MARKS_SIZE,
+    WalAddress,
+    encode_epoch_header,
+)
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare, wal_addresses, wal_path
+from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare
+from seawall.storage.wal_handles import WalHandles
 
 
 class WalWriter:
@@ -89,12 +98,10 @@ class WalWriter:
         self._encoded: list[EpochWrite] = []
         #: Whether the last of them becomes durable by its own write.
         self._is_ahead_durable = False
-        self._starts = wal_addresses(files, directory)
-        #: Open handles by first address, the current file's among them.
-        self._handles: dict[WalAddress, File] = {}
-        if self._starts:
-            check(self._starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins behind the end of the log, {start.at}")
-            self._use(open_wal_file(files, directory, self._starts[-1], directory_id, read_only=False))
+        self._handles = WalHandles(files, directory)
+        if starts := self._handles.starts:
+            check(starts[-1] <= start.at, "INV-WAL-ORDER", f"a file begins behind the end of the log, {start.at}")
+            self._use(open_wal_file(files, directory, starts[-1], directory_id, read_only=False))
 
     @property
     def synced_through(self) -> WalAddress:
@@ -104,7 +111,7 @@ class WalWriter:
     @property
     def first_at(self) -> WalAddress:
         """The oldest address still kept."""
-        return self._starts[0] if self._starts else self.at
+        return self._handles.starts[0] if self._handles.starts else self.at
 
     @property
     def next_position(self) -> Position:
@@ -141,9 +148,7 @@ class WalWriter:
         timestamp_ns: TimestampNs,
         aside_count: int = 0,
     ) -> EpochWrite:
-        """What is to be written for an epoch of `length` bytes of batches, by whoever carries it out.
-
-        `aside_count` of them take no position.
+        """What is to be written for an epoch of `length` bytes of batches, `aside_count` of which take no position.
 
         Until `finish_epoch` nothing else can be done with the log, and if that never comes, never again. Errors as
         `append_epoch` has them.
@@ -244,7 +249,7 @@ class WalWriter:
 
     def fits(self, length: int) -> bool:
         """Whether an epoch with `length` bytes of batches fits the present file."""
-        return self._next_at + 2 * EPOCH_HEADER_SIZE + length <= self._limit_at
+        return self._next_at + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._limit_at
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
@@ -278,9 +283,8 @@ class WalWriter:
         """
         self._require_usable()
         current = self._current
-        if self._spare is not None:
-            return False
-        if current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START:
+        is_early = current is not None and 2 * (self.at - current.first_at) <= current.size - DATA_START
+        if is_early or self._spare is not None:
             return False
         self._spare = self._make_spare()
         return True
@@ -288,15 +292,7 @@ class WalWriter:
     def locate(self, at: WalAddress) -> tuple[File, int]:
         """The file an address lies in, and the position there; the file stays open until it is dropped."""
         self._require_open()
-        index = bisect_right(self._starts, at) - 1
-        if index < 0 or at >= self.at:
-            raise InvalidInputError(f"WAL address {at} is not kept; kept are {self.first_at} up to {self.at}")
-        first_at = self._starts[index]
-        file = self._handles.get(first_at)
-        if file is None:
-            file = self._files.open(wal_path(self._directory, first_at), read_only=True)
-            self._handles[first_at] = file
-        return file, DATA_START + at - first_at
+        return self._handles.locate(at, self.at)
 
     def drop_before(self, at: WalAddress) -> int:
         """Remove the files that lie wholly below an address, and whose content nobody reads any more; their number."""
@@ -304,13 +300,11 @@ class WalWriter:
         if at > self._synced_through:
             raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self._synced_through}")
         dropped = 0
-        while len(self._starts) > 1 and self._starts[1] <= at:
-            if len(self._starts) == 2 and self.at == self._starts[1]:
+        starts = self._handles.starts
+        while len(starts) > 1 and starts[1] <= at:
+            if len(starts) == 2 and self.at == starts[1]:
                 break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
-            first_at = self._starts[0]
-            self._forget(first_at)
-            self._files.unlink(wal_path(self._directory, first_at))
-            del self._starts[0]
+            self._handles.drop_oldest()
             dropped += 1
         if dropped:
             self._is_poisoned = True
@@ -330,8 +324,7 @@ class WalWriter:
                 self._finish()
         finally:
             self._is_closed = True
-            for file in self._handles.values():
-                file.close()
+            self._handles.close()
             if self._spare is not None:
                 self._spare.close()
 
@@ -349,9 +342,9 @@ class WalWriter:
             self._files.unlink(self._spare.path)
 
     def _file_for(self, length: int, timestamp_ns: TimestampNs) -> WalFile:
-        """The present file if an epoch of that many bytes and the mark of a clean close fit in it; else the next."""
+        """The present file if an epoch of that many bytes and the marks fit in it; else the next."""
         if self._current is None or not self.fits(length):
-            return self._rotate(2 * EPOCH_HEADER_SIZE + length, timestamp_ns)
+            return self._rotate(EPOCH_HEADER_SIZE + length + MARKS_SIZE, timestamp_ns)
         return self._current
 
     def _begin_epoch(
@@ -386,28 +379,29 @@ class WalWriter:
         )
 
     def _rotate(self, needed: int, timestamp_ns: TimestampNs) -> WalFile:
-        """Begin the next file at the present address; INV-WAL-NAMED-WHOLE is the order of the steps."""
+        """Begin the next file at the present address: INV-WAL-NAMED-WHOLE, INV-WAL-CONTINUED."""
         if needed > self._file_size - DATA_START:
             raise LimitError(
                 f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
                 f"{self._file_size - DATA_START}; commit fewer batches at once"
             )
-        spare = self._spare or self._make_spare()
-        self._spare = spare
+        self._spare = spare = self._spare or self._make_spare()
         self.sync()
-        salt = self._salt()
-        preface = Preface(FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns)
+        salt, size = self._salt(), spare.size()
+        preface = Preface(
+            FileKind.WAL, self._directory_id, first=self.at, salt=salt, created_ns=timestamp_ns, size=size
+        )
         self._is_poisoned = True
-        file = name_spare(self._files, self._directory, spare, preface, self.at)
+        following = name_spare(self._files, self._directory, spare, preface)
+        current = self._current
+        # Not where that held no epoch and the new file took its name, nor where damage took the space for the mark.
+        if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
+            mark = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CONTINUED, timestamp_ns)
+            mark.carry_out(durable=True)
         self._is_poisoned = False
         self._spare = None
-        if self._starts and self._starts[-1] == self.at:
-            # The file before held no epoch, and one too large for it came: the new file took its name.
-            self._forget(self._starts.pop())
-        self._starts.append(self.at)
-        current = WalFile(file, self.at, salt, self._file_size)
-        self._use(current)
-        return current
+        self._use(following)
+        return following
 
     def _make_spare(self) -> File:
         """A new file without content, its space reserved and durable."""
@@ -426,13 +420,7 @@ class WalWriter:
             EpochWrite(current.file, [], 0, 0, False, self.at, 0, self._position, self._timestamp_ns, 0)
             for _ in range(2)
         ]
-        self._handles[current.first_at] = current.file
-
-    def _forget(self, first_at: WalAddress) -> None:
-        """Close the handle of a file, if it has one."""
-        file = self._handles.pop(first_at, None)
-        if file is not None:
-            file.close()
+        self._handles.add(current)
 
     def _require_open(self) -> None:
         if self._is_closed:

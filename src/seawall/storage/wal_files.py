@@ -5,7 +5,8 @@
 
 A file covers addresses from its first_at up to the first_at of the next. It gets its name only when everything before
 first_at is durable and its preface is too (INV-WAL-NAMED-WHOLE), so a name proves that all earlier addresses were
-synced, and a named file without a good preface is damage. Other names in the directory mean nothing here.
+synced, and a named file without a good preface is damage. The space of a file is reserved before it gets its name, and
+its preface says how much that is: a file that has fewer bytes was cut. Other names in the directory mean nothing here.
 
 This module must not know epochs.
 """
@@ -54,6 +55,13 @@ class WalFile:
     first_at: WalAddress
     salt: int
     size: int
+    #: Bytes that were reserved for it when it was made.
+    reserved_size: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether bytes are missing at its end."""
+        return self.size < self.reserved_size
 
     @property
     def limit_at(self) -> WalAddress:
@@ -91,7 +99,7 @@ def open_wal_file(
         preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.WAL, directory_id=directory_id, path=path)
         if preface.first != first_at:
             raise CorruptionError(f"{path}: its preface says that it begins at address {preface.first}")
-        return WalFile(file, first_at, preface.salt, file.size())
+        return WalFile(file, first_at, preface.salt, file.size(), preface.size)
     except BaseException:
         file.close()
         raise
@@ -120,8 +128,9 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
     return spare
 
 
-def name_spare(files: Files, directory: str, spare: File, preface: Preface, first_at: WalAddress) -> File:
-    """Make a prepared file the one that begins at an address; INV-WAL-NAMED-WHOLE is the order of the steps."""
+def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> WalFile:
+    """Make a prepared file the one that its preface says; INV-WAL-NAMED-WHOLE is the order of the steps."""
+    first_at = WalAddress(preface.first)
     path = wal_path(directory, first_at)
     try:
         write_all(spare, [preface.encode()], 0)
@@ -130,6 +139,6 @@ def name_spare(files: Files, directory: str, spare: File, preface: Preface, firs
         files.sync_directory(directory)
         # Opened again, so that messages about it name the file it is now.
         spare.close()
-        return files.open(path)
+        return WalFile(files.open(path), first_at, preface.salt, preface.size, preface.size)
     except OSError as error:
         raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error

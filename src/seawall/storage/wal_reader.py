@@ -16,8 +16,9 @@ tail can never pass for the continuation of a later one.
 INV-WAL-NO-SILENT-END: bytes that were known to be durable are delivered or reported, never taken for the end.
 INV-WAL-SAME-AGAIN: reading changes nothing; reading twice gives the same. Repairing twice changes nothing either.
 
-A middle file that is missing, or whose preface is damaged, is damage. If the preface of the last file is, nobody knows
-which positions it used, so nothing can be appended safely: `CorruptionError`, and a person must decide.
+A middle file that is missing or cut, or whose preface is damaged, is damage, and `Damage.is_file_lost` says so. If the
+last file is (INV-WAL-CONTINUED tells that it is missing), nobody knows which positions it used, so nothing can be
+appended safely: `CorruptionError`, and a person must decide.
 
 Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
 window; every other one is looked at by itself. What comes out is the same either way.
@@ -47,12 +48,15 @@ from seawall.kernels.epochs import WAL_ROW, WalRows, is_zero, scan_epochs, verif
 from seawall.kernels.memory import Bytes
 from seawall.limits import BATCH_HEADER_SIZE, WAL_READ_SIZE
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress
-from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses
+from seawall.storage.wal_files import WalEnd, WalFile, open_wal_file, spare_path, wal_addresses, wal_path
 from seawall.storage.wal_window import WalWindow
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 from seawall.wire.frames import checksum
 
 _NOWHERE: Final = 1 << 64
+
+#: The way out where a file is lost.
+RESTORE: Final = "restore it from a backup"
 
 #: Batches that are handed out together, at the most, where an epoch has not more: 1.4 MiB of rows.
 _ROWS: Final = 16_384
@@ -98,6 +102,8 @@ class Damage:
     from_at: WalAddress
     to_at: WalAddress
     reason: str
+    #: Whether a file is missing, cut or unreadable as a whole, rather than bytes inside it damaged.
+    is_file_lost: bool = False
 
 
 #: What a log holds, batch by batch; and the same with appends in runs, controls by themselves.
@@ -183,7 +189,10 @@ class _Walk:
         starts = wal_addresses(self._files, self._directory)
         if not starts:
             if self._from_at:
-                raise CorruptionError(f"{self._directory}: no WAL file, though the log goes on at {self._from_at}")
+                raise CorruptionError(
+                    f"{self._directory}: no WAL file is left, though the log continues at address {self._from_at}; "
+                    f"{RESTORE}"
+                )
             self._is_clean = True
             yield self._end(WalAddress(0))
             return
@@ -192,12 +201,18 @@ class _Walk:
         at = starts[index]
         if at == 0:
             self._epoch = LaneEpoch(0)
-        yield from self._damage(self._from_at, at, "no file holds these addresses")
+        missing = f"{self._directory}: the WAL file with address {self._from_at} is missing"
+        yield from self._damage(self._from_at, at, missing, is_file_lost=True)
         self._synced_through = max(self._synced_through, starts[-1])
         for following in [*starts[index + 1 :], None]:
             at = yield from self._read_file(starts[index], following)
             index += 1
-        # The last file may be shorter than the caller's knowledge: what it lacks was absorbed long ago.
+        if self._epoch is None and self._from_at:
+            raise CorruptionError(
+                f"{self._directory}: the WAL file with the last commit before address {self._from_at} is missing, "
+                f"which numbers go on from; {RESTORE}"
+            )
+        # Damage may end the log before the caller's knowledge does: what it lacks was absorbed long ago.
         yield self._end(max(at, self._from_at))
 
     def _read_file(self, first_at: WalAddress, following: WalAddress | None) -> Generator[WalPart, None, WalAddress]:
@@ -206,23 +221,36 @@ class _Walk:
             log = open_wal_file(self._files, self._directory, first_at, self._directory_id, read_only=True)
         except CorruptionError as error:
             if following is None:
-                raise
+                raise CorruptionError(f"{error}; {RESTORE}") from error
             self._is_strict = False
-            yield from self._damage(first_at, following, str(error))
+            yield from self._damage(first_at, following, str(error), is_file_lost=True)
             return following
         window = WalWindow(log, following, self._memory, map_part(log.file, 0, log.size))
         try:
+            if following is None:
+                self._require_whole(log)
             at = yield from self._read_epochs(window)
             if following is None:
                 self._is_clean = self._is_clean and self._is_zero_from(window, at)
                 return at
             if at < following:
                 self._is_strict = False
-                yield from self._damage(at, following, f"{log.file.path}: nothing valid up to the next file")
+                reason = _cut(log) if log.is_cut else f"{log.file.path}: nothing valid up to the next file"
+                yield from self._damage(at, following, reason, is_file_lost=log.is_cut)
             return following
         finally:
             self._memory = window.memory
             log.file.close()
+
+    def _require_whole(self, log: WalFile) -> None:
+        """Refuse a last file that was cut, or that ends before what the caller knows of."""
+        if log.is_cut:
+            raise CorruptionError(f"{_cut(log)}, so commits at its end may be lost; {RESTORE}")
+        if log.limit_at < self._from_at:
+            raise CorruptionError(
+                f"{self._directory}: the WAL file behind {log.file.path} is missing: a snapshot was made at address "
+                f"{self._from_at}; {RESTORE}"
+            )
 
     def _read_epochs(self, window: WalWindow) -> Generator[WalPart, None, WalAddress]:
         """Epoch by epoch, over damage, to the end of the file or of the log."""
@@ -237,6 +265,8 @@ class _Walk:
             header = window.header(at)
             if header is not None and not self._follows(header):
                 header = None
+            if header is not None and header.is_continued:
+                return (yield from self._lost_behind(window, at))
             good, good_to = 0, at
             if header is not None:
                 good, good_to = self._verify(window, at, header)
@@ -249,7 +279,9 @@ class _Walk:
                 return at
             if header is None:
                 next_at = self._next_epoch(window, at)
-                yield from self._damage(at, next_at, f"{window.log.file.path}: no valid epoch header")
+                is_lost = window.log.is_cut and next_at == window.following
+                reason = _cut(window.log) if is_lost else f"{window.log.file.path}: no valid epoch header"
+                yield from self._damage(at, next_at, reason, is_file_lost=is_lost)
             else:
                 self._accept(header)
                 yield from self._deliver(window, self._rows[:good])
@@ -257,6 +289,17 @@ class _Walk:
                 yield from self._damage(good_to, next_at, f"{window.log.file.path}: bad batch in epoch {header.epoch}")
             at = next_at
         return at
+
+    def _lost_behind(self, window: WalWindow, at: WalAddress) -> Generator[Damage, None, WalAddress]:
+        """A file says that the log continues in one that is not there: where the next one begins."""
+        missing = wal_path(self._directory, at)
+        if window.following is None:
+            raise CorruptionError(
+                f"{missing} is missing: {window.log.file.path} says that the log continues in it; {RESTORE}"
+            )
+        self._is_strict = False
+        yield from self._damage(at, window.following, f"{missing} is missing", is_file_lost=True)
+        return window.following
 
     def _scan(self, window: WalWindow, at: WalAddress, epoch: LaneEpoch) -> WalAddress:
         """Take all epochs in the window that plainly follow one; where that ends. Their batches are in `_rows`."""
@@ -334,11 +377,13 @@ class _Walk:
                 yield WalRun(rows, window.log).batch(control)
             start = control + 1
 
-    def _damage(self, from_at: WalAddress, to_at: WalAddress, reason: str) -> Iterator[Damage]:
+    def _damage(
+        self, from_at: WalAddress, to_at: WalAddress, reason: str, *, is_file_lost: bool = False
+    ) -> Iterator[Damage]:
         """The part of a damaged range that was asked for, if there is any."""
         from_at = max(from_at, self._from_at)
         if from_at < to_at:
-            yield Damage(from_at, to_at, reason)
+            yield Damage(from_at, to_at, reason, is_file_lost)
 
     def _was_synced(self, window: WalWindow, at: WalAddress) -> bool:
         """Whether anybody knew the byte at this address to be durable. The rest of the last file is searched once."""
@@ -378,3 +423,7 @@ class _Walk:
             synced_through=min(at, self._synced_through),
             timestamp_ns=self._timestamp_ns,
         )
+
+
+def _cut(log: WalFile) -> str:
+    return f"{log.file.path}: has {log.size} bytes of the {log.reserved_size} that were reserved for it"
