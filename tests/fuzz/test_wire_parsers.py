@@ -278,6 +278,9 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
         lwp2_transactions.TransactionState("job"),
         lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
+        lwp2_sessions.SessionList(7, 100),
+        lwp2_sessions.SessionRetire(7),
+        lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(

@@ -12,7 +12,8 @@ reference to a large batch tells it again, and what followed the damage up to th
 
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
 then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
-bytes; a snapshot without it knows none.
+bytes; a snapshot without it knows none. SESSIONS holds the epoch floor u64 and the seq floor u64 of retired sessions
+(`sessions`), then for each of those rows when its publisher was last seen, in milliseconds u64.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from seawall.engine.waiting import Waiting
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.epochs import WAL_ROW, WalRows
-from seawall.limits import BATCH_HEADER_SIZE
+from seawall.limits import BATCH_HEADER_SIZE, SESSION_LOOKS, SESSION_TTL_MS
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries, entries_of
 from seawall.storage.control import ClientRow, Reference, SegmentRoll
 from seawall.storage.control_batches import parts_of, read_control
 from seawall.storage.control_documents import TopicDelete
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.snapshots import SectionKind, Snapshot
@@ -75,16 +77,19 @@ class Replayed:
     sessions: Sessions
 
 
-def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
-    """Read the log from where the snapshot ends."""
-    sessions = Sessions()
+def replay(
+    files: Files, directory: DataDirectory, snapshot: Snapshot | None, *, session_ttl_ms: int = SESSION_TTL_MS
+) -> Replayed:
+    """Read the log from where the snapshot ends; when publishers were seen is found to a part of `session_ttl_ms`."""
+    sessions = Sessions(look_ms=session_ttl_ms // SESSION_LOOKS)
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
         from_at = WalAddress(0)
     else:
         state = _Replay(load_catalog(snapshot), _load_segments(snapshot), sessions)
-        sessions.load(snapshot.section(SectionKind.CLIENT_ROWS))
+        sessions.load(snapshot)
         from_at = WalAddress(snapshot.wal_from_at)
+        state.now_ms = snapshot.created_ns // _NANOSECONDS_PER_MILLISECOND
     for part in read_runs(files, directory.wal, directory.directory_id, from_at):
         match part:
             case WalRun():
@@ -94,6 +99,7 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
             case Damage():
                 state.damaged(part)
             case WalEnd():
+                sessions.note(state.now_ms)
                 return Replayed(state.catalog, part, state.segments, state.damages, state.deleted, sessions)
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
 
@@ -103,7 +109,7 @@ def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Se
     pieces: list[bytes] = []
     for topic_id, first_seq, entries in filling:
         pieces += (_SEGMENT.pack(topic_id, len(entries), first_seq), entries.tobytes())
-    return {SectionKind.SEGMENTS: b"".join(pieces), SectionKind.CLIENT_ROWS: sessions.rows()}
+    return {SectionKind.SEGMENTS: b"".join(pieces)} | sessions.sections()
 
 
 def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegment]]:
@@ -135,12 +141,15 @@ class _Replay:
     deleted: set[TopicId] = field(default_factory=set)
     #: Segments that damage has begun, by their first seq: where their batches really lie is not known yet.
     strays: dict[TopicId, Seq] = field(default_factory=dict)
+    #: The latest time that the log has told.
+    now_ms: int = 0
 
     def appends(self, run: WalRun) -> None:
         rows = self.catalog.not_applied(run.rows)
         if not len(rows):
             return
         self.sessions.decide_run(rows)
+        self._tick(int(rows["timestamp_ns"].max()))
         for topic, appended in self.catalog.apply_run(rows):
             remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
@@ -153,6 +162,7 @@ class _Replay:
         if header.position < self.catalog.next_position:
             return
         control = read_control(header, found.data[BATCH_HEADER_SIZE:])
+        self._tick(header.timestamp_ns)
         self.catalog.apply(control, header.position)
         for part in parts_of(control):
             match part:
@@ -166,11 +176,19 @@ class _Replay:
                 case Reference():
                     self._refer(part)
                 case ClientRow():
-                    self.sessions.apply(part)
+                    self.sessions.apply(part, self.now_ms)
+                case SessionsRetired():
+                    self.sessions.apply_retired(part)
                 case OrderNop():
                     self.sessions.refuse(part, header.position)
                 case OrderSkip():
                     self.sessions.skip(part)
+
+    def _tick(self, timestamp_ns: int) -> None:
+        """The log has come to a time: now and then sessions are told."""
+        self.now_ms = max(self.now_ms, timestamp_ns // _NANOSECONDS_PER_MILLISECOND)
+        if self.sessions.is_look_due(self.now_ms):
+            self.sessions.note(self.now_ms)
 
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)

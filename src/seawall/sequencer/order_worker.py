@@ -117,10 +117,9 @@ class OrderWorker:
     """One worker: the clients that `kernels.collecting.worker_of` gives it."""
 
     __slots__ = (
-        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened"),
-        *("_pages", "_places"),
-        *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
-        *("_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
+        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened", "_pages"),
+        *("_paused_at", "_paused_ns", "_pbr_entries", "_places", "_queues", "_range", "_ready", "_results", "_rows"),
+        *("_settings", "_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
     )
 
     def __init__(
@@ -305,6 +304,16 @@ class OrderWorker:
         for client_id in named:
             self.window.forget(client_id)
         return taken
+
+    def busy(self) -> set[ClientId]:
+        """Clients of which something is held, ready, unsettled or being opened."""
+        self.settle()
+        return self._busy_clients()
+
+    def forget(self, client_id: ClientId) -> None:
+        """A client that is not `busy` has no session any more: what still comes of it is refused."""
+        if client_id in self.window:
+            self.window.forget(client_id)
 
     def import_rows(self, rows: bytes | memoryview) -> int:
         """Take rows of clients that belong to this worker; how many."""

@@ -19,7 +19,7 @@ whoever starts it. It must not know files, brokers or what a control means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -266,6 +266,19 @@ class PodSequencer:
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> bool:
         """Give up everything undecided of a client below a seq; false if some of it has to wait."""
         return not self.is_quiescing and self._worker_of(client_id).abandon(client_id, end_seq)
+
+    def not_busy(self, client_ids: Iterable[ClientId]) -> list[ClientId]:
+        """Those of some clients of which nothing is under way."""
+        busy = set().union(*(worker.busy() for worker in self.workers))
+        return [client_id for client_id in client_ids if client_id not in busy]
+
+    def retire(self, client_ids: Sequence[ClientId]) -> Position | None:
+        """Order the end of sessions of clients that are not busy; None if that has to wait."""
+        position = self.order_control()
+        if position is not None:
+            for client_id in client_ids:
+                self._worker_of(client_id).forget(client_id)
+        return position
 
     def touch(self, client_id: ClientId, now_ns: int) -> None:
         """The session of a client lives, although no batch of it came."""
