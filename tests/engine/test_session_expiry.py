@@ -16,6 +16,7 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.appends import Append
 from seawall.engine.opening import open_store
 from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
@@ -23,6 +24,7 @@ from seawall.errors import ConflictError, FencedError, FullError, InvalidInputEr
 from seawall.io.boot import boot_id
 from seawall.io.memory import OsSharedMemory
 from seawall.limits import KIB
+from seawall.storage.control import ClientRow
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.wire.codes import AckStatus
@@ -147,6 +149,7 @@ def test_a_restart_makes_no_session_younger(kind: str, checkpoint: bool, crash: 
     world = World(kind)
     world.begin(1)
     world.publish(1, 1, 1, b"one")
+    world.store.expire_sessions()
     world.later(DAY_MS * 3 // 4)
     world.begin(2)
     world.publish(2, 1, 1, b"two")
@@ -345,7 +348,7 @@ class Model:
         self.world = World(kind, replace(SMALL, sessions_max=3, checkpoint_size=64 * KIB), seed)
         #: Of each client: the session and the next number that it believes to have.
         self.sessions: dict[int, tuple[int, int]] = {}
-        #: What was sent under a number of a client, once and for all.
+        #: What was sent last under a number of a client.
         self.sent: dict[tuple[int, int], bytes] = {}
         self.acked: set[bytes] = set()
 
@@ -367,8 +370,8 @@ class Model:
     def publish(self, client_id: int) -> None:
         if client_id in self.sessions:
             epoch, seq = self.sessions[client_id]
-            assert (client_id, seq) not in self.sent, "a number is given to one batch"
-            self.sent[client_id, seq] = b"%d-%d" % (client_id, seq)
+            assert self.sent.get((client_id, seq)) not in self.acked, "no number of what is stored is given again"
+            self.sent[client_id, seq] = b"%d-%d-%d" % (client_id, seq, len(self.sent))
             self.sessions[client_id] = epoch, seq + 1
             self.send(client_id, seq)
 
@@ -406,6 +409,21 @@ class Model:
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_forgotten_nothing_is_stored_twice(kind: str, seed: int) -> None:
     Model(kind, seed).run(150)
+
+
+def test_the_model_finds_what_it_looks_for(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug on purpose: new sessions are numbered as if nobody had ever been retired."""
+    right = Sessions.open
+
+    def wrong(
+        self: Sessions, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
+    ) -> tuple[SessionEpoch, ClientSeq, ClientRow]:
+        return right(self, client_id, start_seq, is_drawn=not is_drawn)
+
+    monkeypatch.setattr(Sessions, "open", wrong)
+    with pytest.raises(AssertionError):
+        for seed in range(6):
+            Model(kind, seed).run(150)
 
 
 @pytest.mark.slow

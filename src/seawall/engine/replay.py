@@ -148,8 +148,10 @@ class _Replay:
         rows = self.catalog.not_applied(run.rows)
         if not len(rows):
             return
-        self.sessions.decide_run(rows)
-        self._tick(int(rows["timestamp_ns"].max()))
+        for part in self.sessions.by_look(rows):
+            self._tick(int(part["timestamp_ns"][0]))
+            self.sessions.decide_run(part)
+            self.now_ms = max(self.now_ms, int(part["timestamp_ns"][-1]) // _NANOSECONDS_PER_MILLISECOND)
         for topic, appended in self.catalog.apply_run(rows):
             remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
@@ -185,10 +187,11 @@ class _Replay:
                     self.sessions.skip(part)
 
     def _tick(self, timestamp_ns: int) -> None:
-        """The log has come to a time: now and then sessions are told."""
-        self.now_ms = max(self.now_ms, timestamp_ns // _NANOSECONDS_PER_MILLISECOND)
-        if self.sessions.is_look_due(self.now_ms):
-            self.sessions.note(self.now_ms)
+        """The log comes to a time: whoever was active before it was seen then, and not now."""
+        now_ms = timestamp_ns // _NANOSECONDS_PER_MILLISECOND
+        if self.sessions.is_look_due(now_ms):
+            self.sessions.note(self.now_ms or now_ms)
+        self.now_ms = max(self.now_ms, now_ms)
 
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)

@@ -205,6 +205,11 @@ class Sessions:
         """Whether `note` would look."""
         return now_ms >= self._noted_ms + self._look_ms or now_ms < self._noted_ms
 
+    def by_look(self, rows: WalRows) -> list[WalRows]:
+        """Batches of the log in parts that are no longer than the time between two looks."""
+        looks = rows["timestamp_ns"] // np.uint64(self._look_ms * 1_000_000)
+        return np.split(rows, np.flatnonzero(np.diff(looks)) + 1) if looks[0] != looks[-1] else [rows]
+
     def note(self, now_ms: int, live: Iterable[ClientId] = ()) -> None:
         """It is `now_ms`: whoever was active since the last call, or is `live`, is seen by now."""
         for client_id in live:

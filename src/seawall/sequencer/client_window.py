@@ -242,10 +242,10 @@ class ClientWindow:
         """A publisher shows itself by something else than a batch; 0 is whenever `note_activity` comes next."""
         self._seen[self._known_row(client_id), _SEEN_MS] = now_ms
 
-    def silent(self, before_ms: int) -> list[ClientId]:
-        """Publishers that were last seen before a time, the longest silent ones first."""
+    def silent(self, since_ms: int) -> list[ClientId]:
+        """Publishers that were not seen after a time, the longest silent ones first."""
         rows = self._by_silence()
-        return self._ids(rows[self._seen[rows, _SEEN_MS] < before_ms])
+        return self._ids(rows[self._seen[rows, _SEEN_MS] <= since_ms])
 
     def longest_silent(self) -> list[ClientId]:
         """All publishers, the one that was last seen longest ago first."""
