@@ -108,7 +108,7 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path}"
 
 
-# --- time ------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_expires_a_day_after_its_last_batch(kind: str) -> None:
@@ -166,7 +166,7 @@ def test_a_restart_makes_no_session_younger(kind: str, checkpoint: bool, crash: 
     world.store.close()
 
 
-# --- what comes of a session that is gone ------------------------------------------------------------------------------
+# --- what comes of a session that is gone -----------------------------------------------------------------------------
 
 
 def test_a_repetition_of_a_session_that_is_gone_is_refused(kind: str) -> None:
@@ -225,7 +225,7 @@ def test_no_client_uses_up_the_numbers_of_others(kind: str) -> None:
     world.store.close()
 
 
-# --- space -------------------------------------------------------------------------------------------------------------
+# --- space ------------------------------------------------------------------------------------------------------------
 
 
 def test_above_the_bound_the_longest_idle_go(kind: str) -> None:
@@ -275,7 +275,7 @@ def test_short_lived_clients_come_for_ever(kind: str) -> None:
     world.store.close()
 
 
-# --- by name -----------------------------------------------------------------------------------------------------------
+# --- by name ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_retired_by_name(kind: str) -> None:
@@ -295,7 +295,7 @@ def test_a_session_is_retired_by_name(kind: str) -> None:
     world.store.close()
 
 
-# --- crashes -----------------------------------------------------------------------------------------------------------
+# --- crashes ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", ["none", "random", "all"])
@@ -421,9 +421,13 @@ def test_the_model_finds_what_it_looks_for(kind: str, monkeypatch: pytest.Monkey
         return right(self, client_id, start_seq, is_drawn=not is_drawn)
 
     monkeypatch.setattr(Sessions, "open", wrong)
-    with pytest.raises(AssertionError):
+
+    def run_all() -> None:
         for seed in range(6):
             Model(kind, seed).run(150)
+
+    with pytest.raises(AssertionError):
+        run_all()
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 import seawall
-from conftest import StartNode
 from seawall.core.types import ClientId
 from seawall.wire.codes import Command, HelloFlags, Kind, SessionStatus
 from seawall.wire.decoder import FrameDecoder
@@ -17,6 +16,8 @@ from seawall.wire.lwp2_session import Hello, Welcome, parse_welcome
 
 if TYPE_CHECKING:
     from hostile_node import HostileNode
+
+    from conftest import StartNode
 
 #: Bytes that a node may grow by while sessions come and go: far less than rows for all of them would take in Python.
 GROWTH_MAX = 96 << 20
@@ -36,8 +37,9 @@ def greet(node: HostileNode, client_id: int) -> Welcome:
     return parse_welcome(frames[0].payload)
 
 
-def flood(start_node: StartNode, clients: int, sessions_max: int) -> None:
-    node = start_node("--set", f"storage.sessions_max={sessions_max}")
+def flood(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, clients: int, sessions_max: int) -> None:
+    monkeypatch.setenv("SEAWALL_STORAGE_SESSIONS_MAX", str(sessions_max))
+    node = start_node()
     with seawall.connect(node.url) as log:
         log.create_topic("events")
         with log.publisher("events", client_id=1 << 60) as stays:
@@ -65,10 +67,10 @@ def flood(start_node: StartNode, clients: int, sessions_max: int) -> None:
     assert node.stop() == 0
 
 
-def test_some_hundred_short_lived_clients(start_node: StartNode) -> None:
-    flood(start_node, clients=700, sessions_max=300)
+def test_some_hundred_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    flood(start_node, monkeypatch, clients=700, sessions_max=300)
 
 
 @pytest.mark.slow
-def test_twenty_thousand_short_lived_clients(start_node: StartNode) -> None:
-    flood(start_node, clients=20_000, sessions_max=10_000)
+def test_twenty_thousand_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    flood(start_node, monkeypatch, clients=20_000, sessions_max=10_000)
