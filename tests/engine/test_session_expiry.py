@@ -40,9 +40,9 @@ TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, b
 class World:
     """A store on a simulated disk, with a clock that runs on over its restarts."""
 
-    def __init__(self, kind: str, settings: StoreSettings = SMALL, seed: int = 1) -> None:
+    def __init__(self, kind: str, settings: StoreSettings = SMALL, seed: int = 1, fabric: FabricConfig = TINY) -> None:
         self.kind, _, folder = kind.partition(":")
-        self.fabric = replace(TINY, directory=folder)
+        self.fabric = replace(fabric, directory=folder)
         self.settings = settings
         self.disk = SimDisk(seed=seed)
         self.clock = SimClock(wall_ns=1_700_000_000_000_000_000)
@@ -434,3 +434,16 @@ def test_the_model_finds_what_it_looks_for(kind: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_whatever_is_forgotten_nothing_is_stored_twice_for_long(kind: str, seed: int) -> None:
     Model(kind, seed).run(600)
+
+
+def test_more_clients_than_a_checkpoint_of_the_fabric_holds(tmp_path: Path) -> None:
+    """63 rows fit: those of others leave the memory of the sequencer, and are found again when their client comes."""
+    world = World(f"ordered:{tmp_path}", fabric=replace(TINY, checkpoint_size=8 * KIB))
+    for client_id in range(1, 400):
+        world.begin(client_id)
+        assert world.publish(client_id, 1, 1, b"%d" % client_id) is AckStatus.OK
+    for client_id in range(1, 400, 7):
+        assert world.publish(client_id, 1, 1, b"%d" % client_id) is AckStatus.DUPLICATE
+        assert world.publish(client_id, 2, 1, b"again %d" % client_id) is AckStatus.OK
+    assert len(world.known()) == 399
+    world.store.close()

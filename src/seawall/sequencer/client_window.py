@@ -244,12 +244,12 @@ class ClientWindow:
 
     def silent(self, since_ms: int) -> list[ClientId]:
         """Publishers that were not seen after a time, the longest silent ones first."""
-        rows = self._by_silence()
-        return self._ids(rows[self._seen[rows, _SEEN_MS] <= since_ms])
+        rows = self._rows_in_use()
+        return self._ids(self._by_silence(rows[self._seen[rows, _SEEN_MS] <= since_ms]))
 
     def longest_silent(self) -> list[ClientId]:
         """All publishers, the one that was last seen longest ago first."""
-        return self._ids(self._by_silence())
+        return self._ids(self._by_silence(self._rows_in_use()))
 
     def seen_ms(self) -> Words:
         """When each publisher was last seen, in the order of `export_rows`; 0 is since the last `note_activity`."""
@@ -259,8 +259,7 @@ class ClientWindow:
         """Take what `seen_ms` gave for the same publishers."""
         self._seen[self._rows_by_id(), _SEEN_MS] = seen_ms
 
-    def _by_silence(self) -> npt.NDArray[np.intp]:
-        rows = self._rows_in_use()
+    def _by_silence(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         # Not noted yet is the latest there is: 0 − 1 is the largest number.
         seen_ms = self._seen[rows, _SEEN_MS] - np.uint64(1)
         return rows[np.lexsort((self._sides[rows, kernels.SIDE_DECIDED_AT], seen_ms))]

@@ -310,11 +310,6 @@ class OrderWorker:
         self.settle()
         return self._busy_clients()
 
-    def forget(self, client_id: ClientId) -> None:
-        """A client that is not `busy` has no session any more: what still comes of it is refused."""
-        if client_id in self.window:
-            self.window.forget(client_id)
-
     def import_rows(self, rows: bytes | memoryview) -> int:
         """Take rows of clients that belong to this worker; how many."""
         return self.window.import_rows(rows)
@@ -384,12 +379,15 @@ class OrderWorker:
 
     def make_room(self) -> bool:
         """Whether there is a row for another client, some idle ones having left for it where needed."""
-        if len(self.window) < self._settings.clients_max:
-            return True
-        idle = self.evictable(max(1, self._settings.clients_max // _EVICTED_AT_ONCE))
+        clients_max = self._settings.clients_max
+        return len(self.window) < clients_max or self.evict(max(1, clients_max // _EVICTED_AT_ONCE)) > 0
+
+    def evict(self, count: int) -> int:
+        """Have up to so many idle clients leave memory, whose rows are saved; how many did."""
+        idle = self.evictable(count)
         if idle:
             self._rows.save(self.take_rows(idle))
-        return bool(idle)
+        return len(idle)
 
     def _busy_clients(self) -> set[ClientId]:
         first, end = self._state[[holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL]].tolist()

@@ -277,7 +277,9 @@ class PodSequencer:
         position = self.order_control()
         if position is not None:
             for client_id in client_ids:
-                self._worker_of(client_id).forget(client_id)
+                window = self._worker_of(client_id).window
+                if client_id in window:
+                    window.forget(client_id)
         return position
 
     def touch(self, client_id: ClientId, now_ns: int) -> None:
@@ -308,7 +310,13 @@ class PodSequencer:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Position:
-        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile."""
+        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile.
+
+        Clients that it has no room for leave memory first, the longest idle ones of each worker.
+        """
+        excess = sum(len(worker.window) for worker in self.workers) - self.frontier.checkpoint_clients_max
+        for worker in self.workers:
+            excess -= worker.evict(excess) if excess > 0 else 0
         rows = [worker.window.rows_in_memory() for worker in self.workers]
         return self.frontier.write_checkpoint(rows[0] if len(rows) == 1 else np.concatenate(rows))
 
