@@ -21,6 +21,8 @@ KEYS = [
     "storage.checkpoint_size",
     "storage.ballast_size",
     "storage.staging_ttl_ms",
+    "storage.session_ttl_ms",
+    "storage.sessions_max",
     "fabric.directory",
     "fabric.brokers",
     "fabric.goi_entries",

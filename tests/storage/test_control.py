@@ -162,6 +162,7 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "ORDER_SKIP": 16,
         "ASIDE": 17,
         "TRANSACTION": 18,
+        "SESSIONS_RETIRED": 19,
     }
     assert ControlCommand.ASIDE == epoch_kernels.COMMAND_ASIDE
 
