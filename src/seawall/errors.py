@@ -9,6 +9,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   │   └── LimitError       it is larger than its bound in `limits.py`
     │   ├── ConflictError        it contradicts what is there already
     │   ├── FencedError          a newer session or owner has taken over: this one must stop
+    │   │   └── SessionExpiredError   the server has forgotten the session: nobody knows what became of its last batches
     │   ├── NotFoundError        what it names is not there
     │   ├── DataLossError        records that it needs are gone, and it said not to go on without them
     │   ├── WrongStateError      the thing is not in a state that allows it
@@ -54,6 +55,7 @@ __all__ = [
     "RetryableError",
     "SeawallError",
     "SegmentDamageError",
+    "SessionExpiredError",
     "SyncError",
     "UnsupportedError",
     "WrongStateError",
@@ -86,6 +88,13 @@ class ConflictError(CallerError):
 
 class FencedError(CallerError):
     """A newer session, or a newer owner, has taken over: this one must stop."""
+
+
+class SessionExpiredError(FencedError):
+    """The server has forgotten the session of this publisher, which has sent batches that were not answered.
+
+    They may be stored, and cannot be sent again: nobody could tell a repetition. A new publisher is welcome.
+    """
 
 
 class NotFoundError(CallerError):

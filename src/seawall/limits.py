@@ -1,7 +1,7 @@
 """Every bound in Seawall, each with its reason.
 
 A queue, buffer, table, frame, name or wait that is not bounded here is a defect. Sizes are in bytes unless the
-name says otherwise; units come last. Those of simulators are with them (`testing/limits.py`).
+name says otherwise; units come last. `testing/limits.py` has those of simulators, `bench/bounds.py` of measurements.
 """
 
 from __future__ import annotations
@@ -66,6 +66,17 @@ FETCH_WAIT_MS_MAX = 30_000
 #: Session window: client seqs from highest seen − 255 up to next expected + 255 are told apart exactly.
 SESSION_WINDOW_BATCHES = 256
 SESSION_WINDOW_SIZE = 32 * MIB
+
+#: How long a session is remembered after its last frame, unless configured: a job is repaired and run again by then.
+#: Looks within that time; sessions that one control batch retires (32 KiB), and that one answer lists (100 KB of JSON).
+SESSION_TTL_MS = 86_400_000
+SESSION_LOOKS = 64
+SESSIONS_RETIRED_MAX = 4_096
+SESSIONS_LISTED_MAX = 1_000
+#: The highest client seq that an unknown client may begin with, and the most that a known one gives up at once: new
+#: sessions are numbered above retired ones, and no client may use up the numbers of all.
+SESSION_START_SEQ_MAX = 1 << 48
+SESSION_ABANDONED_MAX = 1 << 24
 
 #: Keepalive answers per connection on version 1, where a published client answers every answer.
 V1_KEEPALIVE_BURST = 64
@@ -213,7 +224,7 @@ CEILING_STEP = 1_048_576
 #: Rows one call of the commit frontier fills; it is called again while there are more batches. 56 bytes each.
 ADMISSION_ROWS = 4_096
 
-#: Publishers whose windows are in memory, 128 bytes each; the others wait in storage.
+#: Sessions of one data directory, 144 bytes of memory each; above it the longest idle ones are retired.
 CLIENTS_MAX = 1_000_000
 
 #: Publishers whose last 256 results are in memory, 8 KiB each; a duplicate of another one is told no numbers.
@@ -440,17 +451,6 @@ PUSH_LINGER_US_MAX = 1_000_000
 #: Subscriptions of one connection, and requests it may have under way beside them.
 SUBSCRIPTIONS_MAX = 256
 REQUESTS_MAX = 1_024
-
-# --- measuring -------------------------------------------------------------------------------------------------
-
-#: Fewest rounds of a figure: below five, one disturbed round would move the median or its quartiles.
-BENCH_ROUNDS_MIN = 5
-
-#: Latencies kept for one median. More samples would cost memory and not change it.
-BENCH_SAMPLES_MAX = 1_000_000
-
-#: Buffer of the memory copy every suite compares itself with: larger than the caches of most machines.
-BENCH_COPY_SIZE = 64 * MIB
 
 #: Bytes one round of a copy through user space moves, where the kernel cannot copy between two files itself.
 COPY_BUFFER_SIZE = 1 * MIB

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall import limits
-from seawall.bench import harness
+from seawall.bench import bounds, harness
 from seawall.bench.harness import Baseline, BenchContext, Measurement, Run, latency, measure, plain, rate
 from seawall.bench.results import Aspect, Better, Goal, Result
 from seawall.errors import InvalidInputError, UnsupportedError
@@ -168,7 +167,7 @@ def test_a_context_needs_time(seconds: float) -> None:
 
 def test_a_context_needs_enough_rounds() -> None:
     with pytest.raises(InvalidInputError, match="4 rounds; at least 5"):
-        context(rounds=limits.BENCH_ROUNDS_MIN - 1)
+        context(rounds=bounds.BENCH_ROUNDS_MIN - 1)
 
 
 class Watcher:
@@ -241,7 +240,7 @@ def test_a_run_without_time_works_once() -> None:
 
 
 def test_a_latency_stops_at_its_bound_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "BENCH_SAMPLES_MAX", 7)
+    monkeypatch.setattr(bounds, "BENCH_SAMPLES_MAX", 7)
     clock = Clock(1)
     latency(clock.step, clock)(1e9)
     assert clock.steps == 7
@@ -250,7 +249,7 @@ def test_a_latency_stops_at_its_bound_of_samples(monkeypatch: pytest.MonkeyPatch
 def test_the_memory_copy_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
-    monkeypatch.setattr(limits, "BENCH_COPY_SIZE", 4096)
+    monkeypatch.setattr(bounds, "BENCH_COPY_SIZE", 4096)
     copied: list[tuple[np.ndarray, np.ndarray]] = []
     copyto = np.copyto
 

@@ -17,6 +17,8 @@ storage.wal_file_size    67108864        default
 storage.checkpoint_size  1073741824      default
 storage.ballast_size     1048576         default
 storage.staging_ttl_ms   86400000        default
+storage.session_ttl_ms   86400000        default
+storage.sessions_max     1000000         default
 fabric.directory         ""              default
 fabric.brokers           1               default
 fabric.goi_entries       65536           default

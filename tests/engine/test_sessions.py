@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall import limits
+from seawall.core.types import ClientId, ClientSeq, Position, SessionEpoch
 from seawall.engine.sessions import Sessions
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError
 from seawall.kernels.client_window import CLIENT_SEQ_MAX
@@ -15,6 +16,7 @@ from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.sequencer.client_window import BatchResult, ClientWindow, WindowCode
 from seawall.storage.control import ClientRow
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.wire.codes import AckStatus
 
 SMALL = 5
@@ -41,6 +43,10 @@ def opened(*client_ids: int, clients_max: int = SMALL) -> Sessions:
 def code(sessions: Sessions, client_id: int, client_seq: int, epoch: int = 1) -> WindowCode:
     window = sessions.window
     return window.check(ClientId(client_id), SessionEpoch(epoch), ClientSeq(client_seq), client_seq & 0xFFFF_FFFF).code
+
+
+def snapshot_of(sections: dict[SectionKind, bytes], created_ns: int = 0) -> Snapshot:
+    return Snapshot(Position(0), 0, created_ns, sections)
 
 
 def state(sessions: Sessions, client_id: int) -> tuple[int, int, int]:
@@ -84,7 +90,7 @@ def test_what_cannot_be_opened() -> None:
     sessions.open(ClientId(2), ClientSeq(1))
     with pytest.raises(InvalidInputError):
         sessions.open(ClientId(1 << 63), ClientSeq(1))
-    for start in (0, CLIENT_SEQ_MAX + 1):
+    for start in (0, limits.SESSION_START_SEQ_MAX + 1):
         with pytest.raises(InvalidInputError, match="start seq"):
             opened(1).open(ClientId(3), ClientSeq(start))
     last = Sessions(clients_max=1)
@@ -237,12 +243,13 @@ def test_rows_are_loaded_again() -> None:
     sessions = opened(1, 2)
     sessions.decide_run(rows_of((1, 1), (2, 1), (2, 2)))
     again = Sessions(clients_max=SMALL)
-    again.load(b"")
+    again.load(snapshot_of({}))
     assert len(again) == 0
-    again.load(sessions.rows())
+    again.load(snapshot_of(sessions.sections()))
     assert again.rows() == sessions.rows()
-    with pytest.raises(CorruptionError):
-        Sessions(clients_max=SMALL).load(bytes(63))
+    for broken in ({SectionKind.CLIENT_ROWS: bytes(63)}, sessions.sections() | {SectionKind.SESSIONS: bytes(17)}):
+        with pytest.raises(CorruptionError):
+            Sessions(clients_max=SMALL).load(snapshot_of(broken))
 
 
 # --- what an order decides without records ---------------------------------------------------------------------------

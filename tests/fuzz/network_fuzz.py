@@ -36,6 +36,7 @@ from seawall.wire.lwp2 import encode_control, encode_ping
 from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello
+from seawall.wire.lwp2_sessions import SessionList, SessionRetire
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
 
@@ -114,6 +115,8 @@ def frames_of_2(chance: random.Random, peer: Peer) -> list[bytes]:
         RecordsDelete(TopicId(1), Seq(chance.randrange(1, 9))),
         PublishKeyed(TopicId(chance.choice([1, 2, 4, 99])), 1, chance.randbytes(chance.randrange(9)), record(value)),
         PublishKeyed(TopicId(1), 2, b"key", record(value) * 2),
+        SessionList(chance.randrange(1 << 20), chance.randrange(1, 9)),
+        SessionRetire(ClientId(chance.choice([1 << 20, 1 << 40, (1 << 63) - 1]))),
     ]
     if chance.random() < 0.05:
         payloads += [

@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 from fuzz_mutation import mutate
 
+from seawall.core.sessions import SessionInfo
 from seawall.core.transactions import (
     CommittedTransaction,
     OffsetCommit,
@@ -29,6 +30,7 @@ from seawall.wire import (
     lwp2_keyed,
     lwp2_reading,
     lwp2_session,
+    lwp2_sessions,
     lwp2_topics,
     lwp2_transactions,
 )
@@ -278,6 +280,8 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionAbort((StagedRange(1, 3), StagedRange(9, 9))),
         lwp2_transactions.TransactionState("job"),
         lwp2_keyed.PublishKeyed(1, 1, b"order-17", _FRAME[44:]),
+        lwp2_sessions.SessionList(7, 100),
+        lwp2_sessions.SessionRetire(7),
         lwp1_requests.GetTopic(3),
     ),
     "v2_answer": _commands(
@@ -290,6 +294,7 @@ CORPUS: dict[str, list[bytes]] = {
         lwp2_transactions.TransactionTold("job", CommittedTransaction("job", 7, 9, 5, (TopicSpan("a", 3, 2),))),
         lwp2_transactions.TransactionTold("job", None),
         lwp2_keyed.PublishedKeyed(3, 5, 9, 7, True),
+        lwp2_sessions.SessionsReply((SessionInfo(7, 1, 12, 1_700_000_000_000, False),)),
     ),
     "v2_ack": [struct.pack("<QII", 3, 256, 1) + struct.pack("<QQQQIIIBBH", 1, 1, 0, 9, 1, 1, 1, 0, 2, 0) * 2],
     "v2_chunks": [_DATA + _batch()],

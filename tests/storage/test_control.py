@@ -42,6 +42,7 @@ from seawall.storage.control_documents import (
     TopicDelete,
 )
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.delete_sidecar import DeletedSeqs
 from seawall.wire.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
@@ -117,6 +118,7 @@ EXAMPLES: list[tuple[SimpleControl, bytes]] = [
     (ClientRow(9, b"r" * 64, b"p" * 64), b"\x09" + bytes(7) + b"r" * 64 + b"p" * 64),
     (TermStart(4, 2, 1000), b'{"term":4,"previous":2,"start_position":1000}'),
     (Checkpoint(9000, 70, 8000), struct.pack("<QQQ", 9000, 70, 8000)),
+    (SessionsRetired((4, 9), 3, 700), struct.pack("<QQQQ", 3, 700, 4, 9)),
     (TransactionMark("jöb", 7, 2, 9), struct.pack("<QQIHH", 7, 9, 2, 4, 0) + "jöb".encode()),
     (
         OrderNop(3, AckStatus.DUPLICATE, 0, 9, 4, 0xABCD, 77),
@@ -160,6 +162,7 @@ def test_every_command_has_an_example_and_keeps_its_number() -> None:
         "ORDER_SKIP": 16,
         "ASIDE": 17,
         "TRANSACTION": 18,
+        "SESSIONS_RETIRED": 19,
     }
     assert ControlCommand.ASIDE == epoch_kernels.COMMAND_ASIDE
 
@@ -207,6 +210,12 @@ simple_controls = st.one_of(
         lambda drawn: SegmentRoll(drawn[0], max(drawn[1]), min(drawn[1]))
     ),
     st.builds(ClientRow, seqs, st.binary(min_size=64, max_size=64), st.none() | st.binary(min_size=64, max_size=64)),
+    st.builds(
+        SessionsRetired,
+        st.sets(st.integers(1, 2**63 - 1), min_size=1, max_size=9).map(lambda ids: tuple(sorted(ids))),
+        st.integers(0, 2**63 - 1),
+        st.integers(0, 2**63 - 1),
+    ),
     st.tuples(numbers, numbers, numbers).map(lambda drawn: Checkpoint(max(drawn[:2]), drawn[2], min(drawn[:2]))),
     st.builds(TermStart, st.integers(2**31, 2**32 - 1), st.integers(0, 2**31 - 1), numbers),
     st.builds(Reference, st.builds(append_header, topic_id=topic_ids), st.integers(1, 10), st.integers(4096, U64)),
@@ -304,6 +313,12 @@ def test_a_changed_byte_is_another_control_or_damage(control: Control, data: st.
         lambda: ClientRow(0, bytes(64)),
         lambda: ClientRow(1, bytes(63)),
         lambda: ClientRow(1, bytes(64), bytes(65)),
+        lambda: SessionsRetired((), 1, 1),
+        lambda: SessionsRetired((2, 2), 1, 1),
+        lambda: SessionsRetired((0,), 1, 1),
+        lambda: SessionsRetired((1 << 63,), 1, 1),
+        lambda: SessionsRetired((1,), -1, 1),
+        lambda: SessionsRetired(tuple(range(1, limits.SESSIONS_RETIRED_MAX + 2)), 1, 1),
         lambda: Checkpoint(5, 1, 6),
         lambda: TopicCreate(1, "a/b", 1, {}),
         lambda: TopicDelete(0, "a", 1, {}),

@@ -33,8 +33,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Protocol, TypeAlias
 
-from seawall import limits
-from seawall.bench import machine
+from seawall.bench import bounds, machine
 from seawall.bench.results import Aspect, Better, Goal, Result, Spread, SuiteReport
 from seawall.errors import InvalidInputError, UnsupportedError
 
@@ -59,9 +58,9 @@ class BenchContext:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds > 0):
             raise InvalidInputError(f"seconds per figure is {self.seconds}; give a number above 0")
-        if self.rounds < limits.BENCH_ROUNDS_MIN:
+        if self.rounds < bounds.BENCH_ROUNDS_MIN:
             raise InvalidInputError(
-                f"{self.rounds} rounds; at least {limits.BENCH_ROUNDS_MIN} make a median and a spread"
+                f"{self.rounds} rounds; at least {bounds.BENCH_ROUNDS_MIN} make a median and a spread"
             )
 
 
@@ -138,7 +137,7 @@ def rate(step: Callable[[], object], amount: float, timer: Timer = perf_counter_
 def latency(step: Callable[[], object], timer: Timer = perf_counter_ns) -> Run:
     """Repeat a step and time each one; the run's figure is the median in seconds.
 
-    Ends early with `limits.BENCH_SAMPLES_MAX` samples.
+    Ends early with `bounds.BENCH_SAMPLES_MAX` samples.
     """
 
     def run(seconds: float) -> float:
@@ -150,7 +149,7 @@ def latency(step: Callable[[], object], timer: Timer = perf_counter_ns) -> Run:
             step()
             now = timer()
             samples.append(now - before)
-            if now >= deadline or len(samples) == limits.BENCH_SAMPLES_MAX:
+            if now >= deadline or len(samples) == bounds.BENCH_SAMPLES_MAX:
                 return max(statistics.median(samples), 1) / NANOSECONDS_PER_SECOND
 
     return run
@@ -161,8 +160,8 @@ def memory_copy() -> Iterator[Run]:
     """Bytes per second of one large copy in memory, each byte counted once; both buffers have all their pages."""
     import numpy as np
 
-    source = np.full(limits.BENCH_COPY_SIZE, 0x5A, dtype=np.uint8)
-    target = np.full(limits.BENCH_COPY_SIZE, 0xA5, dtype=np.uint8)
+    source = np.full(bounds.BENCH_COPY_SIZE, 0x5A, dtype=np.uint8)
+    target = np.full(bounds.BENCH_COPY_SIZE, 0xA5, dtype=np.uint8)
     yield rate(lambda: np.copyto(target, source), source.nbytes)
 
 

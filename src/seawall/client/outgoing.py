@@ -26,7 +26,7 @@ from seawall.client.delivery import Batch
 from seawall.client.refusals import NUMBER_IS_FREE, rejection
 from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
-from seawall.errors import OutcomeUnknownError, RetryableError
+from seawall.errors import OutcomeUnknownError, RetryableError, SessionExpiredError
 from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
@@ -397,9 +397,10 @@ class Outgoing:
                 heappush(self._again, client_seq)
 
     def welcomed(self, client_id: ClientId, session_epoch: SessionEpoch, next_seq: ClientSeq) -> None:
-        """A session is granted. What the server has not decided is the next number, unless we have numbered more."""
+        """A session is granted: the next number is not decided there, free ones below it are of a forgotten session."""
         self.client_id, self.session_epoch = client_id, session_epoch
         self.next_seq = max(self.next_seq, next_seq)
+        self._free = sorted(number for number in self._free if number >= next_seq)
 
     def fail(self, error: Exception) -> None:
         """Give everything up: what was never sent did not happen, of what was nobody knows."""
@@ -408,7 +409,7 @@ class Outgoing:
         self._later.clear()
         for batch in [*self._numbered.values(), *self._sealed]:
             fate = error
-            if batch.sends and isinstance(error, RetryableError):
+            if batch.sends and isinstance(error, RetryableError | SessionExpiredError):
                 name = f"batch {batch.client_seq} for {batch.topic!r}"
                 fate = OutcomeUnknownError(f"{name} may be stored or not: {error}")
             self._decide(batch, fate)

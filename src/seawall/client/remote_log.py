@@ -57,8 +57,11 @@ from seawall.client.requests import Requests
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
+from seawall.core.identifiers import check_client_id
+from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.limits import SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
@@ -73,6 +76,7 @@ from seawall.wire.lwp1_replies import (
 from seawall.wire.lwp1_requests import DeleteTopic, GetClusterStatus, ListTopics
 from seawall.wire.lwp2 import ControlPayload
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, PositionItem, to_arrow
@@ -145,6 +149,22 @@ class RemoteLog(RemoteTransactions):
 
         self._with_topic(name, ask)
         self._topics.pop(name, None)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    def sessions(self) -> list[SessionInfo]:
+        """The sessions of all publishers that the server remembers, by rising client id."""
+        found: list[SessionInfo] = []
+        while page := self._ask_sessions(SessionList(found[-1].client_id if found else 0, SESSIONS_LISTED_MAX)):
+            found += page
+        return found
+
+    def retire_session(self, client_id: int) -> None:
+        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
+
+    def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
+        return parse_sessions_reply(self._requests.ask(request, is_repeatable=is_repeatable).payload).sessions
 
     # --- writing -------------------------------------------------------------------------------------------------
 

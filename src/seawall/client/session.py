@@ -3,6 +3,7 @@
     begins         OPEN: fences older sessions of the client, if it has one
     goes on        JOIN, on every further connection and after a loss: it fences nobody
     was forgotten  OPEN again, naming the lowest number that is not decided
+    has expired    OPEN again if nothing sent is undecided; else it is over: a repetition could be stored twice
 
 What the server has not decided is sent again by `outgoing`, also where the server has: it answers with the numbers of
 the original. A server that lost what it had acknowledged (ack level 1, or a class below fsync, and a crash) refuses to
@@ -16,7 +17,7 @@ from typing import Final
 from seawall.client.outgoing import Outgoing
 from seawall.client.targets import Target
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.errors import FencedError, OutcomeUnknownError
+from seawall.errors import FencedError, OutcomeUnknownError, SessionExpiredError
 from seawall.limits import PAYLOAD_SIZE_MIN, SESSION_WINDOW_BATCHES
 from seawall.wire.codes import Codec, Features, HelloFlags, SessionStatus
 from seawall.wire.lwp2_session import Hello, Welcome
@@ -70,13 +71,22 @@ class Session:
             self._flags, self._is_forgotten = HelloFlags.JOIN, False
             return True
         if welcome.status is SessionStatus.REFUSED_SUPERSEDED and welcome.session_epoch > outgoing.session_epoch:
-            raise FencedError(
-                f"client {outgoing.client_id or self._client_id} has a newer session: this publisher must stop"
-            )
+            self._require_expired(welcome)
         if welcome.status is SessionStatus.REFUSED_GAP:
             return self._give_up_lost(welcome)
         self._flags, self._is_forgotten = HelloFlags.OPEN, True
         return False
+
+    def _require_expired(self, welcome: Welcome) -> None:
+        """Refuse to go on, unless the server only has forgotten the session and nothing sent is undecided."""
+        client_id = self._outgoing.client_id or self._client_id
+        if welcome.next_seq:
+            raise FencedError(f"client {client_id} has a newer session: this publisher must stop")
+        if self._outgoing.lowest_undecided < self._outgoing.next_seq:
+            raise SessionExpiredError(
+                f"the session of client {client_id} has expired at the server: what was sent and not answered may be "
+                "stored, and cannot be sent again; look for it in the topic, then go on with a new publisher"
+            )
 
     def _give_up_lost(self, welcome: Welcome) -> bool:
         first, last = welcome.next_seq, self._outgoing.lowest_unused - 1

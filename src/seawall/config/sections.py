@@ -91,6 +91,22 @@ class StorageConfig(Section):
             "milliseconds after which records that were staged for a transaction and not committed go",
         ),
     )
+    session_ttl_ms: int = field(
+        default=limits.SESSION_TTL_MS,
+        metadata=about(
+            integer(1_000, 1 << 40),
+            "milliseconds after its last frame at which the session of a publisher is forgotten; what such a publisher "
+            "sends again is refused, not stored twice",
+        ),
+    )
+    sessions_max: int = field(
+        default=limits.CLIENTS_MAX,
+        metadata=about(
+            integer(1, limits.CLIENTS_MAX),
+            "sessions that are remembered at most; where another one opens the longest idle ones are forgotten, never "
+            "one with a connection or with a batch under way",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

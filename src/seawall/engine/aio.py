@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from seawall.config import Config
+from seawall.core.sessions import SessionInfo
 from seawall.engine.aio_transactions import AsyncTransactions
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start, TopicInfo
@@ -164,6 +165,14 @@ class AsyncLog(AsyncTransactions):
         return await self._on_thread(
             make, topic, ack=ack, client_id=client_id, max_in_flight=max_in_flight, when_full="raise"
         )
+
+    async def sessions(self) -> list[SessionInfo]:
+        """The sessions of all publishers, by rising client id."""
+        return await self._on_thread(self._opened().sessions)
+
+    async def retire_session(self, client_id: int) -> None:
+        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        await self._on_thread(self._opened().retire_session, client_id)
 
     async def read(
         self,

@@ -103,7 +103,7 @@ class Committer:
                 room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
                 if room is not None:
                     return self.short_way.begin(append, now, room.is_durable)
-        appends = self._unknown(appends, now)
+        appends = self._unknown(self._of_sessions(appends), now)
         if not self._fits(appends, now):
             self.absorb()
             self._make_rooms(appends, TimestampNs(now))
@@ -347,6 +347,13 @@ class Committer:
         )
         commit.effects.append(append)
 
+    def _of_sessions(self, appends: Sequence[Append]) -> Sequence[Append]:
+        """Appends but those of sessions that are not there any more: these are refused."""
+        strays = [each for each in appends if each.has_session and each.client_id not in self._window]
+        for append in strays:
+            append.error = _refusal(append, ErrorCode.FENCED)
+        return [append for append in appends if append.error is None] if strays else appends
+
     def _unknown(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
         """Appends but those whose keys are known: these have the numbers of the first, and need no room anywhere."""
         if not any(append.flags & BatchFlags.KEYED for append in appends):
@@ -413,9 +420,10 @@ def is_admitted(append: Append, numbered: Numbered) -> bool:
 def _refusal(append: Append, reason: int) -> SeawallError:
     client = f"batch {append.client_seq} of client {append.client_id:016x}"
     if reason == ErrorCode.FENCED:
-        return FencedError(f"{client}: a newer session of this client has taken over")
+        return FencedError(f"{client}: a newer session of this client has taken over, or its session was retired")
     if reason == ErrorCode.OUTSIDE_SESSION_WINDOW:
-        return ConflictError(f"{client} is outside the window of {limits.SESSION_WINDOW_BATCHES} batches: too old")
+        window = limits.SESSION_WINDOW_BATCHES
+        return ConflictError(f"{client} is outside the window of {window} batches, or older than its session: too old")
     if reason == ErrorCode.PAYLOAD_MISMATCH:
         return ConflictError(f"{client} was stored before with other records; a client seq is used once")
     return ConflictError(f"{client} was refused with reason {reason:#04x}")

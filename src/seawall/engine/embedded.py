@@ -27,7 +27,7 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, 
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery
-from seawall.engine.log_transactions import EmbeddedTransactions
+from seawall.engine.log_sessions import EmbeddedSessions
 from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
@@ -73,7 +73,7 @@ class TopicInfo:
     config: TopicConfig
 
 
-class EmbeddedLog(EmbeddedTransactions):
+class EmbeddedLog(EmbeddedSessions):
     """An open log. Made by `seawall.open`."""
 
     def __init__(self, store: Store) -> None:
@@ -89,6 +89,7 @@ class EmbeddedLog(EmbeddedTransactions):
         self.placer = Placer(self.queue, store)
         store.upkeep.on_the_side(self.placer.wake)
         disown_on_fork(self)
+        store.live_clients.append(self._open_sessions)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
         self._readers_waiting = 0
@@ -155,7 +156,10 @@ class EmbeddedLog(EmbeddedTransactions):
             with self.changing() as store:
                 epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
             session = Session(ClientId(client_id), epoch, next_seq)
-        return Publisher(self, topic, int(AckLevel(ack)), max_in_flight, when_full, session)
+        publisher = Publisher(self, topic, int(AckLevel(ack)), max_in_flight, when_full, session)
+        if session is not None:
+            self._publishers.add(publisher)
+        return publisher
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
         """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""

@@ -92,7 +92,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
-    replayed = replay(files, directory, snapshot)
+    replayed = replay(files, directory, snapshot, session_ttl_ms=settings.session_ttl_ms)
     directory.restore_ballast()
     end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
     wal = WalWriter(

@@ -16,6 +16,7 @@ from functools import partial
 from threading import Lock
 from typing import TypeVar
 
+from seawall import limits
 from seawall.config import FabricConfig
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
@@ -27,7 +28,7 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.staging import find_staging, staging_config
 from seawall.engine.store import Store
 from seawall.engine.transactions import Unlocked
-from seawall.errors import ConflictError
+from seawall.errors import ConflictError, LimitError
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric, Start, fabric_path
@@ -141,7 +142,13 @@ class OrderedStore(Store):
         return self._ordered(partial(super().abort_staged, ranges))
 
     def open_session(
-        self, client_id: ClientId, start_seq: ClientSeq, *, gap_ns: int = 0, abandons: bool = False
+        self,
+        client_id: ClientId,
+        start_seq: ClientSeq,
+        *,
+        is_drawn: bool = False,
+        gap_ns: int = 0,
+        abandons: bool = False,
     ) -> tuple[SessionEpoch, ClientSeq]:
         """Begin a session of a publisher, at its position: what comes behind it of an older one is refused.
 
@@ -149,13 +156,23 @@ class OrderedStore(Store):
         everything undecided below `start_seq` is given up at once, by SKIPs behind that position.
         """
         self._require_usable()
-        epoch, next_seq, _ = self.sessions.open(client_id, start_seq)
+        self._make_session_space(client_id)
+        epoch, next_seq, _ = self.sessions.open(client_id, start_seq, is_drawn=is_drawn)
+        if abandons and start_seq - next_seq > limits.SESSION_ABANDONED_MAX:
+            raise LimitError(
+                f"client {client_id:016x} gives up batches {next_seq} to {start_seq - 1}: at most "
+                f"{limits.SESSION_ABANDONED_MAX} at once; publish under another client id"
+            )
         order = partial(self.pod.order_session, client_id, epoch, next_seq, gap_ns)
-        opened = self.pod.change(order, partial(super().open_session, client_id, start_seq))
+        opened = self.pod.change(order, partial(self._log_session, client_id, start_seq, is_drawn))
         if abandons and opened[1] < start_seq:
             self.pod.abandon(client_id, start_seq)
             return opened[0], start_seq
         return opened
+
+    def _retire(self, client_ids: Sequence[ClientId]) -> Sequence[ClientId]:
+        self._require_usable()
+        return self.pod.retire(client_ids, self._log_retired)
 
     def _ordered(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
         self._require_usable()

@@ -110,7 +110,6 @@ class Pod:
         self._asked_total = 0
         #: Appends that have the key of another one of their group, which decides what becomes of them.
         self._repeats: list[tuple[Append, Append]] = []
-        #: Of the clients of which some were published in this group.
         self._turns = ClientTurns(sessions)
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
@@ -306,6 +305,24 @@ class Pod:
         if failed:
             raise failed[0]
         return made[0]
+
+    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> list[ClientId]:
+        """Order the end of sessions, and `make` it at its position; those of which nothing was under way."""
+        self._order()
+        self._follow_all()
+        retired = self.sequencer.not_busy(client_ids)
+
+        def order() -> Position | None:
+            retired[:] = self.sequencer.not_busy(retired)
+            self._rows.retired = frozenset(retired)
+            return self.sequencer.retire(retired)
+
+        if retired:
+            try:
+                self.change(order, lambda: make(retired))
+            finally:
+                self._rows.retired = frozenset()
+        return retired
 
     def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> None:
         """Give up everything undecided of a client below a seq, durably."""

@@ -1,7 +1,8 @@
 """Rows of clients that no worker of a pod has in memory: what the store knows, and what it does not know yet.
 
 A worker that has no room for a row gives it away; the store knows what is in it once it has followed everything that
-was ordered before. Until then the row is kept here. A crash takes it along with the order it is about.
+was ordered before. Until then the row is kept here. The row of a session that was ordered to end is not given out: a
+batch that comes behind that must not bring it back. A crash takes it along with the order it is about.
 """
 
 from __future__ import annotations
@@ -18,15 +19,19 @@ if TYPE_CHECKING:
 class PodRows:
     """Rows by their clients."""
 
-    __slots__ = ("_away", "_sessions")
+    __slots__ = ("_away", "_sessions", "retired")
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         #: Rows that a worker had no room for and that the store may not know yet.
         self._away: dict[ClientId, bytes] = {}
+        #: Clients whose sessions were ordered to end, until the store has done that: their rows are nobody's any more.
+        self.retired: frozenset[ClientId] = frozenset()
 
     def load(self, client_id: ClientId) -> bytes | None:
         """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
+        if client_id in self.retired:
+            return None
         row = self._away.get(client_id)
         if row is None and client_id in self._sessions.window:
             row = self._sessions.window.export_rows([client_id])

@@ -98,6 +98,11 @@ class Publisher:
         return self._in_flight
 
     @property
+    def client_id(self) -> ClientId | None:
+        """Whose session it has, while it is open."""
+        return None if self._session is None or self._is_closed else self._session.client_id
+
+    @property
     def next_client_seq(self) -> int:
         """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
         if self._session is None:

@@ -12,7 +12,8 @@ reference to a large batch tells it again, and what followed the damage up to th
 
 The section SEGMENTS of a snapshot holds, for each segment that was not sealed: topic_id u32, count u32, first_seq u64,
 then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of every publisher with a session, of 64
-bytes; a snapshot without it knows none.
+bytes; a snapshot without it knows none. SESSIONS holds the epoch floor u64 and the seq floor u64 of retired sessions
+(`sessions`), then for each of those rows when its publisher was last seen, in milliseconds u64.
 
 INV-REPLAY-WHOLE: a file that is missing or cut, and that the state depends on, is a `CorruptionError` before anybody
 has written a byte: creations, deletes and cursors that stood in it would otherwise be undone without a word. Damage of
@@ -34,12 +35,13 @@ from seawall.engine.waiting import Waiting
 from seawall.errors import CorruptionError
 from seawall.io.interfaces import Files
 from seawall.kernels.epochs import WAL_ROW, WalRows
-from seawall.limits import BATCH_HEADER_SIZE
+from seawall.limits import BATCH_HEADER_SIZE, SESSION_LOOKS, SESSION_TTL_MS
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, Entries, entries_of
 from seawall.storage.control import ClientRow, Reference, SegmentRoll
 from seawall.storage.control_batches import parts_of, read_control
 from seawall.storage.control_documents import TopicDelete
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.snapshots import SectionKind, Snapshot
@@ -79,17 +81,23 @@ class Replayed:
     sessions: Sessions
 
 
-def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
-    """Read the log from where the snapshot ends; `CorruptionError` if a file is lost (INV-REPLAY-WHOLE)."""
+def replay(
+    files: Files, directory: DataDirectory, snapshot: Snapshot | None, *, session_ttl_ms: int = SESSION_TTL_MS
+) -> Replayed:
+    """Read the log from where the snapshot ends; `CorruptionError` if a file is lost (INV-REPLAY-WHOLE).
+
+    When publishers were seen is found to a part of `session_ttl_ms`.
+    """
     _require_start(files, directory, snapshot)
-    sessions = Sessions()
+    sessions = Sessions(look_ms=session_ttl_ms // SESSION_LOOKS)
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
         from_at = WalAddress(0)
     else:
         state = _Replay(load_catalog(snapshot), _load_segments(snapshot), sessions)
-        sessions.load(snapshot.section(SectionKind.CLIENT_ROWS))
+        sessions.load(snapshot)
         from_at = WalAddress(snapshot.wal_from_at)
+        state.now_ms = snapshot.created_ns // _NANOSECONDS_PER_MILLISECOND
     for part in read_runs(files, directory.wal, directory.directory_id, from_at):
         match part:
             case WalRun():
@@ -101,6 +109,7 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
                     raise _file_lost(part)
                 state.damaged(part)
             case WalEnd():
+                sessions.note(state.now_ms)
                 return Replayed(state.catalog, part, state.segments, state.damages, state.deleted, sessions)
     raise CorruptionError(f"{directory.wal}: reading the log came to no end")
 
@@ -133,7 +142,7 @@ def store_sections(filling: Iterable[tuple[TopicId, Seq, Entries]], sessions: Se
     pieces: list[bytes] = []
     for topic_id, first_seq, entries in filling:
         pieces += (_SEGMENT.pack(topic_id, len(entries), first_seq), entries.tobytes())
-    return {SectionKind.SEGMENTS: b"".join(pieces), SectionKind.CLIENT_ROWS: sessions.rows()}
+    return {SectionKind.SEGMENTS: b"".join(pieces)} | sessions.sections()
 
 
 def _load_segments(snapshot: Snapshot) -> dict[TopicId, dict[Seq, ReplayedSegment]]:
@@ -165,12 +174,17 @@ class _Replay:
     deleted: set[TopicId] = field(default_factory=set)
     #: Segments that damage has begun, by their first seq: where their batches really lie is not known yet.
     strays: dict[TopicId, Seq] = field(default_factory=dict)
+    #: The latest time that the log has told.
+    now_ms: int = 0
 
     def appends(self, run: WalRun) -> None:
         rows = self.catalog.not_applied(run.rows)
         if not len(rows):
             return
-        self.sessions.decide_run(rows)
+        for part in self.sessions.by_look(rows):
+            self._tick(int(part["timestamp_ns"][0]))
+            self.sessions.decide_run(part)
+            self.now_ms = max(self.now_ms, int(part["timestamp_ns"][-1]) // _NANOSECONDS_PER_MILLISECOND)
         for topic, appended in self.catalog.apply_run(rows):
             remember_keys(topic, appended)
             segment = self._segment_for(topic.topic_id, Seq(int(appended["base_seq"][0])))
@@ -183,6 +197,7 @@ class _Replay:
         if header.position < self.catalog.next_position:
             return
         control = read_control(header, found.data[BATCH_HEADER_SIZE:])
+        self._tick(header.timestamp_ns)
         self.catalog.apply(control, header.position)
         for part in parts_of(control):
             match part:
@@ -196,11 +211,20 @@ class _Replay:
                 case Reference():
                     self._refer(part)
                 case ClientRow():
-                    self.sessions.apply(part)
+                    self.sessions.apply(part, self.now_ms)
+                case SessionsRetired():
+                    self.sessions.apply_retired(part)
                 case OrderNop():
                     self.sessions.refuse(part, header.position)
                 case OrderSkip():
                     self.sessions.skip(part)
+
+    def _tick(self, timestamp_ns: int) -> None:
+        """The log comes to a time: whoever was active before it was seen then, and not now."""
+        now_ms = timestamp_ns // _NANOSECONDS_PER_MILLISECOND
+        if self.sessions.is_look_due(now_ms):
+            self.sessions.note(self.now_ms or now_ms)
+        self.now_ms = max(self.now_ms, now_ms)
 
     def damaged(self, damage: Damage) -> None:
         self.damages.append(damage)

@@ -30,14 +30,13 @@ from typing import Final, Self, TypeVar
 
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TopicId
-from seawall.engine.aio import AsyncLog
+from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
 from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
-from seawall.engine.pod_answers import Remembered, remembered
+from seawall.engine.served_sessions import ServedSessions
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
 from seawall.errors import SeawallError
@@ -48,7 +47,6 @@ from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
 from seawall.limits import READER_THREADS
-from seawall.sequencer.client_window import ClientState
 from seawall.sequencer.frontier import Numbered
 from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
@@ -64,7 +62,7 @@ _GATHERING_TURNS: Final = 8
 _STEP_S: Final = 0.25
 
 
-class ServedLog(AsyncLog):
+class ServedLog(ServedSessions):
     """An open log with a ring for the network."""
 
     ring: BrokerRing
@@ -84,11 +82,9 @@ class ServedLog(AsyncLog):
         loops: int = 1,
     ) -> None:
         super().__init__(path, settings, config, brokers=brokers, networks=loops)
-        #: The log as each loop has it, this one first: none leaves before this one is closed.
         self.doors: list[ServedLog] = [self]
         self.on_answers: Callable[[], None] = _nothing
         self.on_failed: Callable[[BaseException], None] = _nothing
-        self.on_session: Callable[[ClientId, SessionEpoch], None] = _nothing
         #: Whose sessions live, whether they send batches or not.
         self.living_clients: Callable[[], Iterable[ClientId]] = tuple
         self._is_poked = False
@@ -115,6 +111,7 @@ class ServedLog(AsyncLog):
             self._store = store
             self.rules = TopicRules(store.catalog)
         self._pod = store.pod
+        store.live_clients.append(self._all_connected)
         self.landing = Landing(store.spare_memory)
         self._rings = store.pod.arrivals.rings
         self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
@@ -130,6 +127,7 @@ class ServedLog(AsyncLog):
         """End in order; closing twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
+            await self.end_expiry()
             self._readers.shutdown(wait=False)
         await super().close()
 
@@ -234,30 +232,6 @@ class ServedLog(AsyncLog):
         """The term in which this process orders."""
         return self._pod.sequencer.term
 
-    async def open_session(
-        self, client_id: ClientId, start_seq: ClientSeq, *, gap_ms: int = 0, abandons: bool = False
-    ) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, which ends those before it; durable when this returns.
-
-        With `abandons` what is undecided below `start_seq` is given up.
-        """
-        opening = partial(self._store.open_session, client_id, start_seq, gap_ns=gap_ms * 1_000_000, abandons=abandons)
-        return await self.change(lambda _: opening())
-
-    async def session_of(self, client_id: ClientId) -> ClientState | None:
-        """What is known of a publisher; None if nothing is."""
-
-        def look(store: OrderedStore) -> ClientState | None:
-            window = store.sessions.window
-            return window.state(client_id) if client_id in window else None
-
-        return await self.ask(look)
-
-    def remembered(self, client_id: ClientId, session_epoch: int, client_seq: ClientSeq, block_crc: int) -> Remembered:
-        """What the store knows of a batch that came again, where the order does not know it any more."""
-        with self._opened().queue.state:
-            return remembered(self._store.sessions, client_id, session_epoch, client_seq, block_crc, 0)
-
     # --- topics ----------------------------------------------------------------------------------------------------
 
     def topic(self, topic_id: TopicId) -> TopicState | None:
@@ -304,12 +278,6 @@ class ServedLog(AsyncLog):
         for door in self.doors:
             if door is not self:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_carry_out(work, door), door._loop))
-
-    def session_begun(self, client_id: ClientId, session_epoch: SessionEpoch) -> None:
-        """A connection of this loop may publish for a session: older ones of its client must not, wherever they are."""
-        for door in self.doors:
-            if door is not self:
-                door._loop.call_soon_threadsafe(door.on_session, client_id, session_epoch)
 
     # --- the store -------------------------------------------------------------------------------------------------
 
@@ -400,7 +368,10 @@ class ServedLog(AsyncLog):
     def _step(self) -> None:
         """Look after what only time decides."""
         self._timer = self._loop.call_later(_STEP_S, self._step)
-        if self._driver is None or self._store.is_failed or not (self._pod.held or self._pod.is_stuck):
+        if self._driver is None or self._store.is_failed:
+            return
+        self.expire_sessions_if_due()
+        if not (self._pod.held or self._pod.is_stuck):
             return
         now_ns = OsClock().monotonic_ns()
         for door in self.doors:

@@ -33,6 +33,9 @@ class StoreSettings:
     checkpoint_size: int = limits.CHECKPOINT_SIZE
     #: How long what is staged waits for its transaction.
     staging_ttl_ms: int = limits.STAGING_TTL_MS
+    #: How long a session is remembered after its last frame, and how many are at all.
+    session_ttl_ms: int = limits.SESSION_TTL_MS
+    sessions_max: int = limits.CLIENTS_MAX
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
@@ -45,4 +48,6 @@ class StoreSettings:
             ballast_size=storage.ballast_size,
             checkpoint_size=storage.checkpoint_size,
             staging_ttl_ms=storage.staging_ttl_ms,
+            session_ttl_ms=storage.session_ttl_ms,
+            sessions_max=storage.sessions_max,
         )

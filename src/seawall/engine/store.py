@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Final
 
 from seawall import limits
-from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.core.types import Offset, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.changing import Changeable
 from seawall.engine.committer import Committer
@@ -38,6 +38,7 @@ from seawall.engine.room_making import RoomMaker
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
+from seawall.engine.store_sessions import StoreSessions
 from seawall.engine.store_transactions import StoreTransactions
 from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
 from seawall.engine.transactions import Transactions
@@ -52,6 +53,7 @@ from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import TagMatch
 from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
@@ -67,7 +69,7 @@ from seawall.wire.fields import JsonObject
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
-class Store(Changeable, StoreTransactions):
+class Store(Changeable, StoreTransactions, StoreSessions):
     """An open data directory. Made by `open_store`."""
 
     def __init__(
@@ -123,6 +125,7 @@ class Store(Changeable, StoreTransactions):
         #: A topic by its name, for who needs no look at what it holds.
         self.topic_named = catalog.named
         self.sessions = sessions
+        self.live_clients = []
         self._transactions = Transactions(
             self._parts(), self._log_of, self.upkeep, settings.ceiling_step, self.commit_size_max
         )
@@ -192,15 +195,6 @@ class Store(Changeable, StoreTransactions):
     def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
         """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
         return Follower(self._parts(), self.commit_size_max, goi_entries, blog_size)
-
-    def open_session(self, client_id: ClientId, start_seq: ClientSeq) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
-
-        Durable when this returns.
-        """
-        epoch, next_seq, row = self.sessions.open(client_id, start_seq)
-        self._commit(row)
-        return epoch, next_seq
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
@@ -289,6 +283,7 @@ class Store(Changeable, StoreTransactions):
         `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
         """
         self.retain()
+        self.note_sessions()
         with self._preparing():
             self._writer.flush(durable=True)
             self._committer.forget_rooms()
@@ -406,7 +401,9 @@ class Store(Changeable, StoreTransactions):
                 if log is not None:
                     log.close()
             case ClientRow():
-                self.sessions.apply(part)
+                self.sessions.apply(part, self._now_ms())
+            case SessionsRetired():
+                self.sessions.apply_retired(part)
             case Ceiling():
                 self._writer.frontier.set_ceiling(part.topic_id, part.ceiling)
 

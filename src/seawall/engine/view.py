@@ -32,6 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.engine.embedded import READ_SIZE, Start, TopicInfo
 from seawall.engine.position_reading import plan_positions
@@ -39,6 +40,7 @@ from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import Item, PositionItem, seq_after, told
 from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, ReplayedSegment, replay
+from seawall.engine.store_sessions import list_sessions
 from seawall.engine.topic_log import Filling, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.files import OsFiles
@@ -90,6 +92,10 @@ class ReadOnlyLog:
             topic.live_bytes,
             topic.config,
         )
+
+    def sessions(self) -> list[SessionInfo]:
+        """The sessions of all publishers as the picture has them; who has a connection is not in any file."""
+        return list_sessions(self._picture.replayed.sessions, set())
 
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""

@@ -10,6 +10,9 @@ such a publisher comes back its row is imported again before its batch is looked
 are remembered for publishers that were decided lately, and are in no row: after a restart a duplicate is told no
 numbers.
 
+When a publisher was last seen is known as exactly as somebody looks: `note_activity` compares what was decided with the
+look before it, so that nothing is spent on time where batches are decided.
+
 What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
 `decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
 
@@ -44,6 +47,9 @@ WINDOW_RESULT = kernels.WINDOW_RESULT
 _SESSION_EPOCH_MAX = (1 << 63) - 1
 _HALF = 0xFFFF_FFFF
 _STORED_ROW = np.dtype("<u8")
+#: Columns of `_seen`.
+_NOTED = 0
+_SEEN_MS = 1
 
 assert kernels.WINDOW == limits.SESSION_WINDOW_BATCHES
 assert kernels.ROW_WORDS * 8 == limits.CLIENT_ROW_SIZE
@@ -99,7 +105,7 @@ class ClientWindow:
 
     __slots__ = (
         *("_answers", "_clients", "_count", "_free", "_high_water", "_places", "_results"),
-        *("_sides", "_slots"),
+        *("_seen", "_sides", "_slots"),
     )
 
     def __init__(
@@ -117,6 +123,8 @@ class ClientWindow:
             rows, rows, (table_slots(clients_max), np.uint32), slots
         )
         self._slots[-1, kernels.SLOT_COUNT] = memories
+        #: For each row: `SIDE_DECIDED_AT` at the last `note_activity`, and when the publisher was last seen.
+        self._seen = np.zeros((clients_max, 2), np.uint64)
         self._count = 0
         self._results = line_zeros(memories * kernels.WINDOW, WINDOW_RESULT)
         self._answers = np.zeros(1, WINDOW_RESULT)
@@ -220,13 +228,68 @@ class ClientWindow:
         rows = self._rows_in_use()
         decided_at = self._sides[rows, kernels.SIDE_DECIDED_AT]
         order = np.lexsort((self._clients[rows, CLIENT_ID], decided_at))[:count]
-        return [ClientId(number) for number in self._clients[rows[order], CLIENT_ID].tolist()]
+        return self._ids(rows[order])
+
+    # --- when publishers were last seen ------------------------------------------------------------------------------
+
+    def note_activity(self, now_ms: int) -> None:
+        """Publishers that were decided since the last call, or are new, were last seen at `now_ms`."""
+        seen, decided = self._seen[: self._high_water], self._sides[: self._high_water, kernels.SIDE_DECIDED_AT]
+        seen[(seen[:, _NOTED] != decided) | (seen[:, _SEEN_MS] == 0), _SEEN_MS] = now_ms
+        seen[:, _NOTED] = decided
+
+    def mark_active(self, client_id: ClientId, now_ms: int) -> None:
+        """A publisher shows itself by something else than a batch; 0 is whenever `note_activity` comes next."""
+        self._seen[self._known_row(client_id), _SEEN_MS] = now_ms
+
+    def silent(self, since_ms: int) -> list[ClientId]:
+        """Publishers that were not seen after a time, the longest silent ones first."""
+        rows = self._rows_in_use()
+        return self._ids(self._by_silence(rows[self._seen[rows, _SEEN_MS] <= since_ms]))
+
+    def longest_silent(self) -> list[ClientId]:
+        """All publishers, the one that was last seen longest ago first."""
+        return self._ids(self._by_silence(self._rows_in_use()))
+
+    def seen_ms(self) -> Words:
+        """When each publisher was last seen, in the order of `export_rows`; 0 is since the last `note_activity`."""
+        return np.take(self._seen[:, _SEEN_MS], self._rows_by_id())
+
+    def set_seen_ms(self, seen_ms: Words) -> None:
+        """Take what `seen_ms` gave for the same publishers."""
+        self._seen[self._rows_by_id(), _SEEN_MS] = seen_ms
+
+    def _by_silence(self, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        # Not noted yet is the latest there is: 0 − 1 is the largest number.
+        seen_ms = self._seen[rows, _SEEN_MS] - np.uint64(1)
+        return rows[np.lexsort((self._sides[rows, kernels.SIDE_DECIDED_AT], seen_ms))]
+
+    def _ids(self, rows: npt.NDArray[np.intp]) -> list[ClientId]:
+        return [ClientId(number) for number in self._clients[rows, CLIENT_ID].tolist()]
+
+    def _rows_by_id(self) -> npt.NDArray[np.intp]:
+        rows = self._rows_in_use()
+        return rows[np.argsort(self._clients[rows, CLIENT_ID])]
+
+    # --- rows ----------------------------------------------------------------------------------------------------
+
+    def states(self, after: int = 0, count: int | None = None) -> list[tuple[ClientState, int]]:
+        """Where publishers above an id stand, so many at most, and when they were last seen; by rising client id."""
+        rows = self._rows_by_id()
+        first = int(np.searchsorted(self._clients[rows, CLIENT_ID], np.uint64(after), side="right"))
+        rows = rows[first:][:count]
+        states = self._clients[rows, : kernels.BITS].tolist()
+        return [
+            (ClientState(ClientId(client_id), SessionEpoch(epoch), ClientSeq(expected), ClientSeq(highest)), seen_ms)
+            for (client_id, epoch, expected, highest), seen_ms in zip(
+                states, self._seen[rows, _SEEN_MS].tolist(), strict=True
+            )
+        ]
 
     def export_rows(self, client_ids: Iterable[ClientId] | None = None) -> bytes:
         """Rows of the named publishers in their order, or of all by rising client id, 64 bytes each."""
         if client_ids is None:
-            rows = self._rows_in_use()
-            rows = rows[np.argsort(self._clients[rows, CLIENT_ID])]
+            rows = self._rows_by_id()
         else:
             rows = np.array([self._known_row(client_id) for client_id in client_ids], np.int64)
         return self._clients[rows].astype(_STORED_ROW, copy=False).tobytes()
@@ -283,6 +346,7 @@ class ClientWindow:
         else:
             raise _no_room(self._clients.shape[0])
         self._clients[row, CLIENT_ID] = client_id
+        self._seen[row] = 0
         add_row(self._places, np.uint64(client_id), row)
         self._count += 1
         return row

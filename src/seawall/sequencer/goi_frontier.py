@@ -37,6 +37,7 @@ from seawall.errors import InvalidInputError, InvariantError, WrongStateError
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
+from seawall.fabric.layout import CHECKPOINT_ROW_SIZE
 from seawall.kernels import goi_frontier as kernels
 from seawall.kernels.atomics import load_acquire_u64, store_release_u64
 from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, RUN_NEEDS_CEILING, STATUS_OK
@@ -212,6 +213,11 @@ class GoiFrontier:
     def advance_completion(self) -> int:
         """Free slots of brokers whose batches are durable, with their bytes; how many."""
         return int(kernels.advance_completion(self._control, self._results, self._completion, self._laps.size))
+
+    @property
+    def checkpoint_clients_max(self) -> int:
+        """Clients that a checkpoint has room for beside the topics there are."""
+        return (self._fabric.checkpoints[0].size - self.frontier.export_rows().size) // CHECKPOINT_ROW_SIZE - 1
 
     def write_checkpoint(self, clients: Bytes) -> Position:
         """Write what a recovery begins with: the rows of all clients, and those of the topics; its position.

@@ -117,10 +117,9 @@ class OrderWorker:
     """One worker: the clients that `kernels.collecting.worker_of` gives it."""
 
     __slots__ = (
-        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened"),
-        *("_pages", "_places"),
-        *("_paused_at", "_paused_ns", "_pbr_entries", "_queues", "_range", "_ready", "_results", "_rows", "_settings"),
-        *("_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
+        *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened", "_pages"),
+        *("_paused_at", "_paused_ns", "_pbr_entries", "_places", "_queues", "_range", "_ready", "_results", "_rows"),
+        *("_settings", "_shared", "_sides", "_state", "_term", "_unsettled", "_worker", "window"),
     )
 
     def __init__(
@@ -306,6 +305,11 @@ class OrderWorker:
             self.window.forget(client_id)
         return taken
 
+    def busy(self) -> set[ClientId]:
+        """Clients of which something is held, ready, unsettled or being opened."""
+        self.settle()
+        return self._busy_clients()
+
     def import_rows(self, rows: bytes | memoryview) -> int:
         """Take rows of clients that belong to this worker; how many."""
         return self.window.import_rows(rows)
@@ -375,12 +379,15 @@ class OrderWorker:
 
     def make_room(self) -> bool:
         """Whether there is a row for another client, some idle ones having left for it where needed."""
-        if len(self.window) < self._settings.clients_max:
-            return True
-        idle = self.evictable(max(1, self._settings.clients_max // _EVICTED_AT_ONCE))
+        clients_max = self._settings.clients_max
+        return len(self.window) < clients_max or self.evict(max(1, clients_max // _EVICTED_AT_ONCE)) > 0
+
+    def evict(self, count: int) -> int:
+        """Have up to so many idle clients leave memory, whose rows are saved; how many did."""
+        idle = self.evictable(count)
         if idle:
             self._rows.save(self.take_rows(idle))
-        return bool(idle)
+        return len(idle)
 
     def _busy_clients(self) -> set[ClientId]:
         first, end = self._state[[holding.UNSETTLED_HEAD, holding.UNSETTLED_TAIL]].tolist()

@@ -19,7 +19,7 @@ whoever starts it. It must not know files, brokers or what a control means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -267,6 +267,21 @@ class PodSequencer:
         """Give up everything undecided of a client below a seq; false if some of it has to wait."""
         return not self.is_quiescing and self._worker_of(client_id).abandon(client_id, end_seq)
 
+    def not_busy(self, client_ids: Iterable[ClientId]) -> list[ClientId]:
+        """Those of some clients of which nothing is under way."""
+        busy = set().union(*(worker.busy() for worker in self.workers))
+        return [client_id for client_id in client_ids if client_id not in busy]
+
+    def retire(self, client_ids: Sequence[ClientId]) -> Position | None:
+        """Order the end of sessions of clients that are not busy; None if that has to wait."""
+        position = self.order_control()
+        if position is not None:
+            for client_id in client_ids:
+                window = self._worker_of(client_id).window
+                if client_id in window:
+                    window.forget(client_id)
+        return position
+
     def touch(self, client_id: ClientId, now_ns: int) -> None:
         """The session of a client lives, although no batch of it came."""
         self._worker_of(client_id).touch(client_id, now_ns)
@@ -295,7 +310,13 @@ class PodSequencer:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     def checkpoint(self) -> Position:
-        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile."""
+        """Write a checkpoint now; everything must be quiescent, and nobody may step a role meanwhile.
+
+        Clients that it has no room for leave memory first, the longest idle ones of each worker.
+        """
+        excess = sum(len(worker.window) for worker in self.workers) - self.frontier.checkpoint_clients_max
+        for worker in self.workers:
+            excess -= worker.evict(excess) if excess > 0 else 0
         rows = [worker.window.rows_in_memory() for worker in self.workers]
         return self.frontier.write_checkpoint(rows[0] if len(rows) == 1 else np.concatenate(rows))
 

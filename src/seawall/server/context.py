@@ -13,6 +13,7 @@ from seawall import limits
 from seawall.engine.served_log import ServedLog
 from seawall.server.access import Access
 from seawall.server.ingest import Ingest
+from seawall.server.session_commands import SessionCommands
 from seawall.server.topic_commands import TopicCommands
 from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
@@ -56,6 +57,8 @@ class ServerContext:
     #: The brokers of the node, as they are now.
     brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
     transactions: TransactionCommands = field(init=False)
+    sessions: SessionCommands = field(init=False)
 
     def __post_init__(self) -> None:
         self.transactions = TransactionCommands(self.log)
+        self.sessions = SessionCommands(self.log)

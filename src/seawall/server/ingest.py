@@ -94,6 +94,7 @@ class Ingest:
         log.on_answers = self.answer
         log.on_session = self._fence_older
         log.living_clients = self._clients
+        log.connected_clients = self._connected
 
     def begin(
         self,
@@ -149,8 +150,11 @@ class Ingest:
     def _clients(self) -> set[ClientId]:
         """Clients of whom more may come. One whose window is full is not read from: what the order waits for cannot
         come that way, and neither can the news that it is gone."""
-        # At once, since another loop may ask.
         return {each.client_id for each in list(self._publishing.values()) if each.room > 0}
+
+    def _connected(self) -> set[ClientId]:
+        """Clients with a connection. Both are looked up at once, since another loop may ask."""
+        return {each.client_id for each in list(self._publishing.values())}
 
     # --- holding -----------------------------------------------------------------------------------------------------
 

@@ -21,10 +21,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seawall import limits
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs
+from seawall.core.types import TimestampNs
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.clocks import OsClock
-from seawall.io.process import random_bytes
 from seawall.kernels.frames import Rows, State
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
@@ -35,7 +34,7 @@ from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
 from seawall.server.session import Answered, Bytes
-from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
+from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
@@ -43,6 +42,7 @@ from seawall.wire.lwp2_files import FilesRequest
 from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
 from seawall.wire.lwp2_session import Goodbye, Hello, Welcome, choose_version
+from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire
 from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
 from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind, TopicRequest
 from seawall.wire.lwp2_transactions import (
@@ -56,10 +56,11 @@ from seawall.wire.lwp2_transactions import (
 _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
-_SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
 
 #: Requests that may take time, and need nothing but their answers.
-_Lasting: TypeAlias = Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SharedRequest
+_Lasting: TypeAlias = (
+    Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
+)
 
 
 class Lwp2Session:
@@ -193,6 +194,8 @@ class Lwp2Session:
                 return self._fetching.files(request, request_id)
             case TopicCreate() | TopicConfigure() | TopicDescribe() | TopicFind() | RecordsDelete():
                 return self._answer_own(request, request_id)
+            case SessionList() | SessionRetire():
+                return self._answer_sessions(request, request_id)
             case StagingFind() | TransactionCommit() | TransactionAbort() | TransactionState():
                 return self._answer_transaction(request, request_id)
             case _:
@@ -220,6 +223,10 @@ class Lwp2Session:
 
     async def _answer_transaction(self, request: TransactionRequest, request_id: int) -> None:
         reply = await self._server.transactions.carry_out(request)
+        self._connection.write(encode_control(reply, request_id=request_id))
+
+    async def _answer_sessions(self, request: SessionRequest, request_id: int) -> None:
+        reply = await self._server.sessions.carry_out(request)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     def _authenticate(self, request: Authenticate, request_id: int) -> None:
@@ -294,7 +301,8 @@ class Lwp2Session:
 
     async def _welcome(self, hello: Hello, request_id: int) -> None:
         settings, log = self._server.settings, self._server.log
-        status, client_id, epoch, next_seq = await self._session_of(hello)
+        granted = await self._server.sessions.greet(hello, lambda: self._last is not None)
+        status, client_id, epoch, next_seq = granted
         if self._last is not None:
             return
         features = hello.features & FEATURES
@@ -326,38 +334,6 @@ class Lwp2Session:
         )
         self._connection.write(encode_control(welcome, request_id=request_id))
 
-    async def _session_of(self, hello: Hello) -> tuple[SessionStatus, ClientId, SessionEpoch, ClientSeq]:
-        """What becomes of the session that HELLO asks for."""
-        client_id = hello.client_id
-        if not hello.flags & _SESSION:
-            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
-        log = self._server.log
-        if not client_id:
-            # One that nobody else has: 63 random bits, never 0.
-            client_id = ClientId(int.from_bytes(random_bytes(8), "little") >> 1 | 1)
-        known = await log.session_of(client_id)
-        if known is None and hello.flags & HelloFlags.JOIN:
-            return SessionStatus.REFUSED_SUPERSEDED, client_id, SessionEpoch(0), ClientSeq(0)
-        if known is not None:
-            current = (client_id, known.session_epoch, known.next_expected)
-            if hello.session_epoch < known.session_epoch and (hello.session_epoch or hello.flags & HelloFlags.JOIN):
-                return SessionStatus.REFUSED_SUPERSEDED, *current
-            if hello.flags & HelloFlags.JOIN:
-                is_current = hello.session_epoch == known.session_epoch
-                return SessionStatus.JOINED if is_current else SessionStatus.REFUSED_SUPERSEDED, *current
-            if hello.start_seq > known.next_expected and not hello.flags & HelloFlags.ABANDON:
-                return SessionStatus.REFUSED_GAP, *current
-        # A peer that lost patience may be gone, and have opened its session on another connection: this one must not
-        # fence it. Its end stands right behind its HELLO then, and is heard in the next turn of the loop.
-        await asyncio.sleep(0)
-        if self._last is not None:
-            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
-        abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
-        epoch, next_seq = await log.open_session(
-            client_id, hello.start_seq, gap_ms=hello.gap_timeout_ms, abandons=abandons
-        )
-        return SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, epoch, next_seq
-
     # --- for the ingest --------------------------------------------------------------------------------------------
 
     def send_ack(self, frame: bytes) -> None:
@@ -370,8 +346,9 @@ class Lwp2Session:
         self._connection.go_on()
 
     def fence(self) -> None:
-        """A newer session of the same client was opened."""
-        self._close(ErrorCode.FENCED, "a newer session of this client was opened: this one has ended", 0)
+        """A newer session of the same client was opened, or this one was retired."""
+        text = "a newer session of this client was opened, or it was retired: this one has ended"
+        self._close(ErrorCode.FENCED, text, 0)
 
     def slow_down(self, retry_ms: int, cause: str) -> None:
         """Batches are not taken for now: advice, which refuses nothing."""

@@ -26,6 +26,7 @@ that is `topics`.
 | 16 ORDER_SKIP      | client seqs that were given up: `control_order`                                                |
 | 17 ASIDE           | as COMPOUND; takes no position (`control_batches`)                                             |
 | 18 TRANSACTION     | owner, epoch and counts: `control_transactions`                                                |
+| 19 SESSIONS_RETIRED| sessions that are forgotten: `control_sessions`                                                |
 
 Commands that change an object carry it as it was and as it will be. What counts is the later one: the earlier is for
 whoever follows changes, and is not compared, since a damaged log may have lost the change before.
@@ -79,6 +80,7 @@ class ControlCommand(IntEnum):
     ORDER_SKIP = 16
     ASIDE = 17
     TRANSACTION = 18
+    SESSIONS_RETIRED = 19
 
 
 @dataclass(frozen=True, slots=True)

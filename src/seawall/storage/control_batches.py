@@ -46,6 +46,7 @@ from seawall.storage.control_documents import (
     TopicDelete,
 )
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.control_transactions import TransactionMark, check_whole
 from seawall.wire.batches import BatchHeader, batch_header, encode_batch, stamp
 from seawall.wire.codes import AS_TOPIC, Codec
@@ -72,6 +73,7 @@ SimpleControl: TypeAlias = (
     | OrderNop
     | OrderSkip
     | TransactionMark
+    | SessionsRetired
 )
 
 _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
@@ -93,6 +95,7 @@ _SIMPLE: Final[dict[int, type[SimpleControl]]] = {
         OrderNop,
         OrderSkip,
         TransactionMark,
+        SessionsRetired,
     )
 }
 

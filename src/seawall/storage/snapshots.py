@@ -60,6 +60,7 @@ class SectionKind(IntEnum):
     CLIENT_ROWS = 7
     SKIPS = 8
     TRANSACTIONS = 9
+    SESSIONS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Referen
 from seawall.storage.control_batches import Aside, Control, SimpleControl, parts_of
 from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
 from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.control_transactions import TransactionMark
 from seawall.topics.config import TopicConfig
 from seawall.topics.skips import Skip
@@ -222,7 +223,7 @@ class TopicCatalog:
             case TermStart():
                 self.term = max(self.term, part.term)
                 return True
-            case ClientRow() | Checkpoint() | OrderNop() | TransactionMark():
+            case ClientRow() | SessionsRetired() | Checkpoint() | OrderNop() | TransactionMark():
                 # Sessions belong to the sequencer, absorbed addresses to the log.
                 return True
             case OrderSkip():

@@ -222,6 +222,9 @@ class Command(IntEnum):
     PUBLISH_KEYED = 0x6B
     PUBLISHED_KEYED = 0x6C
     SUM = 0x6D
+    SESSION_LIST = 0x6E
+    SESSIONS = 0x6F
+    SESSION_RETIRE = 0x70
     ERROR = 0xFF
 
 

@@ -25,6 +25,7 @@ from seawall.wire import (
     lwp2_keyed,
     lwp2_reading,
     lwp2_session,
+    lwp2_sessions,
     lwp2_subscriptions,
     lwp2_topics,
     lwp2_transactions,
@@ -45,6 +46,7 @@ from seawall.wire.lwp2_files import FilesReply, FilesRequest
 from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
 from seawall.wire.lwp2_session import Ack, Error, Goodbye, Hello, Welcome
+from seawall.wire.lwp2_sessions import SessionRequest, SessionsReply
 from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 from seawall.wire.lwp2_topics import RecordsDeleted, TopicRequest
 from seawall.wire.lwp2_transactions import TransactionRequest, TransactionTold
@@ -65,6 +67,7 @@ Request: TypeAlias = (
     | TopicRequest
     | TransactionRequest
     | PublishKeyed
+    | SessionRequest
 )
 Answer: TypeAlias = (
     Welcome
@@ -79,6 +82,7 @@ Answer: TypeAlias = (
     | RecordsDeleted
     | TransactionTold
     | PublishedKeyed
+    | SessionsReply
     | Error
 )
 ControlPayload: TypeAlias = Request | Answer | SharedRequest | SharedReply
@@ -182,6 +186,8 @@ _REQUESTS: Final[dict[int, Callable[[Buffer], Request]]] = {
     Command.TRANSACTION_ABORT: lwp2_transactions.parse_transaction_abort,
     Command.TRANSACTION_STATE: lwp2_transactions.parse_transaction_state,
     Command.PUBLISH_KEYED: lwp2_keyed.parse_publish_keyed,
+    Command.SESSION_LIST: lwp2_sessions.parse_session_list,
+    Command.SESSION_RETIRE: lwp2_sessions.parse_session_retire,
 }
 
 _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
@@ -197,5 +203,6 @@ _ANSWERS: Final[dict[int, Callable[[Buffer], Answer]]] = {
     Command.RECORDS_DELETED: lwp2_topics.parse_records_deleted,
     Command.TRANSACTION_TOLD: lwp2_transactions.parse_transaction_told,
     Command.PUBLISHED_KEYED: lwp2_keyed.parse_published_keyed,
+    Command.SESSIONS: lwp2_sessions.parse_sessions_reply,
     Command.ERROR: lwp2_session.parse_error,
 }

@@ -1,0 +1,35 @@
+"""The part of an embedded log that is about sessions: which there are, and how one is ended by name."""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from seawall.core.sessions import SessionInfo
+from seawall.core.types import ClientId
+from seawall.engine.log_transactions import EmbeddedTransactions
+from seawall.engine.publisher import Publisher
+
+
+class EmbeddedSessions(EmbeddedTransactions):
+    """Sessions of an embedded log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Publishers with sessions, which are live while they are open.
+        self._publishers: WeakSet[Publisher] = WeakSet()
+
+    def sessions(self) -> list[SessionInfo]:
+        """The sessions of all publishers, by rising client id."""
+        with self.looking() as store:
+            return store.list_sessions()
+
+    def retire_session(self, client_id: int) -> None:
+        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+
+        What such a client sends again under an old number is refused; a new session of it is welcome.
+        """
+        with self.changing() as store:
+            store.retire_session(ClientId(client_id))
+
+    def _open_sessions(self) -> list[ClientId]:
+        return [each.client_id for each in list(self._publishers) if each.client_id is not None]

@@ -1,0 +1,146 @@
+"""The part of a store that is about sessions: how they open, expire, make space for others, and are retired.
+
+A session is retired by a control batch (`control_sessions`), so a log that is replayed retires it at the same place. It
+has expired when its last frame is longer ago than `session_ttl_ms`; that is looked at when a session opens, and by
+whoever has a timer (`is_session_look_due`). Where `sessions_max` are there and another one opens, the longest idle ones
+go.
+
+INV-SESSION-LIVE: neither takes a session that a connection or an open publisher has, or of which a batch is under way.
+Whoever retires one by name ends it first: it is opened once more, which fences those who have it.
+
+Who makes the order does these things at a position of it (`ordered_store`). This module must not know connections.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from seawall.core.sessions import SessionInfo
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.sessions import Sessions
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.errors import FullError, NotFoundError, WrongStateError
+from seawall.limits import SESSIONS_RETIRED_MAX
+from seawall.storage.control_batches import SimpleControl
+
+#: The part of all sessions that goes when there are too many: looking for them costs a sort of all.
+_RETIRED_PART: Final = 64
+
+
+class StoreSessions(ABC):
+    """Sessions of a store."""
+
+    _machine: Machine
+    _settings: StoreSettings
+    sessions: Sessions
+    #: Asked whose sessions are live, by whoever has some.
+    live_clients: list[Callable[[], Iterable[ClientId]]]
+
+    @abstractmethod
+    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None: ...
+
+    def open_session(
+        self, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
+    ) -> tuple[SessionEpoch, ClientSeq]:
+        """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
+
+        `is_drawn` says that its id was drawn for it just now. Durable when this returns.
+        """
+        self._make_session_space(client_id)
+        return self._log_session(client_id, start_seq, is_drawn)
+
+    def _log_session(self, client_id: ClientId, start_seq: ClientSeq, is_drawn: bool) -> tuple[SessionEpoch, ClientSeq]:
+        epoch, next_seq, row = self.sessions.open(client_id, start_seq, is_drawn=is_drawn)
+        self._commit(row)
+        return epoch, next_seq
+
+    # --- time and space ------------------------------------------------------------------------------------------
+
+    @property
+    def is_session_look_due(self) -> bool:
+        """Whether `expire_sessions` would look."""
+        return self.sessions.is_look_due(self._now_ms())
+
+    def expire_sessions(self) -> bool:
+        """Retire expired sessions, as many as one control batch takes; whether there may be more."""
+        now_ms = self._now_ms()
+        live = self._live()
+        self.sessions.note(now_ms, live)
+        silent = self.sessions.window.silent(now_ms - self._settings.session_ttl_ms)
+        expired = [client_id for client_id in silent if client_id not in live]
+        retired = self._retire(expired[:SESSIONS_RETIRED_MAX]) if expired else ()
+        return bool(retired) and len(expired) > len(retired)
+
+    def note_sessions(self) -> None:
+        """Keep who was active up to now: a snapshot is about to be written."""
+        self.sessions.note(self._now_ms(), self._live())
+
+    def _make_session_space(self, client_id: ClientId) -> None:
+        if client_id in self.sessions.window:
+            return
+        if self.is_session_look_due:
+            self.expire_sessions()
+        sessions_max = self._settings.sessions_max
+        if len(self.sessions) < sessions_max:
+            return
+        live = self._live()
+        self.sessions.note(self._now_ms(), live)
+        excess = len(self.sessions) - sessions_max + max(1, sessions_max // _RETIRED_PART)
+        idle = [each for each in self.sessions.window.longest_silent() if each not in live]
+        while excess > 0 and idle:
+            count = min(excess, SESSIONS_RETIRED_MAX)
+            excess -= len(self._retire(idle[:count]))
+            del idle[:count]
+        if len(self.sessions) >= sessions_max:
+            raise FullError(
+                f"{sessions_max} sessions are open, each with a connection or a batch under way: close some "
+                "publishers, or raise storage.sessions_max"
+            )
+
+    def _retire(self, client_ids: Sequence[ClientId]) -> Sequence[ClientId]:
+        """Retire sessions, durably; those of which nothing was under way."""
+        self._log_retired(client_ids)
+        return client_ids
+
+    def _log_retired(self, client_ids: Iterable[ClientId]) -> None:
+        control = self.sessions.retire(client_ids)
+        if control is not None:
+            self._commit(control)
+
+    # --- by name -------------------------------------------------------------------------------------------------
+
+    def list_sessions(self, after: int = 0, count: int | None = None) -> list[SessionInfo]:
+        """Sessions of clients above an id, by rising id: all of them, or so many at most."""
+        return list_sessions(self.sessions, self._live(), after, count)
+
+    def retire_session(self, client_id: ClientId) -> SessionEpoch:
+        """End and forget a session, whoever has it; the epoch below which connections of it are fenced.
+
+        Durable when this returns. `NotFoundError` if there is none.
+        """
+        if client_id not in self.sessions.window:
+            raise NotFoundError(f"client {client_id} has no session here; `seawall session list` names those that have")
+        epoch, _ = self.open_session(client_id, ClientSeq(1))
+        if not self._retire([client_id]):
+            raise WrongStateError(f"client {client_id} has batches under way: its session was ended; retire it again")
+        return epoch
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _live(self) -> set[ClientId]:
+        return {client_id for ask in self.live_clients for client_id in ask()}
+
+    def _now_ms(self) -> int:
+        return self._machine.clock.wall_ns() // 1_000_000
+
+
+def list_sessions(
+    sessions: Sessions, live: set[ClientId], after: int = 0, count: int | None = None
+) -> list[SessionInfo]:
+    """Sessions of clients above an id, by rising id."""
+    return [
+        SessionInfo(state.client_id, state.session_epoch, state.next_expected, seen_ms, state.client_id in live)
+        for state, seen_ms in sessions.window.states(after, count)
+    ]

@@ -1,0 +1,76 @@
+"""Clients that come once and never again: a server remembers a bounded number of them, and takes the next one."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+import seawall
+from seawall.core.types import ClientId
+from seawall.wire.codes import Command, HelloFlags, Kind, SessionStatus
+from seawall.wire.decoder import FrameDecoder
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_session import Hello, Welcome, parse_welcome
+
+if TYPE_CHECKING:
+    from hostile_node import HostileNode
+
+    from conftest import StartNode
+
+#: Bytes that a node may grow by while sessions come and go: far less than rows for all of them would take in Python.
+GROWTH_MAX = 96 << 20
+
+
+def greet(node: HostileNode, client_id: int) -> Welcome:
+    """Open a session on a connection of its own, and leave."""
+    with socket.create_connection(node.address, timeout=60) as connection:
+        connection.sendall(encode_control(Hello(flags=HelloFlags.OPEN, client_id=ClientId(client_id))))
+        decoder = FrameDecoder()
+        while not (frames := decoder.frames()):
+            data = connection.recv(1 << 16)
+            assert data, "the node ended the connection"
+            decoder.feed(data)
+    header = frames[0].header
+    assert (header.kind, header.command) == (Kind.CONTROL, Command.WELCOME), frames[0]
+    return parse_welcome(frames[0].payload)
+
+
+def flood(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, clients: int, sessions_max: int) -> None:
+    monkeypatch.setenv("SEAWALL_STORAGE_SESSIONS_MAX", str(sessions_max))
+    node = start_node()
+    with seawall.connect(node.url) as log:
+        log.create_topic("events")
+        with log.publisher("events", client_id=1 << 60) as stays:
+            stays.publish(b"before").result()
+            for client_id in range(1, 101):
+                greet(node, client_id)
+            before = node.resident_size
+            for client_id in range(101, clients + 1):
+                assert greet(node, client_id).status is SessionStatus.NEW
+            assert node.resident_size < before + GROWTH_MAX
+            assert len(log.sessions()) <= sessions_max
+            stays.publish(b"after").result()
+        assert [session.client_id for session in log.sessions()][-1] == 1 << 60, "it had a connection all the time"
+    node.kill()
+    node.start()
+    with seawall.connect(node.url) as log:
+        known = [session.client_id for session in log.sessions()]
+        assert len(known) <= sessions_max
+        assert clients in known
+        assert greet(node, clients).status is SessionStatus.RESUMED
+        assert greet(node, 1).status is SessionStatus.NEW
+        for client_id in (1, 1 << 60):
+            log.retire_session(client_id)
+        assert not {1, 1 << 60} & {session.client_id for session in log.sessions()}
+    assert node.stop() == 0
+
+
+def test_some_hundred_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    flood(start_node, monkeypatch, clients=700, sessions_max=300)
+
+
+@pytest.mark.slow
+def test_twenty_thousand_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    flood(start_node, monkeypatch, clients=20_000, sessions_max=10_000)

@@ -1,0 +1,79 @@
+"""Payloads about sessions: one form each, both ways, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall.core.sessions import SessionInfo
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.errors import ProtocolError
+from seawall.wire import lwp1_requests, lwp2
+from seawall.wire.codes import Command, ErrorCode
+from seawall.wire.lwp2_sessions import SessionList, SessionRetire, SessionsReply
+
+ids = st.integers(1, 2**63 - 1)
+sessions = st.builds(
+    SessionInfo,
+    ids.map(ClientId),
+    ids.map(SessionEpoch),
+    st.integers(0, 2**62).map(ClientSeq),
+    st.integers(0, 2**48),
+    st.booleans(),
+)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(1, 2**32 - 1), ids)
+def test_requests_come_back(after: int, count: int, client_id: int) -> None:
+    asked = SessionList(after, count)
+    assert lwp2.parse_request(Command.SESSION_LIST, asked.encode()) == asked
+    retire = SessionRetire(ClientId(client_id))
+    assert lwp2.parse_request(Command.SESSION_RETIRE, retire.encode()) == retire
+
+
+@given(st.lists(sessions, max_size=5).map(tuple))
+def test_replies_come_back(found: tuple[SessionInfo, ...]) -> None:
+    reply = SessionsReply(found)
+    assert lwp2.parse_answer(Command.SESSIONS, reply.encode()) == reply
+
+
+def test_bytes_are_those_of_the_table() -> None:
+    assert SessionList(7, 2).encode().hex() == "07000000000000000200000000000000"
+    assert SessionRetire(ClientId(9)).encode().hex() == "0900000000000000"
+    reply = SessionsReply((SessionInfo(ClientId(7), SessionEpoch(2), ClientSeq(3), 5, True),))
+    assert json.loads(reply.encode()) == {
+        "sessions": [{"client_id": 7, "session_epoch": 2, "next_client_seq": 3, "last_seen_ms": 5, "live": True}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "payload"),
+    [
+        (Command.SESSION_LIST, bytes(15)),
+        (Command.SESSION_LIST, bytes(16)),
+        (Command.SESSION_LIST, bytes(8) + b"\1\0\0\0\1\0\0\0"),
+        (Command.SESSION_LIST, b"\xff" * 8 + b"\1\0\0\0\0\0\0\0"),
+        (Command.SESSION_RETIRE, bytes(7)),
+        (Command.SESSION_RETIRE, bytes(8)),
+        (Command.SESSION_RETIRE, b"\xff" * 8),
+    ],
+)
+def test_what_is_malformed_is_refused(command: Command, payload: bytes) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        lwp2.parse_request(command, payload)
+    assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
+
+
+@pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b'{"sessions":[7]}', b'{"sessions":[{"live":1}]}'])
+def test_replies_that_are_malformed_are_refused(payload: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        lwp2.parse_answer(Command.SESSIONS, payload)
+
+
+def test_version_1_has_none_of_them() -> None:
+    for command in (Command.SESSION_LIST, Command.SESSION_RETIRE):
+        with pytest.raises(ProtocolError):
+            lwp1_requests.parse_request(command, bytes(16))
