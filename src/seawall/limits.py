@@ -17,8 +17,12 @@ TIB = 1024 * GIB
 RECORD_HEADER_SIZE = 5
 EXTENDED_HEADER_SIZE = 7
 
-#: One value. The same as one payload: a record must fit a batch, a batch must fit a frame.
-RECORD_VALUE_SIZE_MAX = 16 * MIB
+#: A block when decompressed: one payload. Bounds what a compressed batch may grow to, whatever its bytes claim.
+BLOCK_SIZE_MAX = 16 * MIB
+
+#: One value of each record form: what its header leaves of a block. So a value within its bound always fits a batch.
+RECORD_VALUE_SIZE_MAX = BLOCK_SIZE_MAX - RECORD_HEADER_SIZE
+EXTENDED_VALUE_SIZE_MAX = BLOCK_SIZE_MAX - EXTENDED_HEADER_SIZE
 
 #: Records in a version 2 batch. Keeps the per-batch offset table of a reader (8 bytes a record) at 512 KiB.
 BATCH_RECORDS_MAX = 65_536
@@ -27,9 +31,6 @@ BATCH_RECORDS_MAX = 65_536
 FRAME_HEADER_SIZE = 44
 BATCH_PROLOGUE_SIZE = 52
 BATCH_HEADER_SIZE = FRAME_HEADER_SIZE + BATCH_PROLOGUE_SIZE
-
-#: A block when decompressed. Bounds what a compressed batch may grow to, whatever its bytes claim.
-BLOCK_SIZE_MAX = 16 * MIB
 
 #: Window of a zstd frame that does not state its size: what the format asks every decoder to accept, and no more.
 ZSTD_WINDOW_SIZE_MAX = 8 * MIB
@@ -400,7 +401,6 @@ LINGER_SIZE = 1 * MIB
 V1_IDLE_S = 300.0
 KEEPALIVE_MS = 10_000
 IDLE_MS = 30_000
-
 KEEPALIVE_MS_MIN = 100
 
 #: How long a connection that ends may take to answer what is under way.
