@@ -144,8 +144,10 @@ CURSOR_OWNER_SIZE_MAX = 255
 TOPICS_MAX = 100_000
 CURSORS_MAX = 1_000_000
 
-#: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait.
+#: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait. And the
+#: size of a key: what a program names its work by, not data.
 IDEMPOTENCY_KEYS_MAX = 100_000
+IDEMPOTENCY_KEY_SIZE_MAX = 4 * KIB
 
 #: A metadata snapshot: it is read and checked as a whole, in memory.
 SNAPSHOT_SIZE_MAX = 1 * GIB
@@ -361,7 +363,6 @@ CUT_OFF_S = 2.0
 
 #: Addresses one node listens on: those of a machine's networks.
 LISTEN_ADDRESSES_MAX = 16
-
 #: The least that a reader may be held to: below it a large batch would take longer than anybody waits.
 READ_RATE_MIN = 64 * KIB
 
@@ -381,7 +382,6 @@ PRESSURE_PASS_S = 10.0
 
 #: Threads that read large portions for readers: a disk with nothing else to do serves a few at once.
 READER_THREADS = 4
-
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
 
