@@ -120,10 +120,12 @@ class LogEntry:
     def stage(self, *batches: Any) -> list[StagedRange]:
         """Stage batches; the range of each."""
         stager = self.log.stage()
-        for records in batches:
-            stager.publish(records)
-        found = [seq for each in stager.ranges() for seq in range(each.first_seq, each.last_seq + 1)]
-        stager.close()
+        try:
+            for records in batches:
+                stager.publish(records)
+            found = [seq for each in stager.ranges() for seq in range(each.first_seq, each.last_seq + 1)]
+        finally:
+            stager.close()
         assert len(found) == len(batches), "one record a batch"
         return [StagedRange(Seq(seq), Seq(seq)) for seq in found]
 
