@@ -17,8 +17,12 @@ TIB = 1024 * GIB
 RECORD_HEADER_SIZE = 5
 EXTENDED_HEADER_SIZE = 7
 
-#: One value. The same as one payload: a record must fit a batch, a batch must fit a frame.
-RECORD_VALUE_SIZE_MAX = 16 * MIB
+#: A block when decompressed: one payload. Bounds what a compressed batch may grow to, whatever its bytes claim.
+BLOCK_SIZE_MAX = 16 * MIB
+
+#: One value of each record form: what its header leaves of a block. So a value within its bound always fits a batch.
+RECORD_VALUE_SIZE_MAX = BLOCK_SIZE_MAX - RECORD_HEADER_SIZE
+EXTENDED_VALUE_SIZE_MAX = BLOCK_SIZE_MAX - EXTENDED_HEADER_SIZE
 
 #: Records in a version 2 batch. Keeps the per-batch offset table of a reader (8 bytes a record) at 512 KiB.
 BATCH_RECORDS_MAX = 65_536
@@ -27,9 +31,6 @@ BATCH_RECORDS_MAX = 65_536
 FRAME_HEADER_SIZE = 44
 BATCH_PROLOGUE_SIZE = 52
 BATCH_HEADER_SIZE = FRAME_HEADER_SIZE + BATCH_PROLOGUE_SIZE
-
-#: A block when decompressed. Bounds what a compressed batch may grow to, whatever its bytes claim.
-BLOCK_SIZE_MAX = 16 * MIB
 
 #: Window of a zstd frame that does not state its size: what the format asks every decoder to accept, and no more.
 ZSTD_WINDOW_SIZE_MAX = 8 * MIB
@@ -154,8 +155,10 @@ CURSOR_OWNER_SIZE_MAX = 255
 TOPICS_MAX = 100_000
 CURSORS_MAX = 1_000_000
 
-#: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait.
+#: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait. And the
+#: size of a key: what a program names its work by, not data.
 IDEMPOTENCY_KEYS_MAX = 100_000
+IDEMPOTENCY_KEY_SIZE_MAX = 4 * KIB
 
 #: A metadata snapshot: it is read and checked as a whole, in memory.
 SNAPSHOT_SIZE_MAX = 1 * GIB
@@ -371,7 +374,6 @@ CUT_OFF_S = 2.0
 
 #: Addresses one node listens on: those of a machine's networks.
 LISTEN_ADDRESSES_MAX = 16
-
 #: The least that a reader may be held to: below it a large batch would take longer than anybody waits.
 READ_RATE_MIN = 64 * KIB
 
@@ -391,7 +393,6 @@ PRESSURE_PASS_S = 10.0
 
 #: Threads that read large portions for readers: a disk with nothing else to do serves a few at once.
 READER_THREADS = 4
-
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
 
@@ -420,7 +421,6 @@ HANDSHAKES_MAX = 1_024
 #: Silence after which version 2 pings, and after which a connection of version 2 ends.
 KEEPALIVE_MS = 10_000
 IDLE_MS = 30_000
-
 KEEPALIVE_MS_MIN = 100
 
 #: How long a connection that ends may take to answer what is under way.

@@ -569,14 +569,17 @@ def test_callbacks_are_called_once_and_may_publish(server: ScriptedServer, log: 
 
 
 def test_callbacks_do_not_wait_for_what_is_still_under_way(server: ScriptedServer, log: RemoteLog) -> None:
-    told, may_go_on = threading.Event(), threading.Event()
+    arrived, told, may_go_on = threading.Event(), threading.Event(), threading.Event()
 
     def hold_back(_peer: Peer, header: BatchHeader) -> bool:
+        arrived.set()
         return header.client_seq == 1 or may_go_on.wait(20)
 
     server.script.on_batch = hold_back
     with log.publisher("events", batch_size=1) as publisher:
         publisher.publish(b"first").add_callback(lambda _: told.set())
+        # What the server receives together it acknowledges together.
+        assert arrived.wait(20)
         second = publisher.publish(b"second")
         assert told.wait(20)
         assert not second.done

@@ -41,7 +41,13 @@ def test_urls(url: str, addresses: tuple[str, ...]) -> None:
     assert parse_target(str(target)).addresses == addresses
 
 
-@pytest.mark.parametrize("url", ["http://host", "host:1992", "seawall://", "seawall://host:x", "seawall://a,,b"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://host", "host:1992", "seawall://", "seawall://host:x", "seawall://a,,b"),
+        *(f"seawall://{'a' * 64}", "seawall://a..b", f"seawall://{'é' * 300}:7"),
+    ],
+)
 def test_bad_urls(url: str) -> None:
     with pytest.raises(InvalidInputError):
         parse_target(url)

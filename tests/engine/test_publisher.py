@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -201,6 +202,42 @@ def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
     delivery.result()
     delivery.add_callback(told.append)
     assert told == [delivery] * 3
+
+
+def test_a_callback_that_raises_keeps_nobody_waiting(log: EmbeddedLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Deliveries of one commit are decided and told whatever a callback of another one does."""
+
+    def raises(_delivery: Delivery) -> None:
+        raise ValueError("a defect of the caller")
+
+    log.create_topic("others")
+    told: list[Delivery] = []
+    first = log.queue.offer(log.bundle_of("events", b"x"))
+    second = log.queue.offer(log.bundle_of("others", b"y"))
+    first.add_callback(raises)
+    second.add_callback(told.append)
+    assert ends(second.result)
+    assert told == [second]
+    assert first.first_seq == second.first_seq == 1
+    assert "a callback of a delivery to 'events' raised" in caplog.text
+    with log.publisher("events") as publisher:
+        assert ends(publisher.publish(b"z").result)
+
+
+def test_a_loop_that_is_closed_keeps_nobody_waiting(log: EmbeddedLog) -> None:
+    """Who awaited a delivery on a loop that is gone must not keep the others of its commit from being told."""
+
+    async def give_up(delivery: Delivery) -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await delivery
+
+    log.create_topic("others")
+    first = log.queue.offer(log.bundle_of("events", b"x"))
+    second = log.queue.offer(log.bundle_of("others", b"y"))
+    asyncio.run(give_up(first))
+    assert ends(second.result)
+    assert second.first_seq == first.first_seq == 1
 
 
 def test_a_publisher_holds_no_more_than_its_bound(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from seawall import limits
 from seawall.core.identifiers import is_synthetic
 from seawall.core.types import Seq
-from seawall.errors import FullError, InvalidInputError, InvariantError
+from seawall.errors import FullError, InvalidInputError, InvariantError, LimitError
 from seawall.topics.keys import KEY_SIZE, IdempotencyKeys, KeyedAppend, digest_of, key_of
 
 WINDOW = 100
@@ -75,4 +75,7 @@ def test_a_digest_fits_the_header_of_a_batch_and_stays_what_it_is() -> None:
     assert is_synthetic(client_id)
     assert key_of(client_id, client_seq).hex() == "bdbeeb7686a17aab05e0bc0ea6c91696"
     assert len({key_of(*digest_of(str(number))) for number in range(1_000)}) == 1_000
-    assert all(len(key_of(*digest_of(key))) == KEY_SIZE for key in (b"", b"\xff", "ä" * 5_000))
+    assert all(len(key_of(*digest_of(key))) == KEY_SIZE for key in (b"", b"\xff", "ä" * 2_048))
+    for key in ("ä" * 2_049, bytes(limits.IDEMPOTENCY_KEY_SIZE_MAX + 1)):
+        with pytest.raises(LimitError, match="idempotency key"):
+            digest_of(key)

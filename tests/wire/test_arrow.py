@@ -133,8 +133,29 @@ def test_blocks_are_split_at_their_bounds() -> None:
     assert all(len(each.block) <= limits.BLOCK_SIZE_MAX for each in large)
     fits = bytes(limits.BLOCK_SIZE_MAX - limits.RECORD_HEADER_SIZE)
     assert [len(each.block) for each in encode_values([fits])] == [limits.BLOCK_SIZE_MAX]
-    with pytest.raises(LimitError, match="record 1 takes"):
+    with pytest.raises(LimitError, match="record of row 1 takes"):
         list(encode_values([b"a", fits + b"x"]))
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"key": b"key"},
+        {"timestamp": 7},
+        {"tag": b"", "meta": b"m", "node": b"n"},
+        {"headers": [("name", b"value")]},
+        {"key": None, "headers": None},
+    ],
+)
+def test_the_largest_row_fills_a_block(field: dict) -> None:
+    """A table holds as large an envelope as a message does, to the byte."""
+    schema = pa.schema([SCHEMA.field("value"), *(SCHEMA.field(name) for name in field)])
+    small = next(encode_table(pa.Table.from_pylist([{"value": b"", **field}], schema)))
+    largest = bytes(limits.BLOCK_SIZE_MAX - small.size)
+    made = next(encode_table(pa.Table.from_pylist([{"value": largest, **field}], schema)))
+    assert made.size == limits.BLOCK_SIZE_MAX
+    with pytest.raises(LimitError, match="row 0 takes"):
+        list(encode_table(pa.Table.from_pylist([{"value": largest + b"x", **field}], schema)))
 
 
 REFUSED = {

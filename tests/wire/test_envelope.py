@@ -93,7 +93,7 @@ def test_bounds() -> None:
     with pytest.raises(LimitError, match="header name"):
         Envelope(b"", headers=((bytes(65_536), b""),)).encode()
     with pytest.raises(LimitError, match="envelope of"):
-        Envelope(bytes(limits.RECORD_VALUE_SIZE_MAX - 1)).encode()
+        Envelope(bytes(limits.EXTENDED_VALUE_SIZE_MAX - 1)).encode()
     with pytest.raises(InvalidInputError, match="timestamp"):
         Envelope(b"", timestamp_ns=limits.TIMESTAMP_NS_MAX + 1).encode()
     with pytest.raises(CorruptionError, match="timestamp"):

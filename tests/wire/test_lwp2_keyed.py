@@ -66,7 +66,7 @@ def test_bytes_are_as_written_down() -> None:
         PUBLISH.pack(7, 1, 0, 0),
         PUBLISH.pack(7, 1, 3, 0) + b"key",
         PUBLISH.pack(7, 1, 3, 0) + b"ke",
-        PUBLISH.pack(7, 1, (1 << 32) - 1, 0) + BLOCK,
+        PUBLISH.pack(7, 1, limits.IDEMPOTENCY_KEY_SIZE_MAX, 0) + BLOCK,
         PUBLISH.pack(7, 1, 0, 1) + BLOCK,
         PUBLISH.pack(7, 0, 0, 0) + BLOCK,
         PUBLISH.pack(7, limits.BATCH_RECORDS_MAX + 1, 0, 0) + BLOCK,
@@ -76,6 +76,13 @@ def test_what_is_no_request_is_refused(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as refused:
         lwp2.parse_request(0x6B, payload)
     assert (refused.value.code, refused.value.closes) == (ErrorCode.INVALID_PAYLOAD, False)
+
+
+@pytest.mark.parametrize("size", [limits.IDEMPOTENCY_KEY_SIZE_MAX + 1, (1 << 32) - 1])
+def test_a_key_that_is_too_long_is_refused(size: int) -> None:
+    with pytest.raises(ProtocolError, match=f"key of {size} bytes, at most") as refused:
+        lwp2.parse_request(0x6B, PUBLISH.pack(7, 1, size, 0) + BLOCK)
+    assert (refused.value.code, refused.value.closes) == (ErrorCode.LIMIT, False)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from seawall.wire.records import (
     check_client_block,
     decode_block,
     encode_block,
+    encode_raw,
     encode_record,
     is_v1_record_run,
     iter_records,
@@ -133,12 +134,28 @@ def test_bounds_of_a_block() -> None:
         encode_block([])
     with pytest.raises(LimitError, match="65537 records"):
         encode_block([Record(1, b"")] * (limits.BATCH_RECORDS_MAX + 1))
-    largest = bytes(limits.RECORD_VALUE_SIZE_MAX)
+    largest = Record(1, bytes(limits.RECORD_VALUE_SIZE_MAX))
     with pytest.raises(LimitError, match="a block of"):
-        encode_block([Record(1, largest)])
+        encode_block([largest, Record(1, b"")])
+
+
+@pytest.mark.parametrize(
+    ("record_type", "size_max"),
+    [(RecordType.JSON, limits.RECORD_VALUE_SIZE_MAX), (RecordType.ENVELOPE, limits.EXTENDED_VALUE_SIZE_MAX)],
+)
+def test_the_largest_value_of_each_form_fills_a_block(record_type: int, size_max: int) -> None:
+    largest = bytes(size_max)
+    block = encode_block([Record(record_type, largest)])
+    assert len(block) == limits.BLOCK_SIZE_MAX
+    assert decode_block(block) == [Record(record_type, largest)]
+    with pytest.raises(LimitError, match=f"record value of {size_max + 1} bytes, at most {size_max}"):
+        encode_record(Record(record_type, largest + b"x"))
+
+
+def test_the_largest_raw_value_fills_a_block() -> None:
+    assert len(encode_raw(bytes(limits.RECORD_VALUE_SIZE_MAX))) == limits.BLOCK_SIZE_MAX
     with pytest.raises(LimitError, match="record value"):
-        encode_record(Record(1, largest + b"x"))
-    assert len(decode_block(encode_record(Record(1, largest)))[0].value) == limits.RECORD_VALUE_SIZE_MAX
+        encode_raw(bytes(limits.RECORD_VALUE_SIZE_MAX + 1))
 
 
 def test_v1_sees_an_extended_record_under_7e_at_the_same_size() -> None:

@@ -88,13 +88,13 @@ class AsyncRemotePublisher:
         if error is not None:
             raise error
 
-    async def close(self) -> None:
-        """Flush, and take nothing more; closing twice is fine."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            await self.flush()
+            await self.flush(timeout_s)
         finally:
             await self._sender.close()
 

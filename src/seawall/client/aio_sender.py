@@ -14,6 +14,7 @@ from typing import Final
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.connection import refusal_of
 from seawall.client.delivery import Batch, Delivery
+from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
 from seawall.client.refusals import PRESSURE
 from seawall.client.retry import Backoff, seconds
@@ -21,7 +22,7 @@ from seawall.client.session import Session
 from seawall.client.targets import Target
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
-from seawall.errors import FencedError, RetryableError, SeawallError, WrongStateError
+from seawall.errors import FencedError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.wire.ack_rows import ack_rows, ack_window
 from seawall.wire.codes import AckStatus, Command, Kind
@@ -57,6 +58,9 @@ class AsyncSender:
         self._task: asyncio.Task[None] | None = None
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
+        self._guard = FailAll(self._fail)
+        #: Of a frame that came: what ends its connection is for the connection.
+        self._frame_guard = FailAll(self._fail, ConnectionError, ProtocolError)
 
     async def open(self) -> None:
         """Find the server and open the session; raises what is in the way."""
@@ -160,15 +164,15 @@ class AsyncSender:
         """Send what may be sent, in turn over the connections that have room."""
         self._push_is_due = False
         now_ns = self._clock.monotonic_ns()
-        while True:
-            open_ones = [each for each in self._connections if each.is_open and not each.is_clogged]
-            batch = self._outgoing.next_batch(now_ns) if open_ones else None
-            if batch is None:
-                break
-            self._turn += 1
-            connection = open_ones[self._turn % len(open_ones)]
-            self._outgoing.sent(batch, connection)
-            connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
+        with self._guard:
+            while open_ones := [each for each in self._connections if each.is_open and not each.is_clogged]:
+                batch = self._outgoing.next_batch(now_ns)
+                if batch is None:
+                    break
+                self._turn += 1
+                connection = open_ones[self._turn % len(open_ones)]
+                self._outgoing.sent(batch, connection)
+                connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
         due_ns = self._outgoing.due_ns()
         if due_ns is not None and due_ns > now_ns and not self._is_closed:
             if self._timer is not None:
@@ -176,6 +180,12 @@ class AsyncSender:
             self._timer = self._loop.call_later(seconds(due_ns - now_ns), self._push)
 
     def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
+        with self._frame_guard:
+            self._take(frame)
+            self._push()
+        self._announce()
+
+    def _take(self, frame: Frame) -> None:
         header, outgoing = frame.header, self._outgoing
         if header.kind == Kind.ACK:
             outgoing.allow(*ack_window(frame.payload))
@@ -190,8 +200,6 @@ class AsyncSender:
                 raise ConnectionError("the server does not know what became of a batch")
         elif header.kind == Kind.CONTROL and header.command == Command.ERROR:
             self._refused(frame, parse_error(frame.payload))
-        self._push()
-        self._announce()
 
     def _refused(self, frame: Frame, refusal: Error) -> None:
         error = refusal_of(frame)
@@ -221,6 +229,10 @@ class AsyncSender:
     # --- connections -----------------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
+        with self._guard:
+            await self._connect_while_usable()
+
+    async def _connect_while_usable(self) -> None:
         while self.failure is None:
             self._lost.clear()
             problem: Exception | None = None

@@ -11,6 +11,7 @@ Batches have no lock: whoever changes one holds that of its sender, or is on its
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -24,6 +25,8 @@ from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
 from seawall.wire.lwp2_keyed import PublishedKeyed
 from seawall.wire.publishable import HeldValues, Records, made
+
+LOG: Final = logging.getLogger(__name__)
 
 _NO_SEQ: Final = Seq(0)
 #: Blocks of this size and more are joined as they are sent, where that can be.
@@ -134,10 +137,13 @@ class Batch:
         self.values = []
 
     def announce(self) -> None:
-        """Tell whoever wants to know that it is decided."""
+        """Tell whoever wants to know that it is decided; a callback that raises keeps nobody else from it."""
         callbacks, self.callbacks = self.callbacks, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                LOG.exception("a callback of a delivery to %r raised", self.topic)
 
 
 class Delivery:

@@ -20,7 +20,7 @@ from seawall.errors import OutcomeUnknownError, RetryableError, UnsupportedError
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import Features
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_keyed import PublishKeyed, parse_published_keyed
+from seawall.wire.lwp2_keyed import PublishKeyed, key_bytes, parse_published_keyed
 from seawall.wire.lwp2_session import Welcome
 from seawall.wire.publishable import more_than_one_batch
 
@@ -29,12 +29,12 @@ class KeyedRecords:
     """The records of one call, and whether they may be stored although nobody was told so."""
 
     def __init__(self, topic: str, blocks: list[EncodedBlock], key: str | bytes) -> None:
-        """`LimitError` if they are more than one batch, which is what one key is stored as."""
+        """`LimitError` if they are more than one batch, which is what one key is stored as, or the key is too long."""
         if len(blocks) > 1:
             raise more_than_one_batch(sum(block.record_count for block in blocks))
         self._topic = topic
         self._block = blocks[0]
-        self._key = key.encode() if isinstance(key, str) else key
+        self._key = key_bytes(key)
         self._may_be_stored = False
 
     def request(self, topic_id: TopicId) -> PublishKeyed:

@@ -49,26 +49,27 @@ class LoneSender(Sender):
             if batch is None:
                 return None
             batch.connection = exchange.connection
-            self._leads = True
-            lock.release()
-            try:
-                stored = exchange.carry_out(
-                    block.block, block.record_count, batch.client_seq, topic_id, clock.wall_ns()
-                )
-            finally:
-                lock.acquire()
-                self._leads = False
-                if self._awaited or self._is_closed:
-                    self._change.notify_all()
-            if stored is None:
-                self._settle(exchange)
-            else:
-                base_seq, position, timestamp_ns, *window = stored
-                now_ns = clock.monotonic_ns()
-                exchange.connection.exchanged(now_ns)
-                outgoing.end_lone(batch, base_seq, position, timestamp_ns, now_ns)
-                outgoing.allow(*window)
-                self._has_heard()
+            with self._guard:
+                self._leads = True
+                lock.release()
+                try:
+                    stored = exchange.carry_out(
+                        block.block, block.record_count, batch.client_seq, topic_id, clock.wall_ns()
+                    )
+                finally:
+                    lock.acquire()
+                    self._leads = False
+                    if self._awaited or self._is_closed:
+                        self._change.notify_all()
+                if stored is None:
+                    self._settle(exchange)
+                else:
+                    base_seq, position, timestamp_ns, *window = stored
+                    now_ns = clock.monotonic_ns()
+                    exchange.connection.exchanged(now_ns)
+                    outgoing.end_lone(batch, base_seq, position, timestamp_ns, now_ns)
+                    outgoing.allow(*window)
+                    self._has_heard()
         finally:
             lock.release()
         return Delivery(self, (batch,), 0, block.record_count)

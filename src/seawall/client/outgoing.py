@@ -26,7 +26,7 @@ from seawall.client.delivery import Batch
 from seawall.client.refusals import NUMBER_IS_FREE, rejection
 from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
-from seawall.errors import OutcomeUnknownError, RetryableError, SessionExpiredError
+from seawall.errors import FatalError, OutcomeUnknownError, RetryableError, SessionExpiredError
 from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
@@ -409,9 +409,10 @@ class Outgoing:
         self._later.clear()
         for batch in [*self._numbered.values(), *self._sealed]:
             fate = error
-            if batch.sends and isinstance(error, RetryableError | SessionExpiredError):
+            if batch.sends and isinstance(error, RetryableError | FatalError | SessionExpiredError):
                 name = f"batch {batch.client_seq} for {batch.topic!r}"
                 fate = OutcomeUnknownError(f"{name} may be stored or not: {error}")
+                fate.__cause__ = error
             self._decide(batch, fate)
         self._sealed.clear()
 

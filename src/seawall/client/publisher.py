@@ -171,13 +171,13 @@ class RemotePublisher:
         if error is not None:
             raise error
 
-    def close(self) -> None:
-        """Flush, and take nothing more; closing twice is fine."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            self.flush()
+            self.flush(timeout_s)
         finally:
             self._sender.close()
             self._thread.join()

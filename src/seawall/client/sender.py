@@ -4,13 +4,13 @@
     delivery.result()                         leads: sends, receives and reconnects until it is decided
     sender.drive()                            the same for a thread of its own, where nobody waits
 
-One thread leads at a time; it alone waits for sockets, connects and hears verdicts, and it lets the lock go meanwhile.
-Others that wait are woken when what they wait for is there. So a lone publisher sends a batch and gets its ack without
-another thread (`lone_sender` has a shorter way still for one that waits for each call).
+One thread leads at a time; it alone waits for sockets, connects and receives verdicts, and releases the lock meanwhile.
+Others are woken when what they wait for is there. A lone publisher needs no other thread (see also `lone_sender`).
 
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
 is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
 before its connection is lost, everything under way fails: what was sent is of unknown fate, the rest did not happen.
+So it does if sending breaks by an error that nobody expected (INV-SENDER-ENDS, `failing`).
 
 INV-SENDER-LEADER: connections are opened, read and closed by the leader only; sending needs the lock.
 """
@@ -23,6 +23,7 @@ from typing import Final
 
 from seawall.client.connection import Connection, refusal_of
 from seawall.client.delivery import Batch, Delivery
+from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
 from seawall.client.refusals import PRESSURE
 from seawall.client.retry import Backoff, deadline_ns, seconds
@@ -74,6 +75,7 @@ class Sender:
         self._alone_since_ns = self._clock.monotonic_ns()
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
+        self._guard = FailAll(self._fail)
 
     def open(self) -> None:
         """Find the server and open the session; raises what is in the way."""
@@ -177,13 +179,14 @@ class Sender:
 
     def drive(self) -> None:
         """Send and receive for everybody until it is closed: the work of a thread of its own."""
-        while not self._is_closed:
-            with self._change:
+        while not self._is_closed and self.failure is None:
+            with self._change, self._guard:
                 if self._outgoing.is_empty and not self._is_closed:
                     self._change.wait(seconds(self._keep_alive()))
                     if not self._leads and not self._is_closed:
                         self._listen()
             self._wait_until(lambda: self._outgoing.is_empty or self._is_closed, None)
+        self._announce()
 
     def close(self) -> None:
         """End the connections; what is not decided fails. Closing twice is fine."""
@@ -232,7 +235,8 @@ class Sender:
                 continue
             self._leads = True
             try:
-                self._lead_until(is_done, until_ns)
+                with self._guard:
+                    self._lead_until(is_done, until_ns)
             finally:
                 self._leads = False
                 self._change.notify_all()
@@ -322,26 +326,24 @@ class Sender:
 
     def _push(self, now_ns: int, *, is_leader: bool = False) -> None:
         """Send what may be sent, in turn over the connections that have room; a leader need not be woken for more."""
-        while True:
-            open_ones = [each for each in self._connections if not each.is_clogged and each.goodbye is None]
-            if not open_ones:
-                return
-            batch = self._outgoing.next_batch(now_ns)
-            if batch is None:
-                return
-            self._turn += 1
-            connection = open_ones[self._turn % len(open_ones)]
-            self._outgoing.sent(batch, connection)
-            try:
-                self._send(connection, batch)
-            except ConnectionError:
-                # The leader will find it, and drop it.
-                self._waker.wake()
-                return
-            if connection.is_clogged and not is_leader:
-                self._waker.wake()
+        with self._guard:
+            while open_ones := [each for each in self._connections if not each.is_clogged and each.goodbye is None]:
+                batch = self._outgoing.next_batch(now_ns)
+                if batch is None:
+                    break
+                self._turn += 1
+                connection = open_ones[self._turn % len(open_ones)]
+                try:
+                    self._send(connection, batch)
+                except ConnectionError:
+                    # The leader will find it, and drop it.
+                    self._waker.wake()
+                    break
+                if connection.is_clogged and not is_leader:
+                    self._waker.wake()
 
     def _send(self, connection: Connection, batch: Batch) -> None:
+        self._outgoing.sent(batch, connection)
         wall_ns = self._clock.wall_ns()
         held = self._outgoing.held_frame_of(batch, wall_ns) if connection.takes_values else None
         if held is not None:
@@ -385,8 +387,7 @@ class Sender:
 
     def _connect(self, now_ns: int, left_ns: int) -> None:
         """Make one more connection; the lock is free meanwhile."""
-        address = self._target.addresses[self._turn % len(self._target.addresses)]
-        hello = self._session.hello()
+        address, hello = self._target.addresses[self._turn % len(self._target.addresses)], self._session.hello()
         timeout_s = min(self._target.connect_timeout_s, seconds(left_ns))
         problem: Exception | None = None
         connection = None
@@ -440,6 +441,7 @@ class Sender:
     def _fail(self, error: SeawallError) -> None:
         self.failure = error
         self._outgoing.fail(error)
+        self._change.notify_all()
 
     def _check_usable(self) -> None:
         if self.failure is not None:

@@ -20,11 +20,12 @@ because making one costs what it sets.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, logged_size
@@ -40,6 +41,9 @@ from seawall.wire.publishable import more_than_one_batch
 
 if TYPE_CHECKING:
     from seawall.engine.commit_queue import CommitQueue
+
+
+LOG: Final = logging.getLogger(__name__)
 
 
 class Identity(NamedTuple):
@@ -161,12 +165,18 @@ class Bundle:
             running = asyncio._get_running_loop()
             for future in self.futures:
                 if future.get_loop() is not running:
-                    future.get_loop().call_soon_threadsafe(_resolve, future)
+                    # Nobody awaits it on a loop that is closed.
+                    with suppress(RuntimeError):
+                        future.get_loop().call_soon_threadsafe(_resolve, future)
                 elif not future.done():
                     future.set_result(None)
         if self.callbacks is not None:
             for callback in self.callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    # Whoever comes behind it in the commit has to be told, too.
+                    LOG.exception("a callback of a delivery to %r raised", self.topic.name)
 
     def end(self, error: Exception | None) -> None:
         """Its commit is over: tell those who want to know that however early it was decided."""

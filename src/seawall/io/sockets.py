@@ -54,6 +54,11 @@ def parse_address(text: str) -> Address:
         )
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > 65_535:
         raise InvalidInputError(f"{text!r} has no valid port; it is a number from 0 to 65535")
+    try:
+        # As the system will be asked for it: labels of 1 to 63 bytes.
+        bare.encode("idna")
+    except UnicodeError as error:
+        raise InvalidInputError(f"{text[:64]!r} has no valid host name: {error}") from error
     return Address(bare, int(port_text))
 
 

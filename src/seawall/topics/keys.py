@@ -24,6 +24,7 @@ from seawall.core.checks import check
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.errors import FullError, InvalidInputError
+from seawall.wire.lwp2_keyed import key_bytes
 
 #: Bytes of a key's digest: 127 bits, so that two different keys never meet by chance.
 KEY_SIZE = 16
@@ -34,7 +35,7 @@ _LOW_63_BITS: Final = (1 << 63) - 1
 
 def digest_of(key: str | bytes) -> tuple[ClientId, ClientSeq]:
     """The digest of a client's key, as the two numbers that the header of its batch carries."""
-    data = key.encode() if isinstance(key, str) else key
+    data = key_bytes(key)
     high, low = _DIGEST.unpack(blake2b(data, digest_size=KEY_SIZE).digest())
     return synthetic_client_id(high & _LOW_63_BITS), ClientSeq(low)
 

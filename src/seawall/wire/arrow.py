@@ -50,8 +50,10 @@ FIELD_COLUMNS: Final = {
 }
 KNOWN_COLUMNS: Final = ("value", "key", "timestamp", "node", "tag", "meta", "headers")
 
-#: Envelope around a record with every field: an upper bound of what is not the fields themselves.
-_ENVELOPE_OVERHEAD: Final = limits.EXTENDED_HEADER_SIZE + 2 + 8 + 4 * len(FIELD_COLUMNS)
+#: What every envelope record has, and what its timestamp and each of its sized fields add.
+_ENVELOPE_SIZE_MIN: Final = limits.EXTENDED_HEADER_SIZE + 2
+_TIMESTAMP_SIZE: Final = 8
+_LENGTH_SIZE: Final = 4
 
 
 class EncodedBlock(NamedTuple):
@@ -195,10 +197,12 @@ class _Located:
 
 
 def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
-    """Split rows into runs that keep INV-ARROW-BLOCKS; `sizes` bounds the bytes of each row."""
+    """Split rows into runs that keep INV-ARROW-BLOCKS; `sizes` are the bytes of each row's record."""
     if sizes.size and int(sizes.max()) > limits.BLOCK_SIZE_MAX:
         row = int(sizes.argmax())
-        raise LimitError(f"record {row} takes {int(sizes[row])} bytes, a block holds {limits.BLOCK_SIZE_MAX}")
+        raise LimitError(
+            f"the record of row {row} takes {int(sizes[row])} bytes, at most {limits.BLOCK_SIZE_MAX}; split it"
+        )
     ends = np.cumsum(sizes)
     first, before = 0, 0
     while first < sizes.size:
@@ -322,7 +326,9 @@ class _Fields:
     def encode(self, timestamps: Integers) -> Iterator[EncodedBlock]:
         """The envelopes of all rows."""
         content = np.concatenate(self._pieces)
-        sizes = np.maximum(self.lengths, 0).sum(axis=0) + _ENVELOPE_OVERHEAD
+        sized = self.lengths[columns.COLUMN_KEY : columns.COLUMN_HEADERS] >= 0
+        sizes = _ENVELOPE_SIZE_MIN + np.maximum(self.lengths, 0).sum(axis=0)
+        sizes += _LENGTH_SIZE * sized.sum(axis=0) + _TIMESTAMP_SIZE * (timestamps >= 0)
         for first, last in _runs(sizes):
             starts = np.ascontiguousarray(self.starts[:, first:last])
             lengths = np.ascontiguousarray(self.lengths[:, first:last])

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 
 from seawall.core.types import TimestampNs
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
-from seawall.limits import ENVELOPE_HEADERS_MAX, RECORD_VALUE_SIZE_MAX, TIMESTAMP_NS_MAX
+from seawall.limits import ENVELOPE_HEADERS_MAX, EXTENDED_VALUE_SIZE_MAX, TIMESTAMP_NS_MAX
 from seawall.wire.fields import Buffer
 from seawall.wire.records import Record, RecordType
 
@@ -85,8 +85,8 @@ class Envelope:
         pieces[0] = _U16.pack(flags)
         pieces.append(self.data)
         size = sum(map(len, pieces))
-        if size > RECORD_VALUE_SIZE_MAX:
-            raise LimitError(f"envelope of {size} bytes, at most {RECORD_VALUE_SIZE_MAX}; split the data")
+        if size > EXTENDED_VALUE_SIZE_MAX:
+            raise LimitError(f"envelope of {size} bytes, at most {EXTENDED_VALUE_SIZE_MAX}; split the data")
         return b"".join(pieces)
 
     def to_record(self) -> Record:

@@ -7,7 +7,8 @@
 |      |                 |        | (1 it was stored before), 0 u32                                                    |
 
 6B is answered by 6C: where the records are, or where those are that were stored first under the key. A position that is
-not remembered is `POSITION_UNKNOWN`. Keys are any bytes, also none; key and block share the payload of one frame.
+not remembered is `POSITION_UNKNOWN`. Keys are any bytes, also none, and at most `IDEMPOTENCY_KEY_SIZE_MAX` (else error
+09); key and block share the payload of one frame.
 
 Valid is what has at least its fixed fields and the stated key, 0 where it says 0, from 1 record to as many as a batch
 holds, a block, seqs that begin at 1 and do not fall, and no other flag. What is not is refused with error 04 and the
@@ -24,9 +25,9 @@ from typing import ClassVar, Final
 
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
 from seawall.errors import LimitError
-from seawall.limits import BATCH_RECORDS_MAX, PAYLOAD_SIZE_MIN
-from seawall.wire.codes import Command
-from seawall.wire.fields import Buffer, malformed, pack, require_at_least, require_exact, require_zero
+from seawall.limits import BATCH_RECORDS_MAX, IDEMPOTENCY_KEY_SIZE_MAX, PAYLOAD_SIZE_MIN
+from seawall.wire.codes import Command, ErrorCode
+from seawall.wire.fields import Buffer, malformed, pack, require_at_least, require_exact, require_zero, write_text
 
 _PUBLISH: Final = Struct("<IIII")
 _PUBLISHED: Final = Struct("<QQQQII")
@@ -76,6 +77,14 @@ class PublishedKeyed:
         return pack(_PUBLISHED, "PUBLISHED_KEYED", *numbers, flags, 0)
 
 
+def key_bytes(key: str | bytes) -> bytes:
+    """An idempotency key as its bytes, within their bound."""
+    data = key if isinstance(key, bytes) else write_text(key, IDEMPOTENCY_KEY_SIZE_MAX, "idempotency key")
+    if len(data) > IDEMPOTENCY_KEY_SIZE_MAX:
+        raise LimitError(f"idempotency key: {len(data)} bytes, at most {IDEMPOTENCY_KEY_SIZE_MAX}")
+    return data
+
+
 def parse_publish_keyed(payload: Buffer) -> PublishKeyed:
     """A client's PUBLISH_KEYED; its block is a part of the payload and not a copy."""
     what = "PUBLISH_KEYED"
@@ -84,6 +93,8 @@ def parse_publish_keyed(payload: Buffer) -> PublishKeyed:
     require_zero(what, reserved)
     if not 1 <= record_count <= BATCH_RECORDS_MAX:
         raise malformed(f"{what}: {record_count} records, 1 to {BATCH_RECORDS_MAX} are a batch")
+    if key_length > IDEMPOTENCY_KEY_SIZE_MAX:
+        raise malformed(f"{what}: key of {key_length} bytes, at most {IDEMPOTENCY_KEY_SIZE_MAX}", ErrorCode.LIMIT)
     end = _PUBLISH.size + key_length
     require_at_least(end + 1, what, payload)
     view = memoryview(payload)

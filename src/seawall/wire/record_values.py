@@ -19,9 +19,8 @@ from typing import Final
 
 from seawall.core.types import TimestampNs
 from seawall.errors import CorruptionError, LimitError
-from seawall.limits import RECORD_VALUE_SIZE_MAX
 from seawall.wire.fields import Buffer, pack
-from seawall.wire.records import Record, RecordType
+from seawall.wire.records import Record, RecordType, check_value_size
 
 _KEYED: Final = Struct("<H")
 _TIMESTAMPED: Final = Struct("<Q")
@@ -99,6 +98,5 @@ def _split_key(value: Buffer, at: int, key_length: int, type_name: str) -> tuple
 
 
 def _bounded(value: bytes) -> bytes:
-    if len(value) > RECORD_VALUE_SIZE_MAX:
-        raise LimitError(f"record value of {len(value)} bytes, at most {RECORD_VALUE_SIZE_MAX}; split it")
+    check_value_size(len(value))
     return value

@@ -37,6 +37,7 @@ from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
     EXTENDED_HEADER_SIZE,
+    EXTENDED_VALUE_SIZE_MAX,
     RECORD_HEADER_SIZE,
     RECORD_VALUE_SIZE_MAX,
 )
@@ -99,8 +100,7 @@ class Record:
 def encode_record(record: Record) -> bytes:
     """The bytes of one record."""
     record_type, value = record.record_type, record.value
-    if len(value) > RECORD_VALUE_SIZE_MAX:
-        raise LimitError(f"record value of {len(value)} bytes, at most {RECORD_VALUE_SIZE_MAX}; split it")
+    check_value_size(len(value), EXTENDED_VALUE_SIZE_MAX if record.is_extended else RECORD_VALUE_SIZE_MAX)
     if EXTENDED_BASE < record_type <= EXTENDED_BASE | 0xFFFF:
         return _EXTENDED.pack(RecordType.NULL, record_type & 0xFFFF, len(value)) + value
     if not 0 <= record_type <= RecordType.NULL:
@@ -120,9 +120,14 @@ def raw_head(length: int) -> bytes:
 
 def encode_raw(value: bytes) -> bytes:
     """The bytes of a record of plain bytes, the commonest by far."""
-    if len(value) > RECORD_VALUE_SIZE_MAX:
-        raise LimitError(f"record value of {len(value)} bytes, at most {RECORD_VALUE_SIZE_MAX}; split it")
+    check_value_size(len(value))
     return _STANDARD.pack(1, len(value)) + value
+
+
+def check_value_size(size: int, size_max: int = RECORD_VALUE_SIZE_MAX) -> None:
+    """Refuse a value that no block holds; INV-RECORD-FITS: every encoded record fits a batch by itself."""
+    if size > size_max:
+        raise LimitError(f"record value of {size} bytes, at most {size_max}; split it")
 
 
 def encode_block(records: Iterable[Record]) -> bytes:
@@ -230,7 +235,7 @@ def _boundaries(view: memoryview) -> Iterator[tuple[int, int, int]]:
                 start = at + EXTENDED_HEADER_SIZE
             elif length:
                 raise CorruptionError(f"null record at byte {at} has length {length}, must be 0")
-        if length > RECORD_VALUE_SIZE_MAX or length > size - start:
+        if length > size - start:
             raise CorruptionError(f"record at byte {at} claims {length} bytes, {size - start} are left")
         at = start + length
         yield record_type, start, at
