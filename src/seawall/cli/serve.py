@@ -7,7 +7,9 @@ people should know: memory that gets short, and what became of it.
 SIGTERM and SIGINT end it: no new connections, GOODBYE to those that are there, everything under way answered, written
 and synced, then exit code 0. Who is left at the deadline is cut off, and a second signal does not wait for it: exit
 code 1, and no mark of an orderly end, so that the next start recovers the directory. What was acked is in the log then,
-too. It ends with 1 as well when the disk fails it.
+too.
+
+After a failed write or sync it stays up read-only, says so, and serves readers until a signal ends it: exit code 1.
 
 Its options are short forms of settings `server.*`, and win over file and environment as `--set` does.
 """
@@ -23,7 +25,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -187,7 +189,7 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
     if place.temporary is not None:
         click.echo(_welcome(node.address))
-    is_ordered = await _until_told(node, told)
+    await _until_told(node, told)
     ending = asyncio.ensure_future(node.drain(config.server.drain))
     again = asyncio.ensure_future(told.get())
     patience_s = config.server.drain + _PATIENCE_S
@@ -203,32 +205,36 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
     if not ending.result():
         _warn(f"Seawall has ended, {node.unanswered} batches were not answered: the next start recovers the directory.")
         place.leave()
-    click.echo("Seawall has ended in order." if is_ordered else "Seawall has ended.")
-    return is_ordered
+    if node.failure.done():
+        _warn("Seawall has ended after a failed write: the next start recovers the directory.")
+        return False
+    click.echo("Seawall has ended in order.")
+    return True
 
 
-async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
-    """Wait for a signal, or for the end of all writing; whether it was a signal."""
+async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> None:
+    """Wait for a signal, and say meanwhile when the node becomes read-only."""
     signalled = asyncio.ensure_future(told.get())
     await asyncio.wait((signalled, node.failure), return_when=asyncio.FIRST_COMPLETED)
-    if signalled.done():
-        click.echo(f"Seawall got {signalled.result().name} and ends: {node.connection_count} connections.")
-        return True
-    signalled.cancel()
-    _warn(_why(node.failure.result()))
-    return False
+    if not signalled.done():
+        _warn(_why(node.failure.result()))
+    number = await signalled
+    click.echo(f"Seawall got {number.name} and ends: {node.connection_count} connections.")
 
 
 def _why(failure: BaseException) -> str:
-    """What is said when nothing can be written any more. Of what nobody foresaw, also where it was."""
+    """What standard error says when the node becomes read-only; for a defect, with the traceback."""
+    goes_on = "readers go on. Repair the disk, and start it again"
     if isinstance(failure, (SeawallError, OSError)):
-        return f"seawall: nothing can be written any more ({failure}): it ends"
+        return f"seawall: read-only, because writing failed ({failure}): {goes_on}"
     where = "".join(traceback.format_exception(failure))
-    return f"{where}seawall: nothing can be written any more ({failure!r}, a defect of Seawall): it ends"
+    return f"{where}seawall: read-only, because writing failed ({failure!r}, a defect of Seawall): {goes_on}"
 
 
 def _warn(text: str) -> None:
-    click.echo(text, err=True)
+    """Write a line to standard error, unless that is on a disk that takes nothing either."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _welcome(address: str) -> str:

@@ -89,7 +89,8 @@ class OrderedStore(Store):
     def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """What a reader at `from_seq` gets next, with what is ordered and still being written."""
         plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
-        if plan.end_seq >= plan.next_seq:
+        # What is ordered when writing fails is not stored: nobody is shown it any more.
+        if plan.end_seq >= plan.next_seq and not self.is_failed:
             plan.tail = self.pod.ahead_of(self.catalog.named(name).topic_id, from_seq, size_max)
         return plan
 

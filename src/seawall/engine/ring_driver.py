@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -437,6 +438,7 @@ def _is_one_durable_write(commit: Commit) -> bool:
 
 def _failure(code: int) -> Exception:
     detail = errno.errorcode.get(code, str(code))
-    if code == errno.EIO:
-        return SyncError(f"the disk ring: a write or its sync failed ({detail}); stop, start again and recover")
-    return FatalError(f"the disk ring: a write failed ({detail}); what the file holds is unknown: stop and recover")
+    kind, what = (SyncError, "a write or its sync") if code == errno.EIO else (FatalError, "a write")
+    error = kind(f"the disk ring: {what} failed ({detail}); what the file holds is unknown: stop and recover")
+    error.__cause__ = OSError(code, os.strerror(code))
+    return error

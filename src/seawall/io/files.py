@@ -284,7 +284,9 @@ class OsFile:
     def _failed(self, error: OSError) -> SyncError:
         """INV-SYNC-FATAL: note that a sync failed, and say so."""
         self._sync_failed = True
-        return SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
+        failure = SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
+        failure.__cause__ = error
+        return failure
 
     def _require_position(self, at: int) -> None:
         """Refuse a position before the file: to `preadv2` and `pwritev2`, -1 means the cursor, which nobody set."""
