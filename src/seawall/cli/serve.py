@@ -180,7 +180,8 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, loop_name:
         loop.add_signal_handler(each, told.put_nowait, each)
     access = _access(config.server.token_file, config.server.read_rate)
     node = await start_node(place.data, settings, config=config, access=access, tell=_warn)
-    _write_run_file(place.run_file, node.address)
+    _write_run_file(place.run_file, node.address, config.storage.group)
+    _warn_of_exposure(config, place.data)
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
@@ -255,11 +256,32 @@ And from Python:
 """
 
 
-def _write_run_file(path: Path, address: str) -> None:
-    """Whole or not at all: whoever waits for the file reads it at once."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(json.dumps({"pid": os.getpid(), "lwp": address}) + "\n", encoding="utf-8")
-    fresh.replace(path)
+def _write_run_file(path: Path, address: str, group: str) -> None:
+    """Whole or not at all, under a new name first: the folder may be one in which others can put links."""
+    from seawall.io.files import OsFiles, write_all
+    from seawall.io.permissions import group_id
+
+    fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
+    file = OsFiles(group=group_id(group)).open(str(fresh), exclusive=True)
+    try:
+        write_all(file, [json.dumps({"pid": os.getpid(), "lwp": address}).encode() + b"\n"], 0)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        file.close()
+
+
+def _warn_of_exposure(config: Config, data: Path) -> None:
+    """Say which files other users of this machine can reach though they should not; their modes are not changed."""
+    from seawall.io.permissions import exposure
+
+    if found := exposure(str(data), is_for_group=bool(config.storage.group)):
+        _warn(f"seawall: {found}. Keep others out: chmod -R go-rwx {data}")
+    for path in filter(None, (config.server.token_file, config.server.tls_key)):
+        if found := exposure(path, is_for_group=True):
+            _warn(f"seawall: {found}, and with it everything that it protects. Keep others out: chmod o-rwx,g-w {path}")
 
 
 def _secured(settings: NodeSettings) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from seawall import limits
-from seawall.config.rules import Section, about, choice, duration, integer, path_text, size, switch
+from seawall.config.rules import Section, about, choice, duration, group_text, integer, path_text, size, switch
 
 
 class DiskBackend(StrEnum):
@@ -89,6 +89,13 @@ class StorageConfig(Section):
         metadata=about(
             integer(1_000, 1 << 40),
             "milliseconds after which records that were staged for a transaction and not committed go",
+        ),
+    )
+    group: str = field(
+        default="",
+        metadata=about(
+            group_text(),
+            "group of users that may read the files of the data directory (0640, 0750); if empty, only their owner may",
         ),
     )
 

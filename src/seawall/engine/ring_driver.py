@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +29,7 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group
 from seawall.errors import FatalError, SeawallError, SyncError
+from seawall.io.files import system_error
 from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.ring import DiskRing
 from seawall.limits import IOVEC_COUNT_MAX, RECORD_HEADER_SIZE
@@ -440,5 +440,5 @@ def _failure(code: int) -> Exception:
     detail = errno.errorcode.get(code, str(code))
     kind, what = (SyncError, "a write or its sync") if code == errno.EIO else (FatalError, "a write")
     error = kind(f"the disk ring: {what} failed ({detail}); what the file holds is unknown: stop and recover")
-    error.__cause__ = OSError(code, os.strerror(code))
+    error.__cause__ = system_error(code)
     return error
