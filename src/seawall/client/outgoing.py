@@ -23,10 +23,10 @@ from heapq import heappop, heappush
 from typing import Final
 
 from seawall.client.delivery import Batch
-from seawall.client.refusals import NUMBER_IS_FREE, name_of, rejection, unknown_outcome
+from seawall.client.refusals import NUMBER_IS_FREE, rejection, unknown_outcome
 from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
-from seawall.errors import FatalError, ReadOnlyError, RetryableError
+from seawall.errors import FatalError, ReadOnlyError, RetryableError, SeawallError
 from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
@@ -345,22 +345,19 @@ class Outgoing:
                 if now_ns:
                     self.latency.add(now_ns - batch.begun_ns)
                 self._decide(batch, None)
-            elif self._stopped_by is not None or (reason == ErrorCode.READ_ONLY and batch.sends > 1 and not level):
-                # A log that takes nothing cannot tell whether an earlier copy of a batch is stored.
-                is_refused = status == AckStatus.REJECTED and batch.sends == 1
-                unknown = unknown_outcome(batch.topic, client_seq, str(self._stopped_by or name_of(reason)))
-                self._decide(batch, self._stopped_by if is_refused else unknown)
             elif status == AckStatus.REJECTED:
                 # Where it got into the order (level 1), its number is used.
                 is_free = reason in NUMBER_IS_FREE and not level
                 if is_free:
                     heappush(self._free, ClientSeq(client_seq))
                 if batch.record_count:
-                    self._decide(batch, rejection(reason, batch.topic, client_seq))
+                    self._decide(batch, self._refusal(batch, reason, level))
                     continue
                 # It was to be refused; where that has not used the number, it is tried again.
                 self._decide(batch, None)
                 is_unfilled |= is_free
+            elif self._stopped_by is not None:
+                self._decide(batch, unknown_outcome(batch.topic, client_seq, str(self._stopped_by)))
             elif status == AckStatus.RETRY:
                 batch.connection = None
                 heappush(self._later, client_seq)
@@ -370,6 +367,16 @@ class Outgoing:
         if worst is AckStatus.OK and (is_unfilled or self.lowest_undecided in sent_back):
             return AckStatus.RETRY
         return worst
+
+    def _refusal(self, batch: Batch, reason: int, level: int) -> SeawallError:
+        """The error of a refused batch; a log that takes nothing cannot tell whether an earlier copy is stored."""
+        if reason == ErrorCode.READ_ONLY and not level:
+            if batch.sends > 1:
+                why = str(self._stopped_by or "the server takes nothing now, and was sent it before")
+                return unknown_outcome(batch.topic, batch.client_seq, why)
+            if self._stopped_by is not None:
+                return self._stopped_by
+        return rejection(reason, batch.topic, batch.client_seq)
 
     def refused(self, client_seq: int, until_ns: int) -> None:
         """The server is under pressure until then; the batch of that number, if there is one, has to come again."""
