@@ -85,14 +85,17 @@ def group_id(name: str) -> int | None:
 
 
 def exposure(path: str, *, is_for_group: bool = False) -> str:
-    """How users other than its owner can reach a file or directory, in words; empty if they cannot.
+    """How users other than this one and root can reach a file or directory, in words; empty if they cannot.
 
     With `is_for_group` its group may read it. Nothing is said of what is not there.
     """
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        status = os.stat(path)
     except OSError:
         return ""
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to user {status.st_uid}, who can change it"
+    mode = stat.S_IMODE(status.st_mode)
     allowed = mode & (0o027 if is_for_group else 0o077)
     if not allowed:
         return ""

@@ -142,7 +142,8 @@ def _statuses(brokers: Sequence[Broker], addresses: Sequence[str]) -> tuple[Brok
 def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
     counted: Counter[str] = Counter()
     for broker in brokers:
-        counted += broker.listener.counts + broker.pressure.counts
+        # Copied at once: other loops go on counting meanwhile.
+        counted += Counter(dict(broker.listener.counts)) + Counter(dict(broker.pressure.counts))
     return dict(counted)
 
 
