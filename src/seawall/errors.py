@@ -24,6 +24,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── SegmentDamageError   a stretch of a segment is damaged; carries its bytes and seqs, what follows can be read
     │   └── ChecksumError        a checksum does not match
     ├── FatalError               this process must stop using the thing that failed
+    │   ├── ReadOnlyError        a write or a sync failed before: nothing was changed, and reading goes on
     │   ├── SyncError            a sync failed: what was written before it is in an unknown state
     │   └── InvariantError       a named invariant does not hold: a bug in Seawall
     └── OutcomeUnknownError      the request may or may not have taken effect
@@ -52,6 +53,7 @@ __all__ = [
     "NotFoundError",
     "OutcomeUnknownError",
     "ProtocolError",
+    "ReadOnlyError",
     "RetryableError",
     "SeawallError",
     "SegmentDamageError",
@@ -175,6 +177,14 @@ class ChecksumError(CorruptionError):
 
 class FatalError(SeawallError):
     """This process must stop using the thing that failed."""
+
+
+class ReadOnlyError(FatalError):
+    """The log takes no changes, because a write or a sync of its disk failed before, or its disk is full.
+
+    Nothing of the request was stored. Reading goes on; to write again, start the log anew, and it recovers what the
+    disk really holds.
+    """
 
 
 class SyncError(FatalError):

@@ -28,6 +28,7 @@ NAMES = [
     "shared memory",
     "disk sync",
     "disk free",
+    "permissions",
     "open files",
     "huge pages",
     "java",
@@ -78,7 +79,7 @@ def test_every_check_runs_on_this_machine(tmp_path: Path) -> None:
 
 def test_the_kernel_queue_is_really_tried(tmp_path: Path) -> None:
     probed = probe()
-    found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)})}
+    found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)}, tmp_path)}
     assert found["io_uring"].found == probed.detail
     assert (found["io_uring"].status is Status.OK) is probed.available
 
@@ -86,7 +87,7 @@ def test_the_kernel_queue_is_really_tried(tmp_path: Path) -> None:
 def test_the_kernels_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "seawall.kernels.jit", None)
     monkeypatch.setitem(sys.modules, "seawall.io.uring", None)
-    found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)})}
+    found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)}, tmp_path)}
     assert list(found) == NAMES
     assert found["kernel cache"].is_broken
     assert found["io_uring"].status is Status.MISSING

@@ -14,6 +14,7 @@ from seawall.errors import (
     FullError,
     NotFoundError,
     OutcomeUnknownError,
+    ReadOnlyError,
     RetryableError,
 )
 from seawall.kernels.frames import FRAME_ROW, SPLIT_MORE, STATE_SIZE, SUM_FRAME_SIZE, split_frames, write_sum
@@ -514,3 +515,31 @@ def test_blocks_and_values_of_small_calls_share_a_batch_in_their_order() -> None
     batch = outgoing.add("events", TOPIC, [block(b"last")], 0)[0][0]
     assert send_all(outgoing, 20) == [1]
     assert records_of(outgoing.frame_of(batch, 5)[1]) == [b"first", *few.values, b"middle", *few.values, b"last"]
+
+
+def test_a_batch_that_was_sent_twice_and_refused_read_only_is_in_doubt() -> None:
+    """The server refuses it without a look at what is stored: an earlier copy may be."""
+    outgoing = machine()
+    (batch,) = fill(outgoing, 1)
+    send_all(outgoing)
+    outgoing.lost(LINK)
+    assert send_all(outgoing) == [1]
+    outgoing.acked(rows((1, AckStatus.REJECTED, READ_ONLY)))
+    assert isinstance(batch.error, OutcomeUnknownError)
+
+
+def test_a_read_only_server_still_answers_what_it_was_sent() -> None:
+    outgoing = machine(window=3)
+    batches = fill(outgoing, 4)
+    assert send_all(outgoing) == [1, 2, 3]
+    error = ReadOnlyError("the disk is gone")
+    outgoing.fail(error)
+    assert [batch.is_done for batch in batches] == [False, False, False, True]
+    unknown = (1, AckStatus.UNKNOWN, int(ErrorCode.OUTCOME_UNKNOWN))
+    assert outgoing.acked(rows(unknown, (2, AckStatus.REJECTED, READ_ONLY))) is AckStatus.OK
+    assert send_all(outgoing) == []
+    outgoing.lost(LINK)
+    outgoing.fail(error)
+    kinds = [type(batch.error) for batch in batches]
+    assert kinds == [OutcomeUnknownError, ReadOnlyError, OutcomeUnknownError, ReadOnlyError]
+    assert outgoing.is_empty

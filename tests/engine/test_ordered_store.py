@@ -451,6 +451,8 @@ def test_a_failing_disk_ends_writing_and_leaves_reading(tmp_path: Path, call: Li
         with pytest.raises(FatalError, match="an earlier change failed"):
             use()
     assert stored(store, "events") == [b"before"]
+    # What was ordered and will not be stored is shown to nobody, not even to who asked for it.
+    assert store.plan_ordered("events", Seq(1), size_max=1 << 20).tail == []
     store.close()
     assert not [*tmp_path.glob("*.fabric")]
 

@@ -256,6 +256,17 @@ def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatc
     assert values(log) == [b"first"]
 
 
+def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the log holds is unknown then: it must not get into segments."""
+    log.publish("events", b"first")
+    log._store.refuse_changes(SyncError("the disk is gone"))
+    flushed: list[PlaceJob] = []
+    monkeypatch.setattr(PlaceJob, "carry_out", flushed.append)
+    log.placer.place()
+    assert flushed == []
+    assert values(log) == [b"first"]
+
+
 def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.configure_topic("events", segment_max_records=2)
     for number in range(7):

@@ -16,6 +16,7 @@ from seawall.errors import (
     ConflictError,
     CorruptionError,
     DiskFullError,
+    InvalidInputError,
     LockedError,
     NotFoundError,
     UnsupportedError,
@@ -24,7 +25,8 @@ from seawall.errors import (
 from seawall.fabric import records
 from seawall.fabric.header import FabricHeader, Identity, header_checksum
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
-from seawall.fabric.mapping import Fabric, Start, fabric_path
+from seawall.fabric.mapping import Fabric, Start
+from seawall.fabric.naming import fabric_path, forget_fabric, record_fabric, recorded_fabric, remove_left_fabric
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import Mapping, SharedMemory
 from seawall.io.memory import OsSharedMemory
@@ -342,10 +344,67 @@ def test_a_simulated_machine_keeps_the_fabric_over_a_kill_and_loses_it_with_the_
 
 
 def test_where_a_fabric_lies() -> None:
-    disk, directory_id = SimDisk(seed=1), bytes(range(16))
-    name = f"seawall-{directory_id.hex()}.fabric"
-    assert fabric_path(disk, FabricConfig(), "/data", directory_id) == f"/data/{name}"
+    disk, token = SimDisk(seed=1), bytes(range(16))
+    name = f"seawall-{token.hex()}.fabric"
+    assert fabric_path(disk, FabricConfig(), "/data", token) == f"/data/{name}"
     disk.make_directory("/dev/shm")
-    assert fabric_path(disk, FabricConfig(), "/data", directory_id) == f"/dev/shm/{name}"
-    assert fabric_path(disk, FabricConfig(directory="/dax"), "/data", directory_id) == f"/dax/{name}"
-    assert fabric_path(OsFiles(), FabricConfig(directory="x"), "/data", directory_id) == f"x/{name}"
+    assert fabric_path(disk, FabricConfig(), "/data", token) == f"/dev/shm/{name}"
+    assert fabric_path(disk, FabricConfig(directory="/dax"), "/data", token) == f"/dax/{name}"
+    assert fabric_path(OsFiles(), FabricConfig(directory="x"), "/data", token) == str(Path("x", name).absolute())
+
+
+def test_a_fabric_is_recorded_and_forgotten(tmp_path: Path) -> None:
+    files, directory = OsFiles(), str(tmp_path)
+    assert recorded_fabric(files, directory) is None
+    path = fabric_path(files, FabricConfig(directory=directory), directory, bytes(16))
+    record_fabric(files, directory, path)
+    assert recorded_fabric(files, directory) == path
+    forget_fabric(files, directory)
+    assert recorded_fabric(files, directory) is None
+    forget_fabric(files, directory)
+
+
+@pytest.mark.parametrize("text", ["", "/etc/passwd", "/dev/shm/seawall-00.fabric", "\0"])
+def test_a_record_that_names_no_fabric_is_not_believed(tmp_path: Path, text: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "FABRIC").write_text(text or str(victim))
+    remove_left_fabric(OsFiles(), OsSharedMemory(), str(tmp_path))
+    assert victim.exists()
+
+
+def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
+    memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity
+) -> None:
+    made = Fabric.create(memory, path, sizes, identity)
+    memory.remove(path)
+    made.remove()
+    other = Fabric.create(memory, path, sizes, identity)
+    made.remove()
+    other.remove()
+    made.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+def test_what_somebody_put_under_a_name_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "squatted"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to("/etc/passwd")
+    else:
+        path.mkdir()
+    for read_only in (True, False):
+        with pytest.raises((InvalidInputError, IsADirectoryError)):
+            OsSharedMemory().attach(str(path), 1, read_only=read_only)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_memory_of_another_user_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "others"
+    path.write_bytes(bytes(4096))
+    os.chown(path, 65_534, 65_534)
+    with pytest.raises(InvalidInputError, match="belongs to user 65534"):
+        OsSharedMemory().attach(str(path), 4096)
+    OsSharedMemory().attach(str(path), 4096, read_only=True).close()

@@ -19,6 +19,7 @@ from seawall.server.lwp2_session import Lwp2Session
 from seawall.server.session import ConnectionLimits
 from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
 from seawall.wire.frames import checksum, encode_header_v2
+from seawall.wire.lwp1_requests import CreateTopic
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.lwp2_keyed import PublishKeyed
 from seawall.wire.lwp2_reading import Fetch
@@ -26,7 +27,7 @@ from seawall.wire.lwp2_session import Error, parse_error
 from seawall.wire.lwp2_subscriptions import Subscribe
 from seawall.wire.records import encode_raw
 
-OK, REJECTED = int(AckStatus.OK), int(AckStatus.REJECTED)
+OK, REJECTED, UNKNOWN = int(AckStatus.OK), int(AckStatus.REJECTED), int(AckStatus.UNKNOWN)
 
 
 def control(command, payload=b"", request_id=5):
@@ -258,7 +259,7 @@ def test_a_full_disk_refuses_and_takes_again(on_loop, tmp_path, monkeypatch):
     on_loop(work())
 
 
-def test_a_failed_disk_ends_publishers_and_not_readers(on_loop, tmp_path, monkeypatch):
+def test_a_failed_disk_refuses_batches_and_leaves_readers(on_loop, tmp_path, monkeypatch):
     real = DiskRing.reap
 
     def reap(self, **named):
@@ -278,16 +279,23 @@ def test_a_failed_disk_ends_publishers_and_not_readers(on_loop, tmp_path, monkey
             monkeypatch.setattr(DiskRing, "reap", reap)
             peer.send(peer.batch(1, b"two"))
             error = await peer.answer(Error)
-            assert (error.code, error.closes) == (ErrorCode.READ_ONLY, True)
-            await peer.ended()
+            assert (error.code, error.closes) == (ErrorCode.READ_ONLY, False)
+            assert "Input/output error" in error.text
+            (row,) = await peer.acks(1)
+            assert (row["client_seq"], row["status"], row["reason"]) == (2, UNKNOWN, ErrorCode.OUTCOME_UNKNOWN)
             assert "EIO" in str(await failed)
+            row = await peer.publish(1, b"three")
+            assert (row["client_seq"], row["status"], row["reason"]) == (3, REJECTED, ErrorCode.READ_ONLY)
+            peer.ask(CreateTopic("others"))
+            assert (await peer.answer(Error)).code == ErrorCode.READ_ONLY
             reader.ask(Fetch(TopicId(1), ReadBy.EARLIEST, 0, 1000, 0))
             assert len((await reader.answer(Data)).batches) == 1
             late = await made.connect()
             error = await late.hello(9)
-            assert error.code == ErrorCode.STORAGE
-            reader.close()
-            late.close()
+            assert error.code == ErrorCode.READ_ONLY
+            await late.hello(0, flags=0)
+            for each in (peer, reader, late):
+                each.close()
             monkeypatch.undo()
 
     on_loop(work())

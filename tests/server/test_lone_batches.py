@@ -14,10 +14,11 @@ from seawall.engine import lone_way
 from seawall.engine.removal import Removal
 from seawall.kernels import lone_arrival, lone_turn
 from seawall.server import ingest
-from seawall.wire.codes import AckStatus, ReadBy
+from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
 from seawall.wire.lwp2_reading import Bounds, BoundsReply, Fetch
+from seawall.wire.lwp2_session import Error
 
-OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
+OK, DUPLICATE, REJECTED, UNKNOWN = (int(AckStatus[name]) for name in ("OK", "DUPLICATE", "REJECTED", "UNKNOWN"))
 PASSES_ON = lone_arrival.PASSES_ON
 
 
@@ -218,20 +219,21 @@ def test_a_write_that_was_cut_short_is_made_good(on_loop, tmp_path, done, monkey
         assert [record.value for batch in log.read("events") for record in batch] == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_write_that_failed_ends_everything(on_loop, tmp_path, done, monkeypatch):
+def test_a_write_that_failed_leaves_the_log_read_only(on_loop, tmp_path, done, monkeypatch):
     failed = []
 
     async def work():
         async with world(tmp_path) as made:
-            made.log.on_failed = failed.append
+            made.log.on_failed = lambda error: (made.context.ingest.fail(error), failed.append(error))
             peer = await made.peer()
             await peer.publish(1, b"0")
             monkeypatch.setattr(lone_turn, "take_lone_turns", lambda *_: -5)
             peer.send(peer.batch(1, b"1"))
-            while not failed:
-                await asyncio.sleep(0.001)
+            assert (await peer.answer(Error)).code == ErrorCode.READ_ONLY
+            (row,) = await peer.acks(1)
+            assert (row["client_seq"], row["status"], row["reason"]) == (2, UNKNOWN, 0x64)
             assert made.log.is_refusing
-            # What was not answered may be stored or not; what comes now is refused.
+            # What comes now is certainly not stored.
             row = await peer.publish(1, b"2")
             assert (row["client_seq"], row["status"], row["reason"]) == (3, REJECTED, 0x63)
             peer.close()

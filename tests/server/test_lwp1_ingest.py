@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from v1_clients import PythonClient, RustClient, record
 from v1_server import Served, served
 
 from seawall.errors import FatalError
+from seawall.io.ring import Completion, DiskRing
 from seawall.limits import FABRIC_BLOG_SIZE, MIB
 from seawall.server.lwp1_ingest import Run
 from seawall.wire.codes import ErrorCode
@@ -63,6 +65,33 @@ def test_storage_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, monke
             assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": batch_id})
         # It stays open: what is there can be read.
         assert await client.fetch(topic, 0) == (0, 0, b"")
+        monkeypatch.undo()
+        await client.close()
+
+    served(None, tmp_path, work)
+
+
+def test_a_failed_disk_refuses_frames_and_leaves_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = DiskRing.reap
+
+    def reap(self: DiskRing, **named: bool) -> list[Completion]:
+        return [Completion(tag, -errno.EIO) for tag, _ in real(self, **named)]
+
+    async def work(server: Served) -> None:
+        client = await PythonClient.connect(server.address)
+        topic = await client.create("events")
+        await client.publish(topic, record(b"before"))
+        monkeypatch.setattr(DiskRing, "reap", reap)
+        for batch_id in (2, 3):
+            client.send(client.ingest(record(b"lost"), topic))
+            refused = await client.receive()
+            assert (refused.error, refused.document["details"]) == (0x61, {"batch_id": batch_id})
+        refused = await client.ask(0x01, b"others")
+        assert refused.error == 0x61
+        assert "read-only" in refused.document["message"]
+        status = (await client.ask(0x07)).document
+        assert (status["healthy_nodes"], status["quorum_available"]) == (0, False)
+        assert (await client.fetch(topic, 0))[2] == record(b"before")
         monkeypatch.undo()
         await client.close()
 

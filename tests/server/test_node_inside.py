@@ -93,7 +93,9 @@ def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypat
         peer.send(peer.batch(1, b"lost"))
         assert (await peer.answer(Error)).code == ErrorCode.READ_ONLY
         assert "EIO" in str(await node.failure)
-        await peer.ended()
+        (row,) = await peer.acks(1)
+        assert (row["status"], row["reason"]) == (AckStatus.UNKNOWN, ErrorCode.OUTCOME_UNKNOWN)
+        peer.close()
         monkeypatch.undo()
         assert await node.drain(5)
 

@@ -22,7 +22,7 @@ from seawall.client.targets import parse_target
 from seawall.config import Config
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
-from seawall.fabric.mapping import SHARED_MEMORY_DIRECTORY
+from seawall.fabric.naming import SHARED_MEMORY_DIRECTORY
 from seawall.io.loops import loop_factory
 from seawall.limits import MIB
 from seawall.server.node import NodeSettings, start_node

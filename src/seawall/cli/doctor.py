@@ -23,6 +23,7 @@ import click
 from seawall.bench.machine import library_versions, memory_bytes
 from seawall.cli import machine_checks, software_checks
 from seawall.cli.checks import Check, Status
+from seawall.cli.data_directory import data_option
 from seawall.config import Config, LoadedConfig
 
 STATUS_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
@@ -30,9 +31,10 @@ STATUS_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@data_option
 @click.option("--warm", "warm_up", is_flag=True, help="Compile every kernel into the cache first.")
 @click.pass_context
-def doctor(context: click.Context, as_json: bool, warm_up: bool) -> None:
+def doctor(context: click.Context, data: Path, as_json: bool, warm_up: bool) -> None:
     """Look at this machine: what is there, what is missing, what it costs, how to get it.
 
     \b
@@ -42,7 +44,7 @@ def doctor(context: click.Context, as_json: bool, warm_up: bool) -> None:
     loaded: LoadedConfig = context.obj
     if warm_up:
         _warm()
-    checks = list(examine(loaded.config, os.environ))
+    checks = list(examine(loaded.config, os.environ, data))
     if as_json:
         click.echo(json.dumps({"checks": [_as_row(check) for check in checks]}, indent=2, ensure_ascii=False))
     else:
@@ -51,7 +53,7 @@ def doctor(context: click.Context, as_json: bool, warm_up: bool) -> None:
         context.exit(1)
 
 
-def examine(config: Config, environ: Mapping[str, str]) -> Iterator[Check]:
+def examine(config: Config, environ: Mapping[str, str], data: Path) -> Iterator[Check]:
     """Every check, on this machine."""
     from seawall.io.host import os_host
     from seawall.io.topology import discover
@@ -71,6 +73,7 @@ def examine(config: Config, environ: Mapping[str, str]) -> Iterator[Check]:
     yield machine_checks.check_shared_memory(Path("/dev/shm"))
     yield machine_checks.check_disk_sync(host, directory, Path("/proc/mounts"))
     yield machine_checks.check_disk_free(host, directory)
+    yield machine_checks.check_permissions(data, config)
     yield machine_checks.check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield machine_checks.check_huge_pages(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield software_checks.check_java(environ)

@@ -57,8 +57,7 @@ def layout(loaded: LoadedConfig, full: bool, as_json: bool) -> None:
 @click.argument("path", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @data_option
 @json_option
-@click.pass_obj
-def inspect(loaded: LoadedConfig, path: Path | None, data: Path, as_json: bool) -> None:
+def inspect(path: Path | None, data: Path, as_json: bool) -> None:
     """Show the fabric of a data directory, or the one in the file PATH: regions, frontiers, rings, checkpoints.
 
     Nothing is written and no lock is taken: a running pod goes on, and may have moved on from one line to the next.
@@ -72,7 +71,7 @@ def inspect(loaded: LoadedConfig, path: Path | None, data: Path, as_json: bool) 
     from seawall.io.clocks import OsClock
     from seawall.io.memory import OsSharedMemory
 
-    looked_at = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data, loaded)))
+    looked_at = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data)))
     try:
         seen = report(looked_at, OsClock().monotonic_ns())
     finally:
@@ -88,16 +87,15 @@ def inspect(loaded: LoadedConfig, path: Path | None, data: Path, as_json: bool) 
     _print_report(seen)
 
 
-def _fabric_of(data: Path, loaded: LoadedConfig) -> str:
-    from seawall.fabric.mapping import fabric_path
+def _fabric_of(data: Path) -> str:
+    from seawall.fabric.naming import recorded_fabric
     from seawall.io.files import OsFiles
-    from seawall.storage.directory import read_format
 
     require_data(data)
     files = OsFiles()
-    path = fabric_path(files, loaded.config.fabric, str(data), read_format(files, str(data)).directory_id)
-    if not files.exists(path):
-        raise NotFoundError(f"{data}: nobody has it open with brokers ({path} is not there)")
+    path = recorded_fabric(files, str(data))
+    if path is None or not files.exists(path):
+        raise NotFoundError(f"{data}: nobody has it open with brokers ({path or 'no fabric'} is not there)")
     return path
 
 

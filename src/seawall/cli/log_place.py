@@ -39,13 +39,24 @@ _TLS_KEY: Final = "seawall.tls_key"
 
 def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
     """The options `--data`, `--url`, `--token`, `--tls-ca`, `--tls-cert` and `--tls-key`."""
+    return data_option(_remote_options(command, url_is_required=False))
 
+
+def server_options(command: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """The options `--url`, which has to be given, `--token` and `--tls-ca`: for commands that need a server."""
+    return _remote_options(command, url_is_required=True)
+
+
+def _remote_options(
+    command: Callable[_Parameters, _Result], *, url_is_required: bool
+) -> Callable[_Parameters, _Result]:
     def keep(context: click.Context, option: click.Parameter, value: str | None) -> None:
         context.meta[f"seawall.{option.name}"] = value
 
     url = click.option(
         "--url",
         metavar="URL",
+        required=url_is_required,
         expose_value=False,
         callback=keep,
         help="The server of the log, as seawall://host:port, or seawalls:// for TLS, in place of a data directory.",
@@ -79,7 +90,7 @@ def place_options(command: Callable[_Parameters, _Result]) -> Callable[_Paramete
         callback=keep,
         help="The key of --tls-cert (PEM), if it is not in the same file.",
     )
-    return data_option(url(token(authority(certificate(key(command))))))
+    return url(token(authority(certificate(key(command)))))
 
 
 def is_remote() -> bool:
@@ -98,11 +109,16 @@ def look_at(directory: Path) -> ReadableLog:
 
 
 def _connected() -> RemoteLog:
+    if click.get_current_context().get_parameter_source("data") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--data and --url name two logs: give one of them.")
+    return connect_to_server()
+
+
+def connect_to_server() -> RemoteLog:
+    """Connect to the server that the options of this command name."""
     import seawall
 
     context = click.get_current_context()
-    if context.get_parameter_source("data") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("--data and --url name two logs: give one of them.")
     certificate = context.meta.get(_TLS_CERT)
     return seawall.connect(
         context.meta[_URL],

@@ -12,9 +12,11 @@ from pathlib import Path
 from seawall import limits
 from seawall.bench.machine import cpu_model
 from seawall.cli.checks import Check, Status, size_text
+from seawall.config import Config
 from seawall.errors import SyncError
 from seawall.io.files import write_all
 from seawall.io.interfaces import Host
+from seawall.io.permissions import exposure
 from seawall.io.topology import Topology
 
 #: What the doctor calls a feature, and the names under which x86 and ARM kernels list it.
@@ -130,6 +132,19 @@ def check_disk_free(host: Host, directory: str) -> Check:
     if free < DISK_FREE_SIZE_MIN:
         return Check(name, Status.WARN, found, "a log that finds its disk full takes no more writes", fix)
     return Check(name, Status.OK, found)
+
+
+def check_permissions(data: Path, config: Config) -> Check:
+    """Whether other users of this machine can reach the data directory, the tokens or the key of the server."""
+    name = "permissions"
+    found = [exposure(str(data), is_for_group=bool(config.storage.group))]
+    found += [exposure(path, is_for_group=True) for path in (config.server.token_file, config.server.tls_key) if path]
+    exposed = [each for each in found if each]
+    if exposed:
+        cost = "other users of this machine can read records, or come in as somebody else"
+        return Check(name, Status.WARN, "; ".join(exposed), cost, "chmod -R go-rwx, or chmod o-rwx,g-w for a group")
+    there = f"{data} is for its owner" if data.exists() else f"{data} is not there"
+    return Check(name, Status.OK, there + (f" and group {config.storage.group}" if config.storage.group else ""))
 
 
 def check_io_uring(available: bool, detail: str) -> Check:

@@ -97,6 +97,7 @@ COMMANDS = (
     LazyCommand("read", "seawall.cli.read", "Print the records of a topic."),
     LazyCommand("serve", "seawall.cli.serve", "Serve a data directory to clients of the binary protocol."),
     LazyCommand("session", "seawall.cli.session", "List and retire the sessions of publishers."),
+    LazyCommand("status", "seawall.cli.status", "Ask a server how it is."),
     LazyCommand("sub", "seawall.cli.subscribe", "Print the records of a topic as they come."),
     LazyCommand("topic", "seawall.cli.topic", "Make, list, describe, change and delete topics."),
     LazyCommand("verify", "seawall.cli.verify", "Read everything in a data directory and name every damage."),

@@ -7,7 +7,9 @@ people should know: memory that gets short, and what became of it.
 SIGTERM and SIGINT end it: no new connections, GOODBYE to those that are there, everything under way answered, written
 and synced, then exit code 0. Who is left at the deadline is cut off, and a second signal does not wait for it: exit
 code 1, and no mark of an orderly end, so that the next start recovers the directory. What was acked is in the log then,
-too. It ends with 1 as well when the disk fails it.
+too.
+
+After a failed write or sync it stays up read-only, says so, and serves readers until a signal ends it: exit code 1.
 
 Its options are short forms of settings `server.*`, and win over file and environment as `--set` does.
 """
@@ -23,7 +25,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -186,7 +188,8 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, access: Ac
     for each in _SIGNALS:
         loop.add_signal_handler(each, told.put_nowait, each)
     node = await start_node(place.data, settings, config=config, access=access, tell=_warn)
-    _write_run_file(place.run_file, node.address)
+    _write_run_file(place.run_file, node.address, config.storage.group)
+    _warn_of_exposure(config, place.data)
     # What is there now stays: no collection has to look at it again.
     gc.collect()
     gc.freeze()
@@ -195,7 +198,7 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, access: Ac
     click.echo(f"Seawall serves {place.data} on {where} ({how}). Stop it with Ctrl-C.")
     if place.temporary is not None:
         click.echo(_welcome(node.address))
-    is_ordered = await _until_told(node, told)
+    await _until_told(node, told)
     ending = asyncio.ensure_future(node.drain(config.server.drain))
     again = asyncio.ensure_future(told.get())
     patience_s = config.server.drain + _PATIENCE_S
@@ -211,32 +214,36 @@ async def _run(config: Config, place: _Place, settings: NodeSettings, access: Ac
     if not ending.result():
         _warn(f"Seawall has ended, {node.unanswered} batches were not answered: the next start recovers the directory.")
         place.leave()
-    click.echo("Seawall has ended in order." if is_ordered else "Seawall has ended.")
-    return is_ordered
+    if node.failure.done():
+        _warn("Seawall has ended after a failed write: the next start recovers the directory.")
+        return False
+    click.echo("Seawall has ended in order.")
+    return True
 
 
-async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> bool:
-    """Wait for a signal, or for the end of all writing; whether it was a signal."""
+async def _until_told(node: Node, told: asyncio.Queue[signal.Signals]) -> None:
+    """Wait for a signal, and say meanwhile when the node becomes read-only."""
     signalled = asyncio.ensure_future(told.get())
     await asyncio.wait((signalled, node.failure), return_when=asyncio.FIRST_COMPLETED)
-    if signalled.done():
-        click.echo(f"Seawall got {signalled.result().name} and ends: {node.connection_count} connections.")
-        return True
-    signalled.cancel()
-    _warn(_why(node.failure.result()))
-    return False
+    if not signalled.done():
+        _warn(_why(node.failure.result()))
+    number = await signalled
+    click.echo(f"Seawall got {number.name} and ends: {node.connection_count} connections.")
 
 
 def _why(failure: BaseException) -> str:
-    """What is said when nothing can be written any more. Of what nobody foresaw, also where it was."""
+    """What standard error says when the node becomes read-only; for a defect, with the traceback."""
+    goes_on = "readers go on. Repair the disk, and start it again"
     if isinstance(failure, (SeawallError, OSError)):
-        return f"seawall: nothing can be written any more ({failure}): it ends"
+        return f"seawall: read-only, because writing failed ({failure}): {goes_on}"
     where = "".join(traceback.format_exception(failure))
-    return f"{where}seawall: nothing can be written any more ({failure!r}, a defect of Seawall): it ends"
+    return f"{where}seawall: read-only, because writing failed ({failure!r}, a defect of Seawall): {goes_on}"
 
 
 def _warn(text: str) -> None:
-    click.echo(text, err=True)
+    """Write a line to standard error, unless that is on a disk that takes nothing either."""
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _welcome(address: str) -> str:
@@ -257,11 +264,32 @@ And from Python:
 """
 
 
-def _write_run_file(path: Path, address: str) -> None:
-    """Whole or not at all: whoever waits for the file reads it at once."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(json.dumps({"pid": os.getpid(), "lwp": address}) + "\n", encoding="utf-8")
-    fresh.replace(path)
+def _write_run_file(path: Path, address: str, group: str) -> None:
+    """Whole or not at all, under a new name first: the folder may be one in which others can put links."""
+    from seawall.io.files import OsFiles, write_all
+    from seawall.io.permissions import group_id
+
+    fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
+    file = OsFiles(group=group_id(group)).open(str(fresh), exclusive=True)
+    try:
+        write_all(file, [json.dumps({"pid": os.getpid(), "lwp": address}).encode() + b"\n"], 0)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        file.close()
+
+
+def _warn_of_exposure(config: Config, data: Path) -> None:
+    """Say which files other users of this machine can reach though they should not; their modes are not changed."""
+    from seawall.io.permissions import exposure
+
+    if found := exposure(str(data), is_for_group=bool(config.storage.group)):
+        _warn(f"seawall: {found}. Keep others out: chmod -R go-rwx {data}")
+    for path in filter(None, (config.server.token_file, config.server.tls_key)):
+        if found := exposure(path, is_for_group=True):
+            _warn(f"seawall: {found}, and with it everything that it protects. Keep others out: chmod o-rwx,g-w {path}")
 
 
 def _secured(settings: NodeSettings) -> str:

@@ -16,7 +16,7 @@ from seawall.client.connection import refusal_of
 from seawall.client.delivery import Batch, Delivery
 from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
-from seawall.client.refusals import PRESSURE
+from seawall.client.refusals import ENDING, PRESSURE
 from seawall.client.retry import Backoff, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
@@ -204,7 +204,7 @@ class AsyncSender:
     def _refused(self, frame: Frame, refusal: Error) -> None:
         error = refusal_of(frame)
         assert error is not None, "the frame is a refusal"
-        if isinstance(error, FencedError):
+        if isinstance(error, ENDING):
             self._fail(error)
         elif refusal.code in PRESSURE or isinstance(error, RetryableError):
             pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
@@ -289,6 +289,8 @@ class AsyncSender:
         if connection in self._connections:
             self._connections.remove(connection)
             self._outgoing.lost(connection)
+            if self.failure is not None:
+                self._fail(self.failure)
             self._lost.set()
             if not self._is_closed:
                 self._push_soon()

@@ -17,10 +17,11 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from seawall.core.types import ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import WrongStateError
 from seawall.limits import BATCH_RECORDS_MAX, KIB
-from seawall.wire.codes import POSITION_UNKNOWN, Codec
+from seawall.wire.batches import batch_header
+from seawall.wire.codes import POSITION_UNKNOWN, BatchFlags, Codec
 from seawall.wire.compression import compress
 from seawall.wire.fields import Buffer
 from seawall.wire.lwp2_keyed import PublishedKeyed
@@ -126,6 +127,33 @@ class Batch:
             if len(packed) < len(plain):
                 self.block, self.codec, self.block_crc = packed, codec, None
         return self.block
+
+    def header_of(
+        self,
+        block: Buffer | int,
+        client_id: ClientId,
+        session_epoch: SessionEpoch,
+        ack_level: int,
+        timestamp_ns: TimestampNs,
+    ) -> bytes:
+        """Its header for the wire, with the checksum of its block; or with the block's size, if that comes behind."""
+        is_behind = isinstance(block, int)
+        header = batch_header(
+            block,
+            topic_id=self.topic_id,
+            client_id=client_id,
+            client_seq=self.client_seq,
+            session_epoch=session_epoch,
+            record_count=self.record_count,
+            timestamp_ns=timestamp_ns,
+            ack_level=ack_level,
+            codec=self.codec,
+            raw_length=self.size,
+            flags=BatchFlags.SUM_BEHIND if is_behind else 0,
+            block_crc=0 if is_behind else self.block_crc,
+        )
+        self.block_crc = None if is_behind else header.block_crc
+        return header.header_bytes()
 
     def _pack(self) -> None:
         if self.is_held:

@@ -23,10 +23,10 @@ from heapq import heappop, heappush
 from typing import Final
 
 from seawall.client.delivery import Batch
-from seawall.client.refusals import NUMBER_IS_FREE, rejection
+from seawall.client.refusals import NUMBER_IS_FREE, rejection, unknown_outcome
 from seawall.core.latency import LatencyHistogram
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
-from seawall.errors import FatalError, OutcomeUnknownError, RetryableError, SessionExpiredError
+from seawall.errors import FatalError, ReadOnlyError, RetryableError, SeawallError, SessionExpiredError
 from seawall.limits import (
     BATCH_RECORDS_MAX,
     BLOCK_SIZE_MAX,
@@ -37,8 +37,7 @@ from seawall.limits import (
 )
 from seawall.wire.ack_rows import Rows
 from seawall.wire.arrow import EncodedBlock
-from seawall.wire.batches import batch_header
-from seawall.wire.codes import AS_TOPIC, AckStatus, BatchFlags, Codec
+from seawall.wire.codes import AS_TOPIC, AckStatus, Codec, ErrorCode
 from seawall.wire.fields import Buffer
 from seawall.wire.publishable import HeldValues, Records
 
@@ -77,6 +76,8 @@ class Outgoing:
         self._later: list[int] = []
         #: Nothing is sent before this time.
         self.paused_until_ns = 0
+        #: Why nothing more is sent, though what was sent is still answered.
+        self._stopped_by: ReadOnlyError | None = None
         #: Bytes of everything that is sealed and not decided.
         self._sealed_size = 0
         #: Decided and not announced yet.
@@ -168,7 +169,7 @@ class Outgoing:
         """Number a batch that is sent at once as it is; None where others come first, or it would be packed."""
         if self._sealed_size or self._gathering is not None or self._free or now_ns < self.paused_until_ns:
             return None
-        if self.codec is not Codec.NONE:
+        if self.codec is not Codec.NONE or self._stopped_by is not None:
             return None
         batch = Batch(topic, topic_id, now_ns)
         batch.pieces.append(block.block)
@@ -234,7 +235,7 @@ class Outgoing:
 
     def next_batch(self, now_ns: int) -> Batch | None:
         """What may be sent now; whoever takes it sends it."""
-        if now_ns < self.paused_until_ns:
+        if now_ns < self.paused_until_ns or self._stopped_by is not None:
             return None
         while self._again:
             batch = self._numbered.get(heappop(self._again))
@@ -312,23 +313,7 @@ class Outgoing:
         return None if held is None else (self._header_of(batch, held.size, wall_ns), batch.client_seq, held)
 
     def _header_of(self, batch: Batch, block: Buffer | int, wall_ns: int) -> bytes:
-        is_behind = isinstance(block, int)
-        header = batch_header(
-            block,
-            topic_id=batch.topic_id,
-            client_id=self.client_id,
-            client_seq=batch.client_seq,
-            session_epoch=self.session_epoch,
-            record_count=batch.record_count,
-            timestamp_ns=TimestampNs(wall_ns),
-            ack_level=self._ack,
-            codec=batch.codec,
-            raw_length=batch.size,
-            flags=BatchFlags.SUM_BEHIND if is_behind else 0,
-            block_crc=0 if is_behind else batch.block_crc,
-        )
-        batch.block_crc = None if is_behind else header.block_crc
-        return header.header_bytes()
+        return batch.header_of(block, self.client_id, self.session_epoch, self._ack, TimestampNs(wall_ns))
 
     def sent(self, batch: Batch, connection: object) -> None:
         """It went out on a connection."""
@@ -366,11 +351,13 @@ class Outgoing:
                 if is_free:
                     heappush(self._free, ClientSeq(client_seq))
                 if batch.record_count:
-                    self._decide(batch, rejection(reason, batch.topic, client_seq))
+                    self._decide(batch, self._refusal(batch, reason, level))
                     continue
                 # It was to be refused; where that has not used the number, it is tried again.
                 self._decide(batch, None)
                 is_unfilled |= is_free
+            elif self._stopped_by is not None:
+                self._decide(batch, unknown_outcome(batch.topic, client_seq, self._stopped_by))
             elif status == AckStatus.RETRY:
                 batch.connection = None
                 heappush(self._later, client_seq)
@@ -380,6 +367,16 @@ class Outgoing:
         if worst is AckStatus.OK and (is_unfilled or self.lowest_undecided in sent_back):
             return AckStatus.RETRY
         return worst
+
+    def _refusal(self, batch: Batch, reason: int, level: int) -> SeawallError:
+        """The error of a refused batch; a log that takes nothing cannot tell whether an earlier copy is stored."""
+        if reason == ErrorCode.READ_ONLY and not level:
+            if batch.sends > 1:
+                why = str(self._stopped_by or "the server takes nothing now, and was sent it before")
+                return unknown_outcome(batch.topic, batch.client_seq, why)
+            if self._stopped_by is not None:
+                return self._stopped_by
+        return rejection(reason, batch.topic, batch.client_seq)
 
     def refused(self, client_seq: int, until_ns: int) -> None:
         """The server is under pressure until then; the batch of that number, if there is one, has to come again."""
@@ -403,17 +400,19 @@ class Outgoing:
         self._free = sorted(number for number in self._free if number >= next_seq)
 
     def fail(self, error: Exception) -> None:
-        """Give everything up: what was never sent did not happen, of what was nobody knows."""
+        """Give everything up: what was never sent did not happen, of what was nobody knows.
+
+        A server that is read-only still answers what it was sent: that is not given up while its connection lives.
+        """
+        if isinstance(error, ReadOnlyError):
+            self._stopped_by = error
         self.seal()
         self._again.clear()
         self._later.clear()
         for batch in [*self._numbered.values(), *self._sealed]:
-            fate = error
-            if batch.sends and isinstance(error, RetryableError | FatalError | SessionExpiredError):
-                name = f"batch {batch.client_seq} for {batch.topic!r}"
-                fate = OutcomeUnknownError(f"{name} may be stored or not: {error}")
-                fate.__cause__ = error
-            self._decide(batch, fate)
+            if self._stopped_by is None or batch.connection is None:
+                in_doubt = batch.sends and isinstance(error, RetryableError | FatalError | SessionExpiredError)
+                self._decide(batch, unknown_outcome(batch.topic, batch.client_seq, error) if in_doubt else error)
         self._sealed.clear()
 
     def take_error(self) -> Exception | None:

@@ -20,6 +20,7 @@ from seawall.errors import (
     LimitError,
     NotFoundError,
     OutcomeUnknownError,
+    ReadOnlyError,
     RetryableError,
     SeawallError,
     UnsupportedError,
@@ -49,6 +50,7 @@ _BY_CODE: Final[dict[int, type[SeawallError]]] = {
     ErrorCode.BACKPRESSURE: FullError,
     ErrorCode.INVALID_OFFSET: InvalidInputError,
     ErrorCode.OFFSET_OUT_OF_RANGE: InvalidInputError,
+    ErrorCode.READ_ONLY: ReadOnlyError,
 }
 
 #: What batches are refused for and requests are not: a topic that is full is no reason to give a server up.
@@ -85,6 +87,9 @@ _WORDS: Final = {
     int(ErrorCode.READ_ONLY): "the topic is full, or the disk of the server is, or has failed",
 }
 
+#: Errors after which a publisher has to stop.
+ENDING: Final = (FencedError, ReadOnlyError)
+
 #: Codes that tell of pressure and not of a fault.
 PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIMITED)})
 
@@ -103,6 +108,13 @@ def rejection(reason: int, topic: str, client_seq: int) -> SeawallError:
         kind = _BY_CLASS[ErrorCode(reason).error_class if known else ErrorClass.CALLER]
     why = _WORDS.get(reason, name_of(reason))
     return kind(f"batch {client_seq} for {topic!r} was refused: {why} (code {reason:02x})")
+
+
+def unknown_outcome(topic: str, client_seq: int, why: str | Exception) -> OutcomeUnknownError:
+    """The error of a batch that may be stored or not."""
+    error = OutcomeUnknownError(f"batch {client_seq} for {topic!r} may be stored or not: {why}")
+    error.__cause__ = why if isinstance(why, Exception) else None
+    return error
 
 
 def name_of(code: int) -> str:

@@ -25,7 +25,7 @@ from seawall.client.connection import Connection, refusal_of
 from seawall.client.delivery import Batch, Delivery
 from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
-from seawall.client.refusals import PRESSURE
+from seawall.client.refusals import ENDING, PRESSURE
 from seawall.client.retry import Backoff, deadline_ns, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
@@ -375,7 +375,7 @@ class Sender:
     def _refused(self, frame: Frame, refusal: Error) -> None:
         error = refusal_of(frame)
         assert error is not None, "the frame is a refusal"
-        if isinstance(error, FencedError):
+        if isinstance(error, ENDING):
             self._fail(error)
         elif refusal.code in PRESSURE or isinstance(error, RetryableError):
             pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
@@ -430,6 +430,8 @@ class Sender:
         self._connections.remove(connection)
         connection.close()
         self._outgoing.lost(connection)
+        if self.failure is not None:
+            self._outgoing.fail(self.failure)
         now_ns = self._clock.monotonic_ns()
         if not self._connections and not self._alone_since_ns:
             self._alone_since_ns = now_ns

@@ -117,6 +117,15 @@ def path_text(*, may_be_empty: bool = False) -> Rule:
     return Rule("a path or empty" if may_be_empty else "a path", read)
 
 
+def group_text() -> Rule:
+    """The name or number of a group of users, or nothing."""
+
+    def read(raw: object) -> str | None:
+        return raw if isinstance(raw, str) and re.fullmatch(r"[\w.$-]*", raw, re.ASCII) else None
+
+    return Rule("the name or number of a group, or empty", read)
+
+
 def choice(words: type[StrEnum]) -> Rule:
     """One of a few words."""
 

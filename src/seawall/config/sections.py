@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from seawall import limits
-from seawall.config.rules import Section, about, choice, duration, integer, path_text, size, switch
+from seawall.config.rules import Section, about, choice, duration, group_text, integer, path_text, size, switch
 
 
 class DiskBackend(StrEnum):
@@ -105,6 +105,13 @@ class StorageConfig(Section):
             integer(1, limits.CLIENTS_MAX),
             "sessions that are remembered at most; where another one opens the longest idle ones are forgotten, never "
             "one with a connection or with a batch under way",
+        ),
+    )
+    group: str = field(
+        default="",
+        metadata=about(
+            group_text(),
+            "group of users that may read the files of the data directory (0640, 0750); if empty, only their owner may",
         ),
     )
 

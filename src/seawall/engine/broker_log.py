@@ -82,4 +82,5 @@ class BrokerLog(ServedLog):
 
     async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         # What the first loop has gathered was published by nobody here.
-        return await asyncio.to_thread(call, *arguments, **named)
+        with self._knowing_outcome():
+            return await asyncio.to_thread(call, *arguments, **named)

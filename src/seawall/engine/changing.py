@@ -6,10 +6,10 @@ tries is told why: what the disk holds is found out by opening it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from seawall.errors import CallerError, DiskFullError, FatalError, RetryableError
+from seawall.errors import CallerError, DiskFullError, ReadOnlyError, RetryableError
 from seawall.io.files import NO_SPACE
 
 
@@ -19,6 +19,8 @@ class Changeable:
     def __init__(self, path: str) -> None:
         self._path = path
         self._failure: BaseException | None = None
+        #: Called once, by whoever finds it, with the failure that ends the writing.
+        self.on_failed: Callable[[BaseException], None] | None = None
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -26,7 +28,7 @@ class Changeable:
         try:
             yield
         except BaseException as error:
-            self._failure = error
+            self.refuse_changes(error)
             raise
 
     @contextmanager
@@ -39,14 +41,14 @@ class Changeable:
         except BaseException as error:
             if isinstance(error, OSError) and error.errno in NO_SPACE:
                 raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
-            self._failure = error
+            self.refuse_changes(error)
             raise
 
     def _require_usable(self) -> None:
         """INV-STORE-FAILED."""
         if self._failure is not None:
-            raise FatalError(
-                f"{self._path}: an earlier change failed ({self._failure}); close it and open it again"
+            raise ReadOnlyError(
+                f"{self._path} is read-only: an earlier change failed ({self._failure}); close it and open it again"
             ) from self._failure
 
     @property
@@ -54,6 +56,14 @@ class Changeable:
         """Whether nothing is changed any more."""
         return self._failure is not None
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The failure that ended the writing; None while there was none."""
+        return self._failure
+
     def refuse_changes(self, error: BaseException) -> None:
-        """Something went wrong on the side (INV-STORE-FAILED)."""
-        self._failure = self._failure or error
+        """Something failed: nothing is changed from now on (INV-STORE-FAILED). The first failure is the reason."""
+        if self._failure is None:
+            self._failure = error
+            if self.on_failed is not None:
+                self.on_failed(error)

@@ -65,9 +65,8 @@ class CommitQueue:
         #: Whether something is to be committed that nobody has queued, and who does that.
         self.has_arrivals: Callable[[], bool] | None = None
         self.arrivals_driver: Callable[[], None] | None = None
-        #: Called, by whoever commits, when a group has its numbers, and when writing has failed.
+        #: Called, by whoever commits, when a group has its numbers.
         self.on_begun: Callable[[], None] | None = None
-        self.on_failed: Callable[[BaseException], None] | None = None
 
     # --- deliveries ----------------------------------------------------------------------------------------------
 
@@ -429,8 +428,6 @@ class CommitQueue:
 
     def _give_up(self, group: Group, error: BaseException) -> None:
         """Nobody knows what became of a group: everybody in it is told so."""
-        if self.on_failed is not None:
-            self.on_failed(error)
         if not isinstance(error, (SeawallError, OSError)):
             error = OutcomeUnknownError(f"the commit was interrupted ({error!r}); read to find out what is stored")
         for bundle, _ in group.parts:

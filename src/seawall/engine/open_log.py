@@ -15,6 +15,7 @@ from seawall.io.clocks import OsClock
 from seawall.io.direct_sync import configured_direct_sync
 from seawall.io.files import OsFiles
 from seawall.io.memory import OsSharedMemory
+from seawall.io.permissions import group_id
 from seawall.io.process import process_id, random_bytes
 from seawall.storage.directory import FORMAT_NAME
 
@@ -34,12 +35,13 @@ def open_log(
     beside theirs, for connections to publish to.
     """
     directory, config = str(path), config or Config()
-    files = OsFiles()
+    group = group_id(config.storage.group)
+    files = OsFiles(group=group)
     if not create and not files.exists(f"{directory}/{FORMAT_NAME}"):
         raise NotFoundError(f"{directory} is no data directory; create a topic in it first, or check the path")
     files.make_directory(directory)
     direct_sync = configured_direct_sync(config, directory)
-    machine = Machine(OsFiles(direct_sync=direct_sync), OsClock(), random_bytes, process_id())
+    machine = Machine(OsFiles(direct_sync=direct_sync, group=group), OsClock(), random_bytes, process_id())
     own = settings or StoreSettings.of(config)
     if not brokers:
         return EmbeddedLog(open_store(machine, directory, own))

@@ -28,10 +28,11 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.staging import find_staging, staging_config
 from seawall.engine.store import Store
 from seawall.engine.transactions import Unlocked
-from seawall.errors import ConflictError, LimitError
+from seawall.errors import LimitError
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
-from seawall.fabric.mapping import Fabric, Start, fabric_path
+from seawall.fabric.mapping import Fabric
+from seawall.fabric.naming import TOKEN_SIZE, fabric_path, forget_fabric, record_fabric, remove_left_fabric
 from seawall.io.interfaces import ReadableBuffer, SharedMemory
 from seawall.sequencer.frontier import Numbered
 from seawall.sequencer.pod_sequencer import SequencerSettings
@@ -60,9 +61,8 @@ class OrderedStore(Store):
         """Make the fabric, and begin to order; before anything is changed. The last rings are the network's."""
         self._begin_change()
         directory = self._directory
-        path = fabric_path(self._machine.files, config, directory.path, directory.directory_id)
         identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
-        self._fabric = _new_fabric(memory, path, sizes, identity, self._machine.clock.wall_ns())
+        self._fabric = self._new_fabric(memory, config, sizes, identity)
         arrays = self._fabric.arrays
         #: A topic by its id, for who needs no look at what it holds.
         self.topic_of = self._catalog.find
@@ -82,15 +82,25 @@ class OrderedStore(Store):
     def close(self) -> None:
         """End in order, and let the fabric go."""
         try:
-            super().close()
-        finally:
-            # Arrays of it may be in somebody's hands: the mapping goes with the last of them.
+            # By name only, and under the lock of the directory: the mapping goes with the last array of it.
             self._fabric.remove()
+            forget_fabric(self._machine.files, self._directory.path)
+        finally:
+            super().close()
+
+    def _new_fabric(self, memory: SharedMemory, config: FabricConfig, sizes: FabricSizes, identity: Identity) -> Fabric:
+        """A fabric of this process alone; one that a killed process left is removed."""
+        files, directory = self._machine.files, self._directory.path
+        remove_left_fabric(files, memory, directory)
+        path = fabric_path(files, config, directory, self._machine.random_bytes(TOKEN_SIZE))
+        record_fabric(files, directory, path)
+        return Fabric.create(memory, path, sizes, identity, created_ns=self._machine.clock.wall_ns())
 
     def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """What a reader at `from_seq` gets next, with what is ordered and still being written."""
         plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
-        if plan.end_seq >= plan.next_seq:
+        # What is ordered when writing fails is not stored: nobody is shown it any more.
+        if plan.end_seq >= plan.next_seq and not self.is_failed:
             plan.tail = self.pod.ahead_of(self.catalog.named(name).topic_id, from_seq, size_max)
         return plan
 
@@ -219,18 +229,3 @@ def open_ordered_store(
         Store.close(store)
         raise
     return store
-
-
-def _new_fabric(memory: SharedMemory, path: str, sizes: FabricSizes, identity: Identity, now_ns: int) -> Fabric:
-    """A fabric of this process alone. The lock of the data directory says that nobody uses one that is there."""
-    try:
-        left = Fabric.open_or_create(memory, path, sizes, identity, created_ns=now_ns)
-    except ConflictError:
-        # Made with other sizes by a process that was killed.
-        memory.remove(path)
-        return Fabric.create(memory, path, sizes, identity, created_ns=now_ns)
-    if left.start is Start.COLD:
-        return left
-    left.remove()
-    left.close()
-    return Fabric.create(memory, path, sizes, identity, created_ns=now_ns)

@@ -60,6 +60,8 @@ class Placer:
         """Bring what waits in the log to its places, and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
         with store.upkeep.placing:
+            if store.is_failed:
+                return  # INV-STORE-FAILED: nothing is written any more
             try:
                 for _ in range(_PASSES_MAX):
                     if self._place_once() <= _REST_SIZE:

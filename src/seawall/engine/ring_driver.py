@@ -29,6 +29,7 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group
 from seawall.errors import FatalError, SeawallError, SyncError
+from seawall.io.files import system_error
 from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.ring import DiskRing
 from seawall.limits import IOVEC_COUNT_MAX, RECORD_HEADER_SIZE
@@ -437,6 +438,7 @@ def _is_one_durable_write(commit: Commit) -> bool:
 
 def _failure(code: int) -> Exception:
     detail = errno.errorcode.get(code, str(code))
-    if code == errno.EIO:
-        return SyncError(f"the disk ring: a write or its sync failed ({detail}); stop, start again and recover")
-    return FatalError(f"the disk ring: a write failed ({detail}); what the file holds is unknown: stop and recover")
+    kind, what = (SyncError, "a write or its sync") if code == errno.EIO else (FatalError, "a write")
+    error = kind(f"the disk ring: {what} failed ({detail}); what the file holds is unknown: stop and recover")
+    error.__cause__ = system_error(code)
+    return error

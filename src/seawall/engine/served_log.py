@@ -5,7 +5,7 @@
     kick             something was published: the next commit takes it along, and comes soon
     make_way         something has no room in the ring
     on_answers       called on the loop when something can be said about what was published: ordered, or durable
-    on_failed        called on the loop when nothing more can be written
+    on_failed        called on the loop, once, when nothing more can be written: from then on it is read-only
     on_session       called on the loop when a session was begun at another loop (`broker_log`)
     ask, change      questions to the store and changes of it that are no appends, which may have to wait
 
@@ -21,12 +21,13 @@ A crash takes what was not acked. This module must not know connections, sockets
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Final, Self, TypeVar
+from typing import Final, ParamSpec, Self, TypeVar
 
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
@@ -39,7 +40,7 @@ from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_sessions import ServedSessions
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
-from seawall.errors import SeawallError
+from seawall.errors import FatalError, OutcomeUnknownError, ReadOnlyError, SeawallError
 from seawall.fabric.records import Records
 from seawall.io.clocks import OsClock
 from seawall.io.memory_use import give_back_memory
@@ -53,6 +54,7 @@ from seawall.wire.arrow import EncodedBlock
 from seawall.wire.fields import JsonValue
 from seawall.wire.read_buffers import READ_BUFFERS
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Turns of the loop for which a commit waits while each brings more: one of few batches costs what one of many does.
@@ -119,7 +121,7 @@ class ServedLog(ServedSessions):
         queue.has_arrivals = self._has_arrivals
         queue.on_begun = self._answers_may_be_there
         queue.listeners.append(self._answers_may_be_there)
-        queue.on_failed = self._tell_failure
+        store.on_failed = self._tell_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
         return self
 
@@ -198,7 +200,6 @@ class ServedLog(ServedSessions):
                     queue.state.release()
         except (SeawallError, OSError) as error:
             self._store.fail(error)
-            self._tell_failure(error)
             raise
         finally:
             queue.hand_on(looks=False)
@@ -212,7 +213,8 @@ class ServedLog(ServedSessions):
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
         bundle = Bundle.of(topic, [block])
         bundle.give_key(key)
-        await self.offer(bundle)
+        with self._knowing_outcome():
+            await self.offer(bundle)
         assert bundle.first is not None, "decided without an error"
         return bundle.first
 
@@ -221,6 +223,11 @@ class ServedLog(ServedSessions):
         if self._pod.held and self._driver is not None:
             self._is_poked = True
             self._driver.wake()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The failure of a write or a sync that made the log read-only; None while there was none."""
+        return self._store.failure
 
     @property
     def is_refusing(self) -> bool:
@@ -362,8 +369,22 @@ class ServedLog(ServedSessions):
         self.on_answers()
 
     def _tell_failure(self, error: BaseException) -> None:
-        if self._store.is_failed:
-            self._loop.call_soon_threadsafe(partial(self.on_failed, error))
+        self._loop.call_soon_threadsafe(partial(self.on_failed, error))
+
+    async def _on_thread(self, call: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        with self._knowing_outcome():
+            return await super()._on_thread(call, *arguments, **named)
+
+    @contextmanager
+    def _knowing_outcome(self) -> Iterator[None]:
+        """Raise `OutcomeUnknownError` for a change during which writing failed: it may be stored or not."""
+        was_failed = self._store.is_failed
+        try:
+            yield
+        except (FatalError, OSError) as error:
+            if was_failed or not self._store.is_failed or isinstance(error, ReadOnlyError):
+                raise
+            raise OutcomeUnknownError(f"it may be stored or not: writing failed ({error})") from error
 
     def _step(self) -> None:
         """Look after what only time decides."""

@@ -208,7 +208,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         try:
             return self._committer.begin(appends)
         except BaseException as error:
-            self._failure = error
+            self.refuse_changes(error)
             raise
 
     def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
@@ -219,7 +219,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         try:
             return self._committer.begin_ahead(appends[0])
         except BaseException as error:
-            self._failure = error
+            self.refuse_changes(error)
             raise
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
@@ -250,13 +250,13 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         try:
             self._committer.finish(commit)
         except BaseException as error:
-            self._failure = error
+            self.refuse_changes(error)
             raise
         return self.is_due_behind(commit)
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
-        self._failure = error
+        self.refuse_changes(error)
         self._writer.fail_flush(error)
 
     def append(self, appends: Sequence[Append]) -> list[Numbered]:

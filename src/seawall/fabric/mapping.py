@@ -29,7 +29,6 @@ import errno
 from enum import StrEnum
 from typing import Final
 
-from seawall.config import FabricConfig
 from seawall.errors import (
     ConflictError,
     CorruptionError,
@@ -43,11 +42,8 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.header import MAGIC, FabricHeader, Identity, is_unfinished, parse_identity
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
 from seawall.io.files import NO_SPACE
-from seawall.io.interfaces import Files, Mapping, SharedMemory
+from seawall.io.interfaces import Mapping, SharedMemory
 from seawall.limits import PAGE_SIZE
-
-#: Where memory that several processes share lives on Linux.
-SHARED_MEMORY_DIRECTORY: Final = "/dev/shm"
 
 _NO_ROOM: Final = NO_SPACE | {errno.ENOMEM}
 
@@ -57,12 +53,6 @@ class Start(StrEnum):
 
     WARM = "warm"
     COLD = "cold"
-
-
-def fabric_path(files: Files, config: FabricConfig, data_directory: str, directory_id: bytes) -> str:
-    """Where the fabric of a data directory lies: named by its id, in memory where the system has a place for that."""
-    shared = SHARED_MEMORY_DIRECTORY if files.exists(SHARED_MEMORY_DIRECTORY) else data_directory
-    return f"{config.directory or shared}/seawall-{directory_id.hex()}.fabric"
 
 
 class Fabric:
@@ -184,7 +174,12 @@ class Fabric:
             ) from error
 
     def remove(self) -> None:
-        """Remove the name after a clean stop, when nothing of it is needed; `LockedError` while a role has it."""
+        """Remove the name after a clean stop, when nothing of it is needed; `LockedError` while a role has it.
+
+        Where somebody else has removed or replaced the file, nothing is left to remove.
+        """
+        if not self._mapping.is_named:
+            return
         if not self._mapping.try_lock(shared=False):
             raise LockedError(f"{self.path}: roles still use the fabric; stop them first")
         self._memory.remove(self.path)

@@ -30,6 +30,7 @@ from typing import Final
 
 from seawall.errors import CorruptionError, InvalidInputError, SyncError
 from seawall.io.interfaces import File, Files, ReadableBuffer, WritableBuffer
+from seawall.io.permissions import make_directories, open_or_make
 from seawall.io.releasing import RELEASER
 from seawall.limits import COPY_BUFFER_SIZE, IOVEC_COUNT_MAX
 
@@ -43,6 +44,7 @@ __all__ = [
     "read_exactly",
     "replace_file",
     "reserve_space",
+    "system_error",
     "write_all",
 ]
 
@@ -116,6 +118,11 @@ def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
             files.unlink(temporary)
         raise
     files.sync_directory(parent_directory(path))
+
+
+def system_error(code: int) -> OSError:
+    """The error of the operating system with this number."""
+    return OSError(code, os.strerror(code))
 
 
 def parent_directory(path: str) -> str:
@@ -274,7 +281,7 @@ class OsFile:
 
     def failed(self, code: int) -> SyncError:
         """INV-SYNC-FATAL: a durable write that a kernel made for this handle failed with this error; what to raise."""
-        return self._failed(OSError(code, os.strerror(code)))
+        return self._failed(system_error(code))
 
     def require_synced(self) -> None:
         """INV-SYNC-FATAL: raise `SyncError` if a sync of this handle has failed before."""
@@ -284,7 +291,9 @@ class OsFile:
     def _failed(self, error: OSError) -> SyncError:
         """INV-SYNC-FATAL: note that a sync failed, and say so."""
         self._sync_failed = True
-        return SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
+        failure = SyncError(f"{self._path}: sync failed ({error.strerror}); stop, start again and recover")
+        failure.__cause__ = error
+        return failure
 
     def _require_position(self, at: int) -> None:
         """Refuse a position before the file: to `preadv2` and `pwritev2`, -1 means the cursor, which nobody set."""
@@ -296,23 +305,26 @@ class OsFiles:
     """Directories and names of the operating system.
 
     With `direct_sync` a durable write is one call (RWF_DSYNC); `direct_sync.direct_sync_wins` tells whether that pays.
+
+    What it makes is for this user alone, or for one `group`, too (INV-FILES-PRIVATE, `permissions.py`).
     """
 
-    __slots__ = ("_direct_sync",)
+    __slots__ = ("_direct_sync", "_group")
 
-    def __init__(self, *, direct_sync: bool = False) -> None:
+    def __init__(self, *, direct_sync: bool = False, group: int | None = None) -> None:
         self._direct_sync = direct_sync
+        self._group = group
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, read_only: bool = False) -> OsFile:
         """Open a file; `create` makes it where missing, `exclusive` makes it and fails where it is there already."""
         if read_only and (create or exclusive):
             raise InvalidInputError(f"{path}: a file opened read-only cannot be created by the same call")
-        flags = os.O_RDONLY if read_only else os.O_RDWR
+        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC
         if create or exclusive:
-            flags |= os.O_CREAT
-        if exclusive:
-            flags |= os.O_EXCL
-        return OsFile(os.open(path, flags | os.O_CLOEXEC, 0o644), path, direct_sync=self._direct_sync)
+            descriptor = open_or_make(path, flags, self._group, exclusive=exclusive)
+        else:
+            descriptor = os.open(path, flags)
+        return OsFile(descriptor, path, direct_sync=self._direct_sync)
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name; an `OSError` that says neither yes nor no is raised."""
@@ -328,7 +340,7 @@ class OsFiles:
 
     def make_directory(self, path: str) -> None:
         """Create a directory and its missing parents; fine if it is there."""
-        os.makedirs(path, exist_ok=True)
+        make_directories(path, self._group)
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, replacing what had it, atomically."""

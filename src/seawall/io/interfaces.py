@@ -157,6 +157,11 @@ class Mapping(Protocol):
         """Length of the file now: one that is shorter than the view was cut, and must not be touched any more."""
         ...
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its name still leads to this file: somebody may have removed or replaced it."""
+        ...
+
     def try_lock(self, *, shared: bool) -> bool:
         """Take the advisory lock of the file, shared or alone; false if others hold it, or the name is another's now.
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from seawall.errors import UnsupportedError
+from seawall.io.permissions import make_directories
 
 __all__ = ["JAVA_MAJOR_MIN", "Java", "find_java", "java_major", "packaged_home", "prepare_spark"]
 
@@ -122,7 +123,7 @@ def _packaged_java() -> str | None:
 def _written(home: Path, script: str) -> str:
     program = home / "bin" / "java"
     if not program.is_file() or program.read_text(encoding="utf-8") != script:
-        program.parent.mkdir(parents=True, exist_ok=True)
+        make_directories(str(program.parent), None)
         # Another process may be doing the same: whoever is last replaces the whole by the same.
         handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:

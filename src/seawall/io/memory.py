@@ -12,6 +12,8 @@ Invariants
   and handle. Only files that never get shorter may be mapped: a page behind the end of a file is a SIGBUS.
 - INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file: whoever replaces a file unlinks it,
   and a lock on what was unlinked keeps nobody out.
+- INV-OWN-MEMORY: only regular files are mapped, and for writing only those of this user: folders of shared memory are
+  open to all, and whoever made a file there can read and change it. Opening what somebody put there never waits.
 
 What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
 a reboot `/dev/shm` is empty.
@@ -25,6 +27,7 @@ import fcntl
 import mmap
 import os
 import platform
+import stat
 import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -103,8 +106,13 @@ class OsMapping:
             fcntl.flock(self._descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        return self.is_named
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its name still leads to this file."""
         try:
-            named = os.stat(self._path)
+            named = os.lstat(self._path)
         except FileNotFoundError:
             return False
         return os.path.samestat(named, os.fstat(self._descriptor))
@@ -132,8 +140,9 @@ class OsSharedMemory:
         """Create a file of `length` bytes, reserve every page, and map it; `FileExistsError` if the name is taken."""
         _require_length(path, length)
         size = -(-length // mmap.PAGESIZE) * mmap.PAGESIZE
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(descriptor, 0o600)  # whatever the umask
             if self._node is not None:
                 _prefer_node(descriptor, size, self._node)
             _reserve(descriptor, path, size)
@@ -145,9 +154,9 @@ class OsSharedMemory:
             raise
 
     def attach(self, path: str, length: int, *, read_only: bool = False) -> OsMapping:
-        """Map an existing file; `InvalidInputError` if it is shorter than `length`."""
+        """Map an existing file; `InvalidInputError` if it is shorter than `length`, or not a file of this user's."""
         _require_length(path, length)
-        descriptor = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC)
+        descriptor = _open_own(path, read_only=read_only)
         try:
             status = os.fstat(descriptor)
             if status.st_size < length:
@@ -218,6 +227,26 @@ def _prefer_node(descriptor: int, size: int, node: int) -> bool:
         )
         del anchor
     return result == 0
+
+
+def _open_own(path: str, *, read_only: bool) -> int:
+    """Open a regular file without waiting (INV-OWN-MEMORY); one that is to be written must belong to this user."""
+    flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise InvalidInputError(f"{path}: a symbolic link; somebody else may have put it there: remove it") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        problem = "not a regular file"
+    elif not read_only and status.st_uid != os.geteuid():
+        problem = f"it belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}"
+    else:
+        return descriptor
+    os.close(descriptor)
+    raise InvalidInputError(f"{path}: {problem}; somebody else may have put it there: remove it")
 
 
 def _require_length(path: str, length: int) -> None:

@@ -74,6 +74,8 @@ class Shared:
     tell: Callable[[str], None]
     #: The brokers there are, as they are now.
     look: Callable[[], tuple[BrokerStatus, ...]]
+    #: What all brokers have counted, by cause.
+    counts: Callable[[], dict[str, int]]
 
     def count(self) -> int:
         """Connections of all brokers."""
@@ -89,7 +91,7 @@ class Broker:
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number)
-        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look)
+        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.counts)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),

@@ -6,18 +6,19 @@ This module must not know connections.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from seawall import limits
 from seawall.engine.served_log import ServedLog
 from seawall.server.access import Access
 from seawall.server.ingest import Ingest
+from seawall.server.refusals import reason_of
 from seawall.server.session_commands import SessionCommands
 from seawall.server.topic_commands import TopicCommands
 from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
-from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
 
 FEATURES: Final = int(
     Features.LZ4
@@ -56,9 +57,27 @@ class ServerContext:
     access: Access = field(default_factory=Access)
     #: The brokers of the node, as they are now.
     brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
+    #: How often things happened in the node that its operator should know of, by cause.
+    counts: Callable[[], dict[str, int]] = dict
     transactions: TransactionCommands = field(init=False)
     sessions: SessionCommands = field(init=False)
 
     def __post_init__(self) -> None:
         self.transactions = TransactionCommands(self.log)
         self.sessions = SessionCommands(self.log)
+
+    def status(self, reply: ClusterStatusReply) -> ClusterStatusReply:
+        """The answer to GetClusterStatus with what version 2 reports of the node."""
+        failure = self.log.failure
+        return replace(
+            reply,
+            node_id=self.settings.node_id,
+            leader_id=self.settings.node_id,
+            current_term=self.log.term,
+            brokers=self.brokers(),
+            details={
+                "state": "ok" if failure is None else "read-only",
+                "reason": "" if failure is None else reason_of(failure),
+                "counts": dict(self.counts()),
+            },
+        )

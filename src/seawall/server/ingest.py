@@ -34,20 +34,19 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
-from seawall.errors import CorruptionError, ProtocolError, SeawallError
+from seawall.errors import ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
-from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows, State
+from seawall.server.compressed_batches import judge_compressed
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Answered, Bytes
 from seawall.wire.ack_rows import ACK_ROW
-from seawall.wire.batches import BatchSource, parse_batch_header
-from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
-from seawall.wire.compression import decompress
+from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
 
-_HEADER: Final = limits.BATCH_HEADER_SIZE
+#: Bytes of a batch header: its number, and the level at which it wants to be answered.
+_CLIENT_SEQ_AT: Final = 12
 _LEVEL_AT: Final = 93
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _NO_SOCKETS: Final = (-1, -1)
@@ -143,9 +142,18 @@ class Ingest:
             self._log.landing.let_go()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be written: everybody who publishes is told."""
+        """Nothing more can be written: everybody who publishes is told, and what waits is refused."""
+        self.answer()
         for publishing in list(self._publishing.values()):
+            self._tell_failure(publishing, error)
+        self._go_on()
+
+    def _tell_failure(self, publishing: Publishing, error: BaseException) -> None:
+        """Tell one connection that nothing more can be written, then that nobody knows of its undecided batches."""
+        if not publishing.is_told_failure:
+            publishing.is_told_failure = True
             publishing.publisher.fail(error)
+            publishing.give_up()
 
     def _clients(self) -> set[ClientId]:
         """Clients of whom more may come. One whose window is full is not read from: what the order waits for cannot
@@ -216,7 +224,7 @@ class Ingest:
 
         That is bytes of the ring; or, if the one before it passed the ring by, memory in which it can stay.
         """
-        if publishing.room <= 0 or self._is_held:
+        if publishing.room <= 0 or self._is_held or self._log.failure is not None:
             return None
         if publishing.passes_ring and publishing is self._last:
             return self._log.landing.lend(size, take_back)
@@ -224,6 +232,8 @@ class Ingest:
 
     def has_room_for(self, publishing: Publishing, size: int) -> bool:
         """Whether a batch of so many bytes would be taken now; if not, its connection waits for it, until `go_on`."""
+        if self._log.failure is not None:
+            return True  # it is refused, and needs no room
         if publishing.room > 0 and not self._is_kept_out(publishing):
             if self._log.ring.has_room(publishing.owner, size):
                 return True
@@ -251,7 +261,7 @@ class Ingest:
         )
         broken = None
         if others:
-            self._look(buffer, rows, verdicts)
+            judge_compressed(buffer, rows, verdicts)
             found = np.flatnonzero(verdicts == arriving.BROKEN)
             if found.size:
                 broken = int(rows[found[0]]["id"])
@@ -288,8 +298,13 @@ class Ingest:
         try:
             if not self._log.commit_lone(turn, buffer, size, state):
                 return None
-        except (SeawallError, OSError):
-            return _NOTHING_LEFT  # it may be stored or not: its connection ends without an answer (`fail`)
+        except (SeawallError, OSError) as error:
+            # The buffer begins with the batch that could not be written: it may be stored or not.
+            number = buffer[_CLIENT_SEQ_AT : _CLIENT_SEQ_AT + 8].view(np.uint64).copy()
+            publishing.highest = max(publishing.highest, turn.highest, number.item())
+            publishing.sent(number, np.array([size]))
+            self._tell_failure(publishing, error)
+            return _NOTHING_LEFT
         publishing.highest = turn.highest
         if state is None:
             return turn.unsent(), turn.received
@@ -317,6 +332,8 @@ class Ingest:
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> int:
         """Publish batches that were judged, as many as have room; how many were handled."""
         log, rules = self._log, self._log.rules
+        if log.failure is not None:
+            self._tell_failure(publishing, log.failure)
         if log.is_refusing:
             # Not even refusals can be ordered: no number is used.
             verdicts[verdicts == arriving.TAKEN] = ErrorCode.READ_ONLY
@@ -329,25 +346,6 @@ class Ingest:
         if arrived.stop is Stop.FULL:
             log.make_way()
         return arrived.rows
-
-    def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
-        """Judge compressed batches by what is in them."""
-        for index in np.flatnonzero(verdicts == arriving.LOOK).tolist():
-            at, size = rows[["at", "size"]][index].tolist()
-            whole = buffer[at : at + size].tobytes()
-            try:
-                header = parse_batch_header(whole, source=BatchSource.STORED)
-                block = np.frombuffer(
-                    decompress(header.codec, memoryview(whole)[_HEADER:], header.raw_length), np.uint8
-                )
-                count = 1
-                if not header.flags & BatchFlags.OPAQUE:
-                    scan = (block, 0, block.size, RECORDS_VERSION_2, limits.BATCH_RECORDS_MAX)
-                    count = scan_block(*scan, _NO_OFFSETS)
-                is_sound = count == header.record_count
-            except CorruptionError:
-                is_sound = False
-            verdicts[index] = arriving.TAKEN if is_sound else ErrorCode.INVALID_PAYLOAD | arriving.NUMBER_USED
 
     def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""

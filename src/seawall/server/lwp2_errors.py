@@ -16,6 +16,7 @@ from seawall.errors import (
     LimitError,
     OutcomeUnknownError,
     ProtocolError,
+    ReadOnlyError,
     WrongStateError,
 )
 from seawall.limits import ERROR_TEXT_SIZE_MAX
@@ -32,6 +33,7 @@ _OWN_CODES: Final = (
     (LimitError, ErrorCode.LIMIT),
     (WrongStateError, ErrorCode.WRONG_STATE),
     (DiskFullError, ErrorCode.READ_ONLY),
+    (ReadOnlyError, ErrorCode.READ_ONLY),
     (OutcomeUnknownError, ErrorCode.OUTCOME_UNKNOWN),
 )
 

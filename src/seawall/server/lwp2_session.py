@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -33,6 +32,7 @@ from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
+from seawall.server.refusals import read_only_text
 from seawall.server.session import Answered, Bytes
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
@@ -212,9 +212,7 @@ class Lwp2Session:
     async def _answer_shared(self, request: SharedRequest, request_id: int) -> None:
         reply = await self._server.commands.carry_out(request)
         if isinstance(reply, ClusterStatusReply):
-            server = self._server
-            node_id, term = server.settings.node_id, server.log.term
-            reply = replace(reply, node_id=node_id, leader_id=node_id, current_term=term, brokers=server.brokers())
+            reply = self._server.status(reply)
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_own(self, request: TopicRequest, request_id: int) -> None:
@@ -301,7 +299,11 @@ class Lwp2Session:
 
     async def _welcome(self, hello: Hello, request_id: int) -> None:
         settings, log = self._server.settings, self._server.log
-        granted = await self._server.sessions.greet(hello, lambda: self._last is not None)
+        try:
+            granted = await self._server.sessions.greet(hello, lambda: self._last is not None)
+        except (SeawallError, OSError):
+            self._is_greeting = False  # another HELLO may be accepted
+            raise
         status, client_id, epoch, next_seq = granted
         if self._last is not None:
             return
@@ -365,10 +367,9 @@ class Lwp2Session:
             self._end_with(b"")
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be written: what is under way has an outcome that nobody knows."""
-        if self._publishing is not None and self._last is None:
-            text = f"the server cannot write any more ({error}): send again what was not acked when it is back"
-            self._connection.finish(refusal(ErrorCode.READ_ONLY, text, closes=True))
+        """Nothing more can be written: say why. The connection stays open, and its batches are refused."""
+        if self._last is None:
+            self._connection.write(refusal(ErrorCode.READ_ONLY, read_only_text(error)))
 
     def failed(self, error: ProtocolError) -> None:
         """The peer broke the protocol and is not listened to any more: answer what is under way, then end."""

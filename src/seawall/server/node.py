@@ -6,6 +6,8 @@
 
 INV-NODE-DRAINED: a drain that ends in time has answered everything it took, and left nothing to repair.
 INV-NODE-CUT-OFF: one that does not says so, and the next opening recovers the directory.
+INV-NODE-READ-ONLY: after a failed write or sync the node refuses every change with the reason, and serves readers and
+followers what is stored, until it is ended; the end leaves no mark of an orderly one.
 
 A crash leaves what was acked in the log; the next start recovers it. This module must not know signals, nor what frames
 mean.
@@ -49,7 +51,7 @@ class Node:
         self.brokers = brokers
         #: Batches that nobody was told about when it ended.
         self.unanswered = 0
-        #: Set when the log cannot be written any more: whoever runs the node ends it.
+        #: Set when a write or a sync failed: from then on the node is read-only, until it is started again.
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         log.on_failed = self._fail
 
@@ -61,10 +63,7 @@ class Node:
     @property
     def counts(self) -> dict[str, int]:
         """How often connections were refused or ended, by cause, and what memory that was short has led to."""
-        counted: Counter[str] = Counter()
-        for broker in self.brokers:
-            counted += broker.listener.counts + broker.pressure.counts
-        return dict(counted)
+        return _counts(self.brokers)
 
     async def drain(self, timeout_s: float) -> bool:
         """End in order; whether everything was answered and closed in time (INV-NODE-CUT-OFF)."""
@@ -85,7 +84,7 @@ class Node:
         return is_drained
 
     def _fail(self, error: BaseException) -> None:
-        """Nothing can be written any more: who publishes is told, and so is whoever runs the node."""
+        """Nothing can be written any more: notify publishers and whoever runs the node; readers go on."""
         for broker in self.brokers:
             broker.loop.call_soon_threadsafe(broker.ingest.fail, error)
         if not self.failure.done():
@@ -110,7 +109,9 @@ async def start_node(
     try:
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
-        shared = Shared(own, access or Access(), memory, tell, lambda: _statuses(brokers, addresses))
+        shared = Shared(
+            own, access or Access(), memory, tell, lambda: _statuses(brokers, addresses), lambda: _counts(brokers)
+        )
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -136,6 +137,14 @@ async def start_node(
 def _statuses(brokers: Sequence[Broker], addresses: Sequence[str]) -> tuple[BrokerStatus, ...]:
     counts = [len(broker.listener.connections) for broker in brokers]
     return tuple(BrokerStatus(number, tuple(addresses), count) for number, count in enumerate(counts))
+
+
+def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for broker in brokers:
+        # Copied at once: other loops go on counting meanwhile.
+        counted += Counter(dict(broker.listener.counts)) + Counter(dict(broker.pressure.counts))
+    return dict(counted)
 
 
 async def _end(brokers: Sequence[Broker]) -> None:

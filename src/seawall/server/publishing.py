@@ -16,8 +16,8 @@ import numpy.typing as npt
 from seawall.core.types import ClientId, SessionEpoch
 from seawall.engine.lone_desk import LoneTurn
 from seawall.kernels.frames import Rows
-from seawall.wire.ack_rows import encode_ack_rows
-from seawall.wire.codes import AckStatus, Features
+from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.codes import POSITION_UNKNOWN, AckStatus, ErrorCode, Features
 
 _NO_SEQS: Final = np.zeros(0, np.uint64)
 _NO_SIZES: Final = np.zeros(0, np.int64)
@@ -40,7 +40,7 @@ class Publisher(Protocol):
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Nothing more can be written."""
+        """Nothing more can be written: tell the peer so, once; reading goes on."""
         ...
 
     def slow_down(self, retry_ms: int, cause: str) -> None:
@@ -53,7 +53,7 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("lone_size", "passes_ring", "session_epoch", "turn", "window_batches", "window_bytes"),
+        *("is_told_failure", "lone_size", "passes_ring", "session_epoch", "turn", "window_batches", "window_bytes"),
     )
 
     def __init__(
@@ -87,6 +87,8 @@ class Publishing:
         #: Whether the last of those has passed the ring by, and bytes of them that no answer was sent for.
         self.passes_ring = False
         self.lone_size = 0
+        #: Whether its peer knows that nothing more can be written.
+        self.is_told_failure = False
 
     @property
     def undecided(self) -> int:
@@ -126,6 +128,18 @@ class Publishing:
             left = ~np.isin(self._seqs, seqs)
             self._seqs, self._sizes = self._seqs[left], self._sizes[left]
             self._size = int(self._sizes.sum())
+
+    def give_up(self) -> None:
+        """Nobody knows what becomes of the batches that are not decided: answer that, and send all answers."""
+        if len(self._seqs):
+            rows = np.zeros(len(self._seqs), ACK_ROW)
+            rows["client_seq"] = self._seqs
+            rows["position"] = POSITION_UNKNOWN
+            rows["run"] = 1
+            rows["status"] = int(AckStatus.UNKNOWN)
+            rows["reason"] = int(ErrorCode.OUTCOME_UNKNOWN)
+            self.decided(rows)
+        self.flush()
 
     def _send(self, rows: Rows) -> None:
         self.publisher.send_ack(

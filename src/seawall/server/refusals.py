@@ -19,6 +19,7 @@ from seawall.errors import (
     NotFoundError,
     OutcomeUnknownError,
     ProtocolError,
+    ReadOnlyError,
     SeawallError,
 )
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
@@ -43,6 +44,21 @@ def refuse(code: ErrorCode, text: str) -> ProtocolError:
     return ProtocolError(text[:_TEXT_SIZE_MAX], code=code, closes=False)
 
 
+def read_only_text(failure: BaseException | None) -> str:
+    """What a peer is told that wants to write after a write or a sync failed: what the system said, without paths."""
+    return f"the server is read-only: {reason_of(failure)}; reading goes on, and writing when it is started again"
+
+
+def reason_of(failure: BaseException | None) -> str:
+    """Why a log is read-only, in words for peers: the error of the system behind a failure, else its kind."""
+    cause = failure
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__
+    if cause is not None and cause.strerror:
+        return f"a write or a sync failed ({cause.strerror})"
+    return f"writing failed ({type(failure).__name__})"
+
+
 def v1_error_frame(error: ProtocolError, details: dict[str, JsonValue] | None = None) -> bytes:
     """A refusal as version 1 is told it."""
     if error.code == ErrorCode.UNSUPPORTED_VERSION:
@@ -60,6 +76,8 @@ def _refused(error: BaseException) -> tuple[ErrorCode, str]:
             return ErrorCode.STORAGE, "the disk of the server is full: nothing was stored"
         case FullError():
             return ErrorCode.BACKPRESSURE, str(error)
+        case ReadOnlyError():
+            return ErrorCode.STORAGE, read_only_text(error.__cause__)
         case FatalError() | OutcomeUnknownError() | OSError():
             return ErrorCode.STORAGE, "the storage of the server failed: it has to be started again"
         case SeawallError():

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.served_log import ServedLog
+from seawall.errors import ReadOnlyError
 from seawall.io.process import random_bytes
 from seawall.wire.codes import HelloFlags, SessionStatus
 from seawall.wire.lwp2_session import Hello
@@ -43,6 +44,8 @@ class SessionCommands:
         client_id = hello.client_id
         if not hello.flags & _SESSION:
             return Granted(SessionStatus.NONE, client_id)
+        if self._log.failure is not None:
+            raise ReadOnlyError("no session can publish") from self._log.failure
         is_drawn = not client_id
         if is_drawn:
             # One that nobody else has: 63 random bits, never 0.

@@ -125,7 +125,8 @@ class TopicCommands:
             case ListTopics():
                 return TopicListReply(await self._log.ask(_listed))
             case GetClusterStatus():
-                return _ALONE
+                is_ok = self._log.failure is None
+                return replace(_ALONE, healthy_nodes=int(is_ok), quorum_available=is_ok)
             case Authenticate():
                 raise refuse(ErrorCode.INVALID_PAYLOAD, "tokens are shown to a connection")
         async with self._turn:

@@ -3,6 +3,7 @@
     LOCK       locked while a process has the directory open; holds the pid of the last holder, as text
     FORMAT     a preface of kind DIRECTORY and nothing else; names the directory id that every file repeats
     BALLAST    reserved space, given back by `release_ballast`
+    FABRIC     where the shared memory of the process that has the directory open is (`fabric/naming.py`)
     meta/      snapshots        wal/  the log        topics/  a directory of segments for each topic
 
 Creation: parents and sub-directories first, each name synced in its parent, the ballast, and FORMAT last, by atomic
@@ -34,6 +35,7 @@ from seawall import limits
 from seawall.core.identifiers import UNIQUE_ID_SIZE, unique_id_bytes, unique_id_from
 from seawall.core.types import TopicId
 from seawall.errors import CorruptionError, DiskFullError, InvalidInputError, LockedError, NotFoundError
+from seawall.fabric.naming import RECORD_NAME
 from seawall.io.files import NO_SPACE, REPLACEMENT_SUFFIX, parent_directory, replace_file, write_all
 from seawall.io.interfaces import File, Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
@@ -48,7 +50,7 @@ _TOPICS: Final = "topics"
 _SUBDIRECTORIES: Final = (_META, _WAL, _TOPICS)
 
 #: Every name a data directory has.
-DIRECTORY_NAMES: Final = frozenset({LOCK_NAME, FORMAT_NAME, BALLAST_NAME, *_SUBDIRECTORIES})
+DIRECTORY_NAMES: Final = frozenset({LOCK_NAME, FORMAT_NAME, BALLAST_NAME, RECORD_NAME, *_SUBDIRECTORIES})
 
 #: What a creation that a crash cut short may have left behind.
 _UNFINISHED: Final = DIRECTORY_NAMES - {FORMAT_NAME} | {FORMAT_NAME + REPLACEMENT_SUFFIX}

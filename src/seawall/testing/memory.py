@@ -59,6 +59,11 @@ class SimMapping(OsMapping):
         if not all(kind and shared for kind in others):
             return False
         self._region.locks[self] = shared
+        return self.is_named
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its name still leads to this region."""
         return self._memory.names(self._path, self._region)
 
     def close(self) -> None:

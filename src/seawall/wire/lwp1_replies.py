@@ -226,7 +226,7 @@ class BrokerStatus:
 class ClusterStatusReply:
     """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster.
 
-    Only version 2 is told of brokers.
+    Only version 2 reports brokers, and `details`: `state`, `reason`, `counts`, and whatever else a server adds.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.CLUSTER_STATUS_REPLY
@@ -240,6 +240,7 @@ class ClusterStatusReply:
     peer_states: tuple[tuple[int, str], ...] = ()
     mode: str | None = None
     brokers: tuple[BrokerStatus, ...] = ()
+    details: JsonObject = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """The payload."""
@@ -260,7 +261,7 @@ class ClusterStatusReply:
                 str(each.number): {"addresses": ",".join(each.addresses), "connections": each.connections}
                 for each in self.brokers
             }
-        return write_json(document)
+        return write_json({**self.details, **document})
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +378,7 @@ def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
         peer_states=_peer_states(json_object(document, "peer_states", what)),
         mode=None if document.get("mode") is None else json_text(document, "mode", what),
         brokers=_brokers(json_object(document, "brokers", what)) if "brokers" in document else (),
+        details={key: value for key, value in document.items() if key not in ClusterStatusReply.__slots__},
     )
 
 

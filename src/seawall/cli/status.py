@@ -1,0 +1,83 @@
+"""`seawall status`: ask a server how it is.
+
+It prints the node, its state (`ok`, or `read-only` and the reason), its connections and brokers, and everything else
+that the server reports, such as what it has counted. With `--json` it prints the same as one JSON object.
+
+Exit code 0 if the server takes writes, 1 if it does not or cannot be reached.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from seawall.cli.data_directory import json_option, print_json
+from seawall.cli.log_place import connect_to_server, server_options
+
+if TYPE_CHECKING:
+    from seawall.wire.fields import JsonValue
+    from seawall.wire.lwp1_replies import ClusterStatusReply
+
+
+@click.command()
+@server_options
+@json_option
+def status(as_json: bool) -> None:
+    """Ask the server at URL how it is: whether it takes writes, who is connected, what it has counted.
+
+    \b
+    Example:
+      seawall status --url seawall://127.0.0.1:1992
+    """
+    with connect_to_server() as log:
+        reply = log.status()
+    document = _document(reply)
+    if as_json:
+        print_json(document)
+    else:
+        for name, value in _lines(document):
+            click.echo(f"{name:<16}{value}")
+    if document["state"] != "ok":
+        raise SystemExit(1)
+
+
+def _document(reply: ClusterStatusReply) -> dict[str, JsonValue]:
+    """What the server reports of itself; one that names no state takes writes."""
+    return {
+        "node": reply.node_id,
+        "state": "ok",
+        "term": reply.current_term,
+        "connections": sum(broker.connections for broker in reply.brokers),
+        "brokers": [
+            {"number": broker.number, "addresses": list(broker.addresses), "connections": broker.connections}
+            for broker in reply.brokers
+        ],
+        **reply.details,
+    }
+
+
+def _lines(document: dict[str, JsonValue]) -> list[tuple[str, str]]:
+    """The document for people: the reason behind the state, a line for each broker, nested values by dotted names."""
+    reason = document.pop("reason", "")
+    lines: list[tuple[str, str]] = []
+    for name, value in document.items():
+        if name == "state" and reason:
+            lines.append((name, f"{value}: {reason}"))
+        elif name == "brokers" and isinstance(value, list):
+            lines += [_broker_line(broker) for broker in value if isinstance(broker, dict)]
+        else:
+            lines += _flat(name, value)
+    return lines
+
+
+def _broker_line(broker: dict[str, JsonValue]) -> tuple[str, str]:
+    addresses = broker["addresses"]
+    where = ", ".join(map(str, addresses)) if isinstance(addresses, list) else str(addresses)
+    return f"broker {broker['number']}", f"{broker['connections']} connections on {where}"
+
+
+def _flat(name: str, value: JsonValue) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [line for key, inner in value.items() for line in _flat(f"{name}.{key}", inner)]
+    return [(name, str(value))]

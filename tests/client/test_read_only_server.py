@@ -1,0 +1,126 @@
+"""Clients of a server whose disk fails: they get typed errors and do not retry for ever, and readers go on."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from real_server import RealServer
+
+import seawall
+from seawall.client.delivery import Delivery
+from seawall.engine.placing import PlaceJob
+from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
+from seawall.io.ring import Completion, DiskRing
+from seawall.server import ingest
+from seawall.wire.received import ReceivedBatch
+
+_REAP = DiskRing.reap
+
+
+def _failing_reap(self: DiskRing, **named: bool) -> list[Completion]:
+    return [Completion(tag, -errno.EIO) for tag, _ in _REAP(self, **named)]
+
+
+@pytest.fixture(params=[1, 2], ids=["one broker", "two brokers"])
+def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
+    """A server that writes by its disk ring alone, so that a test can make it fail."""
+    monkeypatch.setattr(ingest, "_ALONE_S", 1e9)
+    made = RealServer(tmp_path / "data", brokers=request.param)
+    made.start()
+    yield made
+    monkeypatch.undo()
+    made.stop()
+
+
+def _stored(log: seawall.RemoteLog) -> set[bytes]:
+    items = [item for item in log.read("events", max_bytes=1 << 26) if isinstance(item, ReceivedBatch)]
+    return {record.value for item in items for record in item}
+
+
+def _error_of(delivery: Delivery) -> SeawallError:
+    with pytest.raises(SeawallError) as raised:
+        delivery.result(20)
+    return raised.value
+
+
+def test_deliveries_in_flight_end_and_later_ones_are_refused(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with seawall.connect(server.url, timeout_s=20) as log:
+        log.create_topic("events")
+        publisher = log.publisher("events", batch_size=1_000)
+        durable = [publisher.publish(b"before %d" % number) for number in range(50)]
+        publisher.flush(20)
+        monkeypatch.setattr(DiskRing, "reap", _failing_reap)
+        # As many as are on their way at once, so that some are when the disk fails.
+        in_doubt = [publisher.publish(b"after %d" % number * 100) for number in range(20)]
+        kinds = {type(_error_of(delivery)) for delivery in in_doubt}
+        assert OutcomeUnknownError in kinds
+        assert kinds <= {OutcomeUnknownError, ReadOnlyError}
+        with pytest.raises(ReadOnlyError, match="Input/output error"):
+            publisher.publish(b"late")
+        assert all(delivery.result(1) for delivery in durable)
+        assert {b"before %d" % number for number in range(50)} <= _stored(log)
+        with pytest.raises(ReadOnlyError, match="read-only"):
+            log.commit("somebody", "events", 3)
+        with pytest.raises(ReadOnlyError, match="read-only"):
+            log.publish("events", b"keyed", idempotency_key="one")
+        assert log.status().details["state"] == "read-only"
+        with pytest.raises((OutcomeUnknownError, ReadOnlyError)):
+            publisher.close()
+
+
+def test_the_same_on_an_event_loop(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(server.url, timeout_s=20) as log:
+            await log.create_topic("events")
+            publisher = await log.publisher("events")
+            await publisher.publish(b"before")
+            monkeypatch.setattr(DiskRing, "reap", _failing_reap)
+            with pytest.raises(OutcomeUnknownError):
+                await publisher.publish(b"in flight")
+            with pytest.raises(ReadOnlyError, match="read-only"):
+                await publisher.publish(b"late")
+            with pytest.raises(ReadOnlyError, match="read-only"):
+                await log.publish("events", b"late")
+            assert [record.value for item in await log.read("events") for record in item] == [b"before"]
+            assert (await log.status()).details["reason"] == "a write or a sync failed (Input/output error)"
+            with pytest.raises((OutcomeUnknownError, ReadOnlyError)):
+                await publisher.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_a_change_in_flight_has_an_unknown_outcome(server: RealServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with seawall.connect(server.url, timeout_s=20) as log:
+        log.create_topic("events")
+        monkeypatch.setattr(DiskRing, "reap", _failing_reap)
+        with pytest.raises(OutcomeUnknownError):
+            log.publish("events", b"keyed", idempotency_key="one")
+        with pytest.raises(ReadOnlyError):
+            log.publish("events", b"keyed", idempotency_key="one")
+
+
+def test_a_failure_beside_the_commits_is_reported_to_publishers(
+    server: RealServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A segment that cannot be filled makes the log read-only, though no commit was under way."""
+
+    def carry_out(_: PlaceJob) -> None:
+        raise SyncError("the disk is gone")
+
+    with seawall.connect(server.url, timeout_s=20) as log:
+        log.create_topic("events")
+        publisher = log.publisher("events")
+        publisher.publish(b"before").result(20)
+        monkeypatch.setattr(PlaceJob, "carry_out", carry_out)
+        server.run(lambda log: asyncio.to_thread(log._opened().placer.place))
+        with pytest.raises(ReadOnlyError, match="read-only"):
+            publisher.publish(b"after").result(20)
+        assert _stored(log) == {b"before"}
+        with pytest.raises(ReadOnlyError):
+            publisher.close()
