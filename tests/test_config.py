@@ -23,6 +23,7 @@ KEYS = [
     "storage.staging_ttl_ms",
     "storage.session_ttl_ms",
     "storage.sessions_max",
+    "storage.group",
     "fabric.directory",
     "fabric.brokers",
     "fabric.goi_entries",
@@ -126,7 +127,7 @@ def test_the_defaults() -> None:
     assert loaded.config.disk == DiskConfig(DiskBackend.AUTO, limits.DISK_RING_ENTRIES, Toggle.AUTO)
     assert [loaded.config.value(key) for key in KEYS] == [
         *("", "auto", 256, "auto"),
-        *(64 << 20, 1 << 30, 1 << 20, 86_400_000, 86_400_000, 1_000_000),
+        *(64 << 20, 1 << 30, 1 << 20, 86_400_000, 86_400_000, 1_000_000, ""),
         *("", 1, 1 << 16, 1 << 12, 16 << 20, 32 << 20),
         *(False, "127.0.0.1:1992", 1, 10_000, "", "", "", "", 0, 0, 8 << 20, 60.0, 25.0, "catching_up", 0.0),
         *(".", 2.0, 5),

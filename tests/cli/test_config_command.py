@@ -19,6 +19,7 @@ storage.ballast_size     1048576         default
 storage.staging_ttl_ms   86400000        default
 storage.session_ttl_ms   86400000        default
 storage.sessions_max     1000000         default
+storage.group            ""              default
 fabric.directory         ""              default
 fabric.brokers           1               default
 fabric.goi_entries       65536           default
