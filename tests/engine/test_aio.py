@@ -34,6 +34,8 @@ from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
 from seawall.topics.state import TopicState
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from seawall.client.connection import Begun, refusal_of
 from seawall.errors import ProtocolError
@@ -187,8 +187,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # The loop decides about its class: that of uvloop has the methods, and does not inherit from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where bytes are received."""
