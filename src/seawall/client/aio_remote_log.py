@@ -344,6 +344,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
     async def _lone_sender(self) -> AsyncSender:
         """The session of `publish`; another one if the last one failed."""
+        self._requests.check_open()
         async with self._opening:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:

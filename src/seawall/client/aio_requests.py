@@ -16,6 +16,7 @@ from seawall.client.requests import asking_hello
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
 from seawall.errors import FullError, OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.io.process import OwnProcess
 from seawall.limits import REQUESTS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
@@ -36,6 +37,13 @@ class AsyncRequests:
         self._turns = asyncio.Semaphore(_UNDER_WAY_MAX)
         self._turn = 0
         self._is_closed = False
+        self._process = OwnProcess("log")
+
+    def check_open(self) -> None:
+        """Raise `WrongStateError` once it is closed, and in a forked child."""
+        self._process.check()
+        if self._is_closed:
+            raise WrongStateError("this log is closed")
 
     async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
@@ -48,6 +56,7 @@ class AsyncRequests:
 
     async def use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True) -> _Result:
         """Do something with the connection, and again with another one if it is lost."""
+        self.check_open()
         async with self._turns:
             return await self._use(work, is_repeatable)
 
@@ -79,6 +88,7 @@ class AsyncRequests:
 
     async def open_connection(self) -> AsyncConnection:
         """A connection of its own, with any of the servers."""
+        self.check_open()
         addresses = self.target.addresses
         failure: Exception | None = None
         for _ in addresses:
@@ -101,8 +111,7 @@ class AsyncRequests:
 
     async def _connected(self) -> AsyncConnection:
         async with self._connecting:
-            if self._is_closed:
-                raise WrongStateError("this log is closed")
+            self.check_open()
             if self._connection is None or not self._connection.is_open:
                 if self._connection is not None:
                     self._connection.close()

@@ -21,6 +21,7 @@ from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.process import OwnProcess
 from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
@@ -41,6 +42,7 @@ class AsyncRemoteSubscriber:
         self._ahead: AsyncReadAhead | None = None
         self._next_seq = Seq(0)
         self._topic_epoch = TopicEpoch(0)
+        self._process = OwnProcess("subscriber")
         self.topic = topic
 
     @property
@@ -79,6 +81,7 @@ class AsyncRemoteSubscriber:
         loop = asyncio.get_running_loop()
         alone_since = loop.time()
         while True:
+            self._process.check()
             connection: AsyncConnection | None = None
             reader.go_back(self._next_seq)
             try:
@@ -100,6 +103,7 @@ class AsyncRemoteSubscriber:
                     connection.close()
 
     async def _begun(self) -> TopicReader:
+        self._process.check()
         if self._reader is None:
             self._reader, self._topic_epoch = await self._begin()
             self._next_seq = self._reader.next_seq
@@ -115,6 +119,7 @@ class AsyncRemotePositionSubscriber:
     ) -> None:
         self._take = take
         self._reader = reader
+        self._process = OwnProcess("subscriber")
 
     @property
     def next_position(self) -> int:
@@ -123,6 +128,7 @@ class AsyncRemotePositionSubscriber:
 
     async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
         """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        self._process.check()
         wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
         return await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
 

@@ -24,6 +24,7 @@ from seawall.client.retry import seconds
 from seawall.client.values_out import PART_SIZE, ValuesOut
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
+from seawall.io.process import disown_on_fork
 from seawall.io.waiting import WaitingStream, await_streams, open_stream
 from seawall.kernels.memory import Bytes
 from seawall.kernels.values import HAS_KNOWN_LAYOUT
@@ -70,6 +71,7 @@ class Connection:
         self._welcome: Welcome | None = None
         #: Whether the server will end it: what is under way is still answered.
         self.goodbye: Goodbye | None = None
+        disown_on_fork(self)
 
     @classmethod
     def open(
@@ -120,6 +122,10 @@ class Connection:
             # Behind half a frame nobody would understand it, and who is gone does not need it.
             with contextlib.suppress(ConnectionError):
                 self.stream.send([encode_control(Goodbye(0, 0))])
+        self.stream.close()
+
+    def disown(self) -> None:
+        """This is a forked child: close its descriptor, and say nothing to the server, which talks with the parent."""
         self.stream.close()
 
     # --- sending ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Protocol
@@ -285,7 +286,9 @@ def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> N
     if asyncio._get_running_loop() is loop:
         _settle(future)
     else:
-        loop.call_soon_threadsafe(_settle, future)
+        # Nobody is left on a loop that was closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, future)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

@@ -9,6 +9,10 @@
 Threads may share one log. Questions have connections of their own; `publish` has a session, in which it is stored once
 however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
 words for is an `UnsupportedError`.
+
+INV-FORK-PARENT: a forked child sends nothing over its parent's connections and under none of its numbers or keys. There
+the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse in the
+child (`WrongStateError`), and closing them there does nothing.
 """
 
 from __future__ import annotations
@@ -59,6 +63,7 @@ from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.io.process import disown_on_fork
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
@@ -93,6 +98,7 @@ class RemoteLog(RemoteTransactions):
         self._topics: dict[str, TopicReply] = {}
         self._sender: LoneSender | None = None
         self._lock = threading.Lock()
+        disown_on_fork(self)
         try:
             # Whoever may only write may not ask for anything else.
             self._requests.find_server()
@@ -359,6 +365,12 @@ class RemoteLog(RemoteTransactions):
             sender.close()
         self._requests.close()
 
+    def disown(self) -> None:
+        """This is a forked child: begin a session of its own, under keys of its own, when one is needed."""
+        super().disown()
+        self._lock = threading.Lock()
+        self._sender = None
+
     def __enter__(self) -> Self:
         return self
 
@@ -381,6 +393,7 @@ class RemoteLog(RemoteTransactions):
     def _lone_sender(self) -> LoneSender:
         """The session of `publish`; another one if the last one failed."""
         with self._lock:
+            self._requests.check_open()
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()

@@ -17,6 +17,7 @@ from seawall.client.targets import Target
 from seawall.errors import FullError, OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
+from seawall.io.process import disown_on_fork
 from seawall.io.waiting import await_streams
 from seawall.limits import PAYLOAD_SIZE_MIN
 from seawall.wire.codes import Features
@@ -58,6 +59,18 @@ class Requests:
         self._lock = threading.Lock()
         self._turn = 0
         self._is_closed = False
+        disown_on_fork(self)
+
+    def disown(self) -> None:
+        """This is a forked child: the connections are the parent's, and threads that held the lock are not here."""
+        self._lock = threading.Lock()
+        self._idle.clear()
+        self._asked.clear()
+
+    def check_open(self) -> None:
+        """Raise `WrongStateError` once it is closed."""
+        if self._is_closed:
+            raise WrongStateError("this log is closed")
 
     def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
@@ -146,8 +159,7 @@ class Requests:
     def _take(self, deadline_ns: int) -> Connection:
         while True:
             with self._lock:
-                if self._is_closed:
-                    raise WrongStateError("this log is closed")
+                self.check_open()
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self.open_connection(deadline_ns)
@@ -169,8 +181,7 @@ class Requests:
 
     def _take_back(self, connection: Connection) -> Connection:
         with self._lock:
-            if self._is_closed:
-                raise WrongStateError("this log is closed")
+            self.check_open()
             self._asked.discard(connection)
         return connection
 

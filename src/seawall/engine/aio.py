@@ -29,6 +29,7 @@ from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
 from seawall.engine.subscribing import PositionStart
 from seawall.errors import InvalidInputError, WrongStateError
+from seawall.io.process import disown_on_fork
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
 from seawall.wire.fields import JsonValue
@@ -75,7 +76,12 @@ class AsyncLog(AsyncTransactions):
         self._driver = RingDriver(log.queue, ring, loop)
         self._join = self._driver.join
         log.queue.listeners.append(partial(self._announce, loop))
+        disown_on_fork(self)
         return self
+
+    def disown(self) -> None:
+        """This is a forked child: loop and ring are the parent's, and the log refuses."""
+        self._driver = self._join = None
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
         log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers, networks=self._networks)

@@ -28,6 +28,7 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.records import Publishable
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
+from seawall.io.process import disown_on_fork, not_inherited
 from seawall.limits import MIB
 
 if TYPE_CHECKING:
@@ -90,7 +91,15 @@ class Publisher:
         self._change = threading.Condition()
         self._is_closed = False
         self._session = session
+        self._is_inherited = False
         self.topic = topic
+        disown_on_fork(self)
+
+    def disown(self) -> None:
+        """This is a forked child: what is under way is the parent's, and so may be the lock."""
+        self._change = threading.Condition()
+        self._in_flight = 0
+        self._is_inherited = True
 
     @property
     def in_flight(self) -> int:
@@ -130,6 +139,8 @@ class Publisher:
 
     def flush(self) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
+        if self._is_inherited:
+            raise not_inherited("publisher")
         with self._change:
             while self._in_flight:
                 self._change.wait()
@@ -138,7 +149,9 @@ class Publisher:
             raise error
 
     def close(self) -> None:
-        """Flush, and take nothing more; closing twice is fine."""
+        """Flush, and take nothing more; closing twice is fine. In a forked child it does nothing."""
+        if self._is_inherited:
+            return
         with self._change:
             self._is_closed = True
         self.flush()
