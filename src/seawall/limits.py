@@ -406,6 +406,10 @@ KEEPALIVE_MS_MIN = 100
 #: How long a connection that ends may take to answer what is under way.
 DRAIN_S = 5.0
 
+#: How long the interpreter's end waits for records that are under way, all publishers together: enough for a server
+#: that is there, little enough that a program whose server is gone ends soon.
+EXIT_FLUSH_S = 5.0
+
 #: Bytes of batches in one frame to a reader, but for a single larger batch: so many that looking them up costs little
 #: beside sending them; and where the server has to read them. They are counted by 16 bits: small ones take less room.
 FETCH_SIZE_MAX = 16 * MIB - 64 * KIB

@@ -31,9 +31,9 @@ def child(work: Callable[[], object]) -> int:
     try:
         work()
         code = 0
-    except BaseException:
-        traceback.print_exc()
     finally:
+        if code:
+            traceback.print_exc()
         sys.stderr.flush()
         os._exit(code)
 
@@ -225,4 +225,4 @@ PROGRAMS: dict[str, Callable[[str], object]] = {
 }
 
 if __name__ == "__main__":
-    print(json.dumps(PROGRAMS[sys.argv[1]](sys.argv[2])))
+    sys.stdout.write(json.dumps(PROGRAMS[sys.argv[1]](sys.argv[2])))

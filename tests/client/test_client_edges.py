@@ -289,3 +289,12 @@ def test_an_idle_publisher_hears_what_the_server_says() -> None:
                 assert server.pings.wait(20)
             publisher.publish(b"two").result()
         assert len([hello for hello in server.hellos if hello.flags]) == 1
+
+
+def test_a_closed_log_publishes_nothing(server: ScriptedServer) -> None:
+    log = seawall.connect(server.url)
+    log.publish("events", b"before")
+    log.close()
+    with pytest.raises(WrongStateError, match="closed"):
+        log.publish("events", b"after")
+    assert len(server.topic("events").batches) == 1

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from seawall.client.aio_connection import AsyncConnection
-from seawall.client.delivery import Batch, Delivery
+from seawall.client.delivery import Batch, Delivery, undelivered
 from seawall.client.outgoing import Outgoing
 from seawall.client.retry import Backoff, seconds
 from seawall.client.session import Session
@@ -21,6 +22,7 @@ from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
+from seawall.io.exits import finish_at_exit, report_undelivered
 from seawall.io.process import disown_on_fork, not_inherited
 from seawall.wire.codes import Kind
 from seawall.wire.decoder import Frame
@@ -53,6 +55,7 @@ class AsyncSender:
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
         disown_on_fork(self)
+        finish_at_exit(self)
 
     def disown(self) -> None:
         """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
@@ -123,6 +126,28 @@ class AsyncSender:
         self._outgoing.seal()
         self._push()
         await self._wait_until(lambda: self._outgoing.is_empty)
+
+    def finish(self, timeout_s: float) -> int:
+        """Wait, on another thread, while the loop sends what is under way; how many records are not stored.
+
+        A loop that does not run any more sends nothing.
+        """
+        batches = [] if self._loop.is_running() else self._outgoing.undecided()
+        if self._loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._flush_into(batches), self._loop).result(timeout_s)
+        count = undelivered(batches)
+        # Whoever collects it has nothing to add.
+        self._is_closed = True
+        return count
+
+    async def _flush_into(self, batches: list[Batch]) -> None:
+        batches += self._outgoing.undecided()
+        await self.flush()
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            report_undelivered(undelivered(self._outgoing.undecided()))
 
     def take_error(self) -> Exception | None:
         """The first error since the last time somebody asked."""

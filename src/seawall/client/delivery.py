@@ -255,6 +255,11 @@ class Delivery:
         return self._batches
 
 
+def undelivered(batches: Sequence[Batch]) -> int:
+    """How many records of batches are not stored, as far as is known now."""
+    return sum(batch.record_count for batch in batches if not batch.is_done or batch.error is not None)
+
+
 def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
     """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
     batch = Batch(delivery.topic, TopicId(0), 0)

@@ -142,12 +142,10 @@ class Outgoing:
         if last is not None and last.topic_id == topic_id and last.may_hold(blocks[0], _JOINED_SIZE):
             # It waits behind others: large ones cost the least.
             return (last,), last.take(blocks[0])
-        batches = []
-        for block in blocks:
-            batch = Batch(topic, topic_id, now_ns)
+        batches = [Batch(topic, topic_id, now_ns) for _ in blocks]
+        for batch, block in zip(batches, blocks, strict=True):
             batch.take(block)
-            self._sealed.append(batch)
-            batches.append(batch)
+        self._sealed += batches
         return tuple(batches), 0
 
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Batch | None:
@@ -401,12 +399,16 @@ class Outgoing:
         self.client_id, self.session_epoch = client_id, session_epoch
         self.next_seq = max(self.next_seq, next_seq)
 
+    def undecided(self) -> list[Batch]:
+        """Everything that is under way; the gathering ends."""
+        self.seal()
+        return [*self._numbered.values(), *self._sealed]
+
     def fail(self, error: Exception) -> None:
         """Give everything up: what was never sent did not happen, of what was nobody knows."""
-        self.seal()
         self._again.clear()
         self._later.clear()
-        for batch in [*self._numbered.values(), *self._sealed]:
+        for batch in self.undecided():
             fate = error
             if batch.sends and isinstance(error, RetryableError):
                 name = f"batch {batch.client_seq} for {batch.topic!r}"

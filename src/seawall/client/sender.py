@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from seawall.client.connection import Connection
-from seawall.client.delivery import Batch, Delivery
+from seawall.client.delivery import Batch, Delivery, undelivered
 from seawall.client.outgoing import Outgoing
 from seawall.client.retry import Backoff, deadline_ns, seconds
 from seawall.client.session import Session
@@ -32,6 +32,7 @@ from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
+from seawall.io.exits import finish_at_exit
 from seawall.io.interfaces import Clock
 from seawall.io.process import disown_on_fork, not_inherited
 from seawall.io.waiting import Waker, await_streams
@@ -74,6 +75,7 @@ class Sender:
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
         disown_on_fork(self)
+        finish_at_exit(self)
 
     def disown(self) -> None:
         """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
@@ -166,6 +168,14 @@ class Sender:
         """Wait until everything is decided; false if that takes too long."""
         self.seal()
         return self._wait_until(lambda: self._outgoing.is_empty, timeout_s)
+
+    def finish(self, timeout_s: float) -> int:
+        """Send what is under way when the interpreter ends, for so long at the most; records that are not stored."""
+        with self._change:
+            batches = self._outgoing.undecided()
+        if batches:
+            self.flush(timeout_s)
+        return undelivered(batches)
 
     def take_error(self) -> Exception | None:
         """The first error since the last time somebody asked."""

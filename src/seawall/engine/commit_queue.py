@@ -353,6 +353,10 @@ class CommitQueue:
         """Records that are queued."""
         return sum(entry.record_count for entry in self._queue if isinstance(entry, Bundle))
 
+    def bundles_of(self, driver: Callable[[], None]) -> list[Bundle]:
+        """Records that are queued for a driver."""
+        return [entry for entry in self._queue if isinstance(entry, Bundle) and entry.driver == driver]
+
     def lead_all(self) -> None:
         """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""
         while (group := self.take_lead()) is not None:
