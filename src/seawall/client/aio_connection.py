@@ -129,6 +129,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._welcome
 
     @property
+    def has_part(self) -> bool:
+        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+        return self._decoder.pending_size > 0
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be used."""
         return self._end is None and self.goodbye is None

@@ -279,7 +279,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
-            frame = await self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            frame = await self._requests.fetch(fetch, wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 await self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})

@@ -112,6 +112,11 @@ class Connection:
         return has_nothing and self.goodbye is None and type(self.stream) is WaitingStream
 
     @property
+    def has_part(self) -> bool:
+        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+        return self._decoder.pending_size > 0
+
+    @property
     def is_asked(self) -> bool:
         """Whether an answer is under way that nobody has taken."""
         return bool(self._unanswered)

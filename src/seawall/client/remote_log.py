@@ -338,7 +338,7 @@ class RemoteLog(RemoteTransactions):
         found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
-            frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            frame = self._requests.fetch(fetch, wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})

@@ -17,7 +17,7 @@ from seawall.client.ahead import ReadAhead
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection import Connection
 from seawall.client.position_reading import PositionReader
-from seawall.client.pushed import Pushed
+from seawall.client.pushed import FRAME_SIZE, Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.retry import Backoff, seconds
@@ -83,9 +83,10 @@ class RemoteSubscriber:
             self._process.check()
             connection: Connection | None = None
             self._reader.go_back(self._next_seq)
+            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
             try:
                 connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
-                pushed = Pushed(self._reader, connection.new_id())
+                pushed = Pushed(self._reader, connection.new_id(), size)
                 connection.send(pushed.begin())
                 for item in self._pushed(connection, pushed):
                     backoff.succeeded()
@@ -93,6 +94,8 @@ class RemoteSubscriber:
             except (ConnectionError, RetryableError) as error:
                 pause_ns = backoff.pause_ns()
                 if connection is not None:
+                    if self._next_seq == begun_at and connection.has_part:
+                        self._requests.answer_size.lost(size)
                     alone_since_ns = clock.monotonic_ns()
                 elif clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
@@ -106,6 +109,7 @@ class RemoteSubscriber:
         while True:
             for frame in connection.receive():
                 items = pushed.take(frame)
+                self._requests.answer_size.arrived(frame.header.payload_length)
                 # Before the items are used, so that more is on its way meanwhile.
                 credit = pushed.credit()
                 if credit is not None:
