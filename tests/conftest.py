@@ -6,6 +6,7 @@ and its processes start faster.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import shutil
@@ -96,3 +97,14 @@ def memory() -> Iterator[None]:
     with suppress(OSError):
         if int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096 > _MUCH_MEMORY:
             gc.collect()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def each_event_loop(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test twice: `asyncio.run` makes the loop of the standard library, then the one of uvloop."""
+    before = asyncio.get_event_loop_policy()
+    if request.param == "uvloop":
+        uvloop = pytest.importorskip("uvloop")
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    yield request.param
+    asyncio.set_event_loop_policy(before)

@@ -425,6 +425,8 @@ KEEPALIVE_MS_MIN = 100
 
 #: How long a connection that ends may take to answer what is under way.
 DRAIN_S = 5.0
+#: How long the interpreter's end waits for records under way: a server that is gone must not keep a program alive.
+EXIT_FLUSH_S = 5.0
 
 #: Bytes of batches in one frame to a reader, but for a single larger batch: so many that looking them up costs little
 #: beside sending them; and where the server has to read them. They are counted by 16 bits: small ones take less room.
@@ -432,6 +434,8 @@ FETCH_SIZE_MAX = 16 * MIB - 64 * KIB
 FETCH_READ_SIZE_MAX = 8 * MIB
 FETCH_CHUNKS_MAX = 65_535
 FETCH_SMALL_SIZE_MAX = 4 * MIB
+#: The least that a reader asks for after lost connections: below it a frame costs more than its bytes.
+ANSWER_SIZE_MIN = 4 * KIB
 #: Ranges of live seqs and names of segments in one answer to FILES: some 200 KB of JSON, made on the event loop.
 FILES_RUNS_MAX = 4_096
 FILES_SEGMENTS_MAX = 256
@@ -441,10 +445,8 @@ SEND_FILE_SIZE_MIN = 32 * KIB
 
 #: What one peer may have unsent before pushes to it wait: enough to keep the network busy meanwhile.
 PUSH_UNSENT_SIZE = 1 * MIB
-
 #: Portions that are read at once for the requests of one connection: the disk is busy, and memory is not.
 FETCHES_AT_ONCE = 4
-
 #: How long a short push may wait for more at a subscriber's wish: longer than this nobody gains anything.
 PUSH_LINGER_US_MAX = 1_000_000
 

@@ -226,3 +226,12 @@ def test_a_pipe_between_processes(data: Path) -> None:
     command = [sys.executable, "-m", "seawall", "read", "events", "--data", str(data)]
     done = subprocess.run(command, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"a\nb\n", b"")
+
+
+def test_a_closed_standard_input_is_named(data: Path) -> None:
+    command = f'exec "{sys.executable}" -m seawall pub events --data "{data}" <&-'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "standard input is closed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert values(data) == []

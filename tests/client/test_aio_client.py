@@ -34,6 +34,8 @@ from seawall.wire.lwp2_subscriptions import Credit, Subscribe
 from seawall.wire.lwp2_topics import TopicCreate
 from seawall.wire.received import Gap, Item, ReceivedBatch
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:

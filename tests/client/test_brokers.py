@@ -57,6 +57,7 @@ def broker_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("seawall-broker-")]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_connections_are_dealt_in_turn_and_counted_together(tmp_path: Path) -> None:
     async def work() -> None:
         node = await start_node(tmp_path / "data", NodeSettings(port=0, brokers=LOOPS, connections_max=7), store=SMALL)
@@ -188,6 +189,7 @@ def test_keys_and_transactions_work_at_every_loop(logs: list[RemoteLog]) -> None
     assert stored(logs[0], "events") == [b"once"] + [b"staged"] * LOOPS
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_the_status_lists_the_brokers(server: RealServer, logs: list[RemoteLog]) -> None:
     async def ask() -> ClusterStatusReply:
         async with seawall.connect_async(server.url) as log:
@@ -200,6 +202,7 @@ def test_the_status_lists_the_brokers(server: RealServer, logs: list[RemoteLog])
     assert sum(broker.connections for broker in asyncio.run(ask()).brokers) == LOOPS + 1
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
     async def work() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:

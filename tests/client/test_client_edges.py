@@ -80,6 +80,7 @@ def test_a_callback_waits_for_every_batch(server: ScriptedServer, log: RemoteLog
     assert done == [3]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_delivery_of_a_thread_is_awaited_on_a_loop(server: ScriptedServer, log: RemoteLog) -> None:
     gate = threading.Event()
 
@@ -156,6 +157,7 @@ def test_a_start_inside_a_gap(server: ScriptedServer, log: RemoteLog) -> None:
     assert log.seq_at("events", datetime(2030, 1, 1, tzinfo=UTC)) == 5
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_frames_of_another_subscription_are_passed_over(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_frames_of_another_subscription_are_passed_over(
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_topic_that_the_server_says_is_not_there(server: ScriptedServer) -> None:
     def refuse(peer: Peer, request: object, request_id: int) -> bool:
         if isinstance(request, Fetch):
@@ -197,6 +200,7 @@ def test_a_topic_that_the_server_says_is_not_there(server: ScriptedServer) -> No
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_asynchronous_publisher_that_is_closed(server: ScriptedServer) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
@@ -217,6 +221,7 @@ def test_an_asynchronous_publisher_that_is_closed(server: ScriptedServer) -> Non
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_host_that_has_no_address() -> None:
     async def work() -> None:
         log = AsyncRemoteLog(seawall.connect_async("seawall://no.such.host.invalid:1", timeout_s=0.05).target)
@@ -284,3 +289,12 @@ def test_an_idle_publisher_hears_what_the_server_says() -> None:
                 assert server.pings.wait(20)
             publisher.publish(b"two").result()
         assert len([hello for hello in server.hellos if hello.flags]) == 1
+
+
+def test_a_closed_log_publishes_nothing(server: ScriptedServer) -> None:
+    log = seawall.connect(server.url)
+    log.publish("events", b"before")
+    log.close()
+    with pytest.raises(WrongStateError, match="closed"):
+        log.publish("events", b"after")
+    assert len(server.topic("events").batches) == 1

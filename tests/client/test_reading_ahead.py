@@ -108,6 +108,7 @@ def test_each_answer_is_asked_for_once_and_before_it_is_wanted(
     assert not log._requests._asked
 
 
+@pytest.mark.usefixtures("each_event_loop")
 @pytest.mark.parametrize("made", [LARGE, SMALL], ids=["large", "small"])
 def test_a_loop_asks_once_and_before_it_is_wanted(server: ScriptedServer, made: list[bytes]) -> None:
     publish(server, made)
@@ -141,6 +142,7 @@ def test_the_answer_behind_a_damaged_one_is_not_taken(
     assert values(found) == [made[0], *made[2:]]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_loop_passes_the_answer_behind_a_damaged_one_over(server: ScriptedServer) -> None:
     publish(server, LARGE)
     damage(server, 1)
@@ -162,6 +164,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(server: ScriptedServer, log: 
         server.cut_all()
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_loop_asks_again_for_what_is_lost(server: ScriptedServer) -> None:
     publish(server, LARGE)
 
@@ -269,6 +272,7 @@ def test_a_follower_stands_behind_what_it_has_handed_out(server: ScriptedServer,
     assert reading.next_seq == 6
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_follower_on_a_loop_stands_behind_what_it_has_handed_out(server: ScriptedServer) -> None:
     publish(server, SMALL)
 

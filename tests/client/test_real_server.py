@@ -103,6 +103,7 @@ def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None
     assert (info.floor, info.next_seq, info.record_count, info.byte_count) == (1, 3, 2, 16)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_records_are_deleted_by_seq_and_by_tag(log: RemoteLog) -> None:
     log.publish("events", [Message(b"%d" % number, tag=f"t{number % 3}") for number in range(9)])
     assert log.delete("events", tag="t1", before_seq=6) == 2
@@ -332,6 +333,7 @@ def test_threads_share_a_log(log: RemoteLog) -> None:
     assert sorted(seqs) == list(range(1, 121))
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_the_same_words_on_an_event_loop(server: RealServer) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
@@ -370,6 +372,7 @@ async def _first(subscriber: AsyncIterable[PositionItem]) -> AsyncIterator[Posit
         return
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_who_may_only_write_makes_topics_and_publishes(tmp_path: Path) -> None:
     with RealServer(tmp_path / "data", Access({"writer": Right.WRITE_ONLY})) as server:
         with seawall.connect(server.url, token="writer") as log:
@@ -392,6 +395,7 @@ def test_who_may_only_write_makes_topics_and_publishes(tmp_path: Path) -> None:
         asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_publisher_tells_how_long_its_batches_took(log: RemoteLog) -> None:
     with log.publisher("events") as publisher:
         assert publisher.latency.count == 0
@@ -411,6 +415,7 @@ def test_a_publisher_tells_how_long_its_batches_took(log: RemoteLog) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_skips_are_told_to_whoever_reads_by_seq(server: RealServer, log: RemoteLog) -> None:
     topic_id = log.create_topic("ordered", order=5).topic_id
     hello = Hello(flags=HelloFlags.OPEN, client_id=ClientId(9), gap_timeout_ms=20)

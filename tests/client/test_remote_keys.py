@@ -79,6 +79,7 @@ def values(url: str, topic: str = "events") -> list[bytes]:
         return [bytes(record.value) for item in items for record in item]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_key_is_stored_once_and_told_where(server: RealServer, publish: Callable[..., Delivery]) -> None:
     first = publish(server.url, "events", [b"one", b"two"], "order-17")
     again = publish(server.url, "events", [b"one", b"two"], "order-17")
@@ -94,6 +95,7 @@ def test_a_key_is_stored_once_and_told_where(server: RealServer, publish: Callab
     assert values(server.url) == [b"one", b"two", b'{"n":3}']
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_delivery_can_be_awaited_once_more(server: RealServer) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:
@@ -140,6 +142,7 @@ def test_the_embedded_log_says_the_same(tmp_path: Path, server: RealServer, brok
             assert told(remote, *call) == told(embedded, *call), call
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_key_outlives_the_server(server: RealServer, publish: Callable[..., Delivery]) -> None:
     with seawall.connect(server.url) as log:
         first = log.publish("events", b"once", idempotency_key="order-17")
@@ -152,6 +155,7 @@ def test_a_key_outlives_the_server(server: RealServer, publish: Callable[..., De
     assert values(server.url) == [b"once"]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_lost_answer_is_asked_for_again(
     server: RealServer, proxy: LosingProxy, publish: Callable[..., Delivery]
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_lost_answer_is_asked_for_again(
     assert values(server.url) == [b"one", b"two"]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_answer_that_never_comes_leaves_the_outcome_unknown(
     server: RealServer, proxy: LosingProxy, publish: Callable[..., Delivery]
 ) -> None:
@@ -215,6 +220,7 @@ def test_keys_and_a_server_that_is_killed(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_more_at_once_than_a_connection_may_ask(server: RealServer) -> None:
     """What is beyond the window of the connection waits, and is not refused."""
     count = 2 * limits.REQUESTS_MAX
@@ -231,6 +237,7 @@ def test_more_at_once_than_a_connection_may_ask(server: RealServer) -> None:
     assert len(values(server.url)) == 700
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_threads_share_a_log(server: RealServer) -> None:
     with seawall.connect(server.url) as log:
         found: list[tuple[int, int]] = []
@@ -261,6 +268,7 @@ def test_a_topic_that_was_made_again_has_keys_of_its_own(server: RealServer) -> 
     assert values(server.url) == [b"new"]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_who_may_only_write_may_and_who_is_not_known_may_not(tmp_path: Path, publish: Callable[..., Delivery]) -> None:
     access = Access({"all": Right.ALL, "write": Right.WRITE_ONLY})
     with RealServer(tmp_path / "data", access) as server, seawall.connect(server.url, token="all") as owner:
@@ -293,6 +301,7 @@ def test_what_is_full_is_told_at_once(server: RealServer, monkeypatch: pytest.Mo
         assert log.publish("full", b"x", idempotency_key="2").first_seq == 2
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_what_no_request_holds_is_refused_here(server: RealServer, publish: Callable[..., Delivery]) -> None:
     largest = 16 * MIB - 16 - 5 - 3
     for records in (bytes(largest + 1), [bytes(largest), b""]):
@@ -303,6 +312,7 @@ def test_what_no_request_holds_is_refused_here(server: RealServer, publish: Call
         publish(server.url, "events", [], "key")
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_older_server_is_not_asked(publish: Callable[..., Delivery]) -> None:
     with ScriptedServer(Script(features=0xFF)) as older:
         older.create("events")
@@ -311,6 +321,7 @@ def test_an_older_server_is_not_asked(publish: Callable[..., Delivery]) -> None:
         assert not older.topics[1].batches
 
 
+@pytest.mark.usefixtures("each_event_loop")
 @pytest.mark.parametrize(
     ("code", "error", "count"),
     [
@@ -341,6 +352,7 @@ def test_refusals_are_errors_of_the_tree(
         assert len(asked) == 1 or count > 1
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_refusal_behind_a_lost_answer_leaves_the_outcome_unknown(publish: Callable[..., Delivery]) -> None:
     asked: list[int] = []
 
@@ -359,6 +371,7 @@ def test_a_refusal_behind_a_lost_answer_leaves_the_outcome_unknown(publish: Call
             publish(server.url, "events", b"x", "k", timeout_s=0.5)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_memory_that_is_short_is_waited_for(tmp_path: Path) -> None:
     memory = ToldMemory()
 

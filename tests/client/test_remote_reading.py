@@ -429,6 +429,7 @@ def test_settings_that_cannot_be_told(log: RemoteLog, settings: dict[str, Any], 
         log.create_topic("other", **settings)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_whoever_ends_says_so(server: ScriptedServer) -> None:
     with seawall.connect(server.url) as log, log.publisher("events") as publisher:
         publisher.publish(b"one")

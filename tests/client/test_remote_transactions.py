@@ -211,6 +211,7 @@ def test_an_outcome_that_stays_unknown_is_told(
         log.commit_staged("job", 1, [])
 
 
+@pytest.mark.usefixtures("each_event_loop")
 @pytest.mark.parametrize("errors", [[OutcomeUnknownError, OutcomeUnknownError], [OutcomeUnknownError, RetryableError]])
 def test_an_outcome_that_stays_unknown_on_a_loop(
     server: RealServer, monkeypatch: pytest.MonkeyPatch, errors: list[type[Exception]]
@@ -279,6 +280,7 @@ def test_commits_and_a_server_that_is_killed(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_loops_have_the_same_words(server: RealServer, log: RemoteLog) -> None:
     asyncio.run(on_a_loop(server.url))
     found = values(log, "a")

@@ -49,6 +49,7 @@ def test_a_publisher_waits_and_others_read(server: RealServer, memory: ToldMemor
         assert [delivery.result().seqs.start for delivery in deliveries] == list(range(2, 302))
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_publisher_on_an_event_loop_waits_too(server: RealServer, memory: ToldMemory) -> None:
     async def work() -> None:
         async with seawall.connect_async(server.url) as log:

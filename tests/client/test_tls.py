@@ -73,6 +73,7 @@ def test_threads_write_and_read(server: RealServer, certificate: tuple[Path, Pat
         assert values(subscriber.poll(5)) == wanted[-1:]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path]) -> None:
     async def work() -> None:
         url = server.url.replace("seawall://", "seawalls://")
@@ -91,6 +92,7 @@ def test_loops_write_and_read(server: RealServer, certificate: tuple[Path, Path]
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_who_is_not_trusted_is_told_at_once(server: RealServer, certificate: tuple[Path, Path]) -> None:
     async def work(**named: object) -> None:
         async with seawall.connect_async(server.url, **named):
@@ -105,6 +107,7 @@ def test_who_is_not_trusted_is_told_at_once(server: RealServer, certificate: tup
         seawall.connect(elsewhere, tls=certificate[0], timeout_s=0.2)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_plain_and_encrypted_do_not_mix(server: RealServer, certificate: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(RetryableError):
         seawall.connect(server.url, timeout_s=0.2, connect_timeout_s=0.2)

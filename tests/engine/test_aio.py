@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import signal
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -26,12 +28,15 @@ from seawall.errors import (
     LockedError,
     NotFoundError,
     SeawallError,
+    UnsupportedError,
     WrongStateError,
 )
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
 from seawall.topics.state import TopicState
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 
@@ -486,5 +491,29 @@ def test_what_is_stored_once_is_so_on_a_loop_too(tmp_path: Path) -> None:
         assert await log.delete("events", before_seq=2) == 1
         assert (await log.verify()).is_sound
         assert await values(log) == [b"z"]
+
+    on_loop(tmp_path, work)
+
+
+def test_a_forked_child_of_a_loop_is_refused(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        # Gathered until the end of this turn of the loop: in the child nobody would commit what joins it.
+        waiting = log.publish("events", b"parent")
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            refused = 0
+            try:
+                log.publish("events", b"child")
+            except UnsupportedError:
+                refused += 1
+            try:
+                waiting.result(20)
+            except WrongStateError:
+                refused += 1
+            os._exit(0 if refused == 2 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        await waiting
+        assert await values(log) == [b"parent"]
 
     on_loop(tmp_path, work)

@@ -3,6 +3,8 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.limits import KIB
@@ -11,6 +13,7 @@ from seawall.limits import KIB
 SMALL = StoreSettings(wal_file_size=64 * KIB, checkpoint_size=16 * KIB, ballast_size=4 * KIB)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_a_commit_is_tidied_up_while_all_threads_wait_for_it(tmp_path):
     async def work():
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 import seawall
 from seawall.engine.appends import Commit
-from seawall.engine.delivery import Bundle
+from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.records import Message, ReceivedBatch, ReceivedRecord
@@ -28,6 +30,7 @@ from seawall.errors import (
     SeawallError,
     SyncError,
     UnsupportedError,
+    WrongStateError,
 )
 from seawall.limits import KIB, RECORD_VALUE_SIZE_MAX
 from seawall.topics.gaps import Gap
@@ -370,6 +373,38 @@ def test_a_forked_child_is_refused(log: EmbeddedLog) -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert log.publish("events", b"still open in the parent").position == waiting.result().position
     assert values(log) == [b"waits", b"still open in the parent"]
+
+
+def test_a_forked_child_commits_nothing_of_its_parent(log: EmbeddedLog) -> None:
+    log.publish("events", b"first")
+    publisher = log.publisher("events")
+    # Somebody commits: what is published meanwhile is under way until that is over.
+    assert log.queue.take_lone()
+    waiting = publisher.publish(b"under way")
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        refused = 0
+        for use in (
+            waiting.result,
+            publisher.flush,
+            lambda: publisher.publish(b"x"),
+            lambda: asyncio.run(wait(waiting)),
+        ):
+            try:
+                use()
+            except (UnsupportedError, WrongStateError):
+                refused += 1
+        publisher.close()
+        os._exit(0 if refused == 4 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    log.queue.hand_on()
+    publisher.close()
+    assert values(log) == [b"first", b"under way"]
+
+
+async def wait(delivery: Delivery) -> None:
+    await delivery
 
 
 def test_records_are_deleted_by_seq_and_by_tag(tmp_path: Path) -> None:

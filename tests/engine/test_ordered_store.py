@@ -335,6 +335,7 @@ def test_threads_publish_together(log: EmbeddedLog) -> None:
             assert [number for who, number in found if who == thread] == [*range(200)]
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_event_loop_with_brokers(tmp_path: Path) -> None:
     async def work() -> None:
         config = Config(fabric=TINY)

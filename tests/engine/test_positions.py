@@ -293,6 +293,7 @@ def test_a_subscriber_by_position_goes_on_where_it_stopped(tmp_path: Path, broke
                 log.position_subscriber(start)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_event_loop_follows_by_position(tmp_path: Path) -> None:
     async def work() -> None:
         async with AsyncLog(tmp_path / "data", SMALL, TINY, brokers=2) as log:

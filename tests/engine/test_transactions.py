@@ -587,6 +587,7 @@ def test_numbers_that_nobody_knows_any_more() -> None:
 # --- on a loop ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_loops_have_the_same_words(tmp_path: Path, brokers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seawall.wire.aio_transactions.IN_FLIGHT_SIZE", 100)
     asyncio.run(on_a_loop(tmp_path, brokers))
@@ -646,6 +647,7 @@ async def on_a_loop(path: Path, brokers: int) -> None:
             log.transaction(epoch=3)
 
 
+@pytest.mark.usefixtures("each_event_loop")
 def test_an_outcome_that_is_not_known_aborts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise OutcomeUnknownError("who knows")

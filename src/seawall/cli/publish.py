@@ -21,7 +21,7 @@ import click
 from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.input import record_batches
 from seawall.cli.log_place import open_place, place_options
-from seawall.errors import ConflictError, SeawallError
+from seawall.errors import ConflictError, InvalidInputError, SeawallError
 
 if TYPE_CHECKING:
     from seawall.cli.log_place import OpenLog
@@ -153,7 +153,9 @@ def _report(topic: str, done: _Done, as_json: bool) -> None:
 def _open_input(file: Path | None, stack: ExitStack) -> tuple[io.BufferedIOBase, int | None]:
     """The input, and its size where that is known."""
     if file is None or str(file) == "-":
-        stream: object = sys.stdin.buffer
-        assert isinstance(stream, io.BufferedIOBase)
+        # Python has no `sys.stdin` where the descriptor is closed; a program that runs the command may replace it.
+        stream: object = getattr(sys.stdin, "buffer", None)
+        if not isinstance(stream, io.BufferedIOBase):
+            raise InvalidInputError("standard input is closed or has no bytes: name a file to publish")
         return stream, None
     return stack.enter_context(file.open("rb")), file.stat().st_size or None

@@ -11,7 +11,7 @@ topic as it was when it was asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seawall.client.connection import Connection
 from seawall.client.reading import TopicReader
@@ -60,21 +60,26 @@ class ReadAhead:
             self.let_go()
             asked = None
         timeout_s = self._requests.target.timeout_s + wait_s
+        size = self._requests.answer_size
 
         def answer(connection: Connection) -> Frame:
             self._asked = None
             is_asked = asked is not None and asked.connection is connection
-            request_id = asked.request_id if asked is not None and is_asked else connection.ask(fetch)
+            allowed = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
+            sent = asked.fetch if asked is not None and is_asked else allowed
+            request_id = asked.request_id if asked is not None and is_asked else connection.ask(allowed)
             has_begun = False
 
             def begun(header: FrameHeader, start: memoryview) -> None:
                 nonlocal has_begun
                 has_begun = True
-                following = self._reader.fetch_behind(header, start, behind)
+                following = self._reader.fetch_behind(header, start, size.at_most(behind))
                 if following is not None and connection.goodbye is None:
                     self._asked = _Asked(connection, connection.ask(following), following)
 
-            frame = connection.answer(request_id, timeout_s=timeout_s, begun=begun)
+            with self._requests.sizing(sent.max_bytes):
+                frame = connection.answer(request_id, timeout_s=timeout_s, begun=begun)
+            size.arrived(frame.header.payload_length)
             if not has_begun:
                 begun(frame.header, frame.payload)
             return frame

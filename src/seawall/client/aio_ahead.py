@@ -6,7 +6,7 @@ comes, and nothing is let go for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seawall.client.aio_connection import Asked, AsyncConnection
 from seawall.client.aio_requests import AsyncRequests
@@ -43,20 +43,23 @@ class AsyncReadAhead:
             before.connection.forget(before.asked)
             before = None
         timeout_s = self._requests.target.timeout_s + wait_s
+        size = self._requests.answer_size
 
         async def answer(connection: AsyncConnection) -> Frame:
             nonlocal before
             self._ahead = None
             used, before = before, None
-            asked = used.asked if used is not None and used.connection is connection else connection.ask(fetch)
+            if used is None or used.connection is not connection:
+                allowed = replace(fetch, max_bytes=size.at_most(fetch.max_bytes))
+                used = _Ahead(connection, connection.ask(allowed), allowed)
 
             def begun(header: FrameHeader, start: memoryview) -> None:
-                following = self._reader.fetch_behind(header, start, behind)
+                following = self._reader.fetch_behind(header, start, size.at_most(behind))
                 if following is not None and connection.is_open:
                     self._ahead = _Ahead(connection, connection.ask(following), following)
 
-            asked.when_begun(begun)
-            return await connection.answer(asked, timeout_s=timeout_s)
+            used.asked.when_begun(begun)
+            return await self._requests.answer(connection, used.asked, used.fetch, timeout_s)
 
         return self._reader.take(await self._requests.use(answer))
 

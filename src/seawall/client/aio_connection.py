@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from seawall.client.connection import Begun, refusal_of
 from seawall.errors import ProtocolError
 from seawall.io.clocks import OsClock
+from seawall.io.process import disown_on_fork, release_inherited
 from seawall.io.sockets import parse_address
 from seawall.io.tls import ended_unwelcome, refused_handshake
 from seawall.limits import FETCH_DATA_HEADER_SIZE
@@ -82,6 +83,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self.on_frame: Callable[[AsyncConnection, Frame], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.on_lost: Callable[[AsyncConnection, Exception], None] | None = None
+        disown_on_fork(self)
 
     @classmethod
     async def open(
@@ -131,6 +133,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         return self._welcome
 
     @property
+    def has_part(self) -> bool:
+        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+        return self._decoder.pending_size > 0
+
+    @property
     def is_open(self) -> bool:
         """Whether it can be used."""
         return self._end is None and self.goodbye is None
@@ -146,6 +153,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 # An encrypted one would wait for the peer's farewell, and the loop may end before that.
                 transport.close()
         self._finish(ConnectionError("the connection was closed"))
+
+    def disown(self) -> None:
+        """This is a forked child: leave socket, transport and loop to the parent."""
+        self._end = self._end or ConnectionError(f"the connection with {self.address} is the parent process's")
+        if self._transport is not None and not self._transport.is_closing():
+            release_inherited(self._transport.get_extra_info("socket").fileno())
 
     def new_id(self) -> int:
         """An id that no other request of this connection has."""
@@ -191,8 +204,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # The loop decides about its class: that of uvloop has the methods, and does not inherit from asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where bytes are received."""

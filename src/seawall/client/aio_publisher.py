@@ -22,6 +22,7 @@ from seawall.client.targets import Target
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FullError, InvalidInputError
+from seawall.io.process import OwnProcess
 from seawall.wire.publishable import Publishable, Records
 
 
@@ -32,6 +33,7 @@ class AsyncRemotePublisher:
         self._options = options
         self._topic_id = topic_id
         self._is_closed = False
+        self._process = OwnProcess("publisher")
         self._sender = AsyncSender(
             target, options.outgoing(), client_id=options.client_id or 0, connections=options.connections
         )
@@ -82,6 +84,7 @@ class AsyncRemotePublisher:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
+        self._process.check()
         async with asyncio.timeout(timeout_s):
             await self._sender.flush()
         error = self._sender.take_error()
@@ -89,8 +92,11 @@ class AsyncRemotePublisher:
             raise error
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine."""
-        if self._is_closed:
+        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine.
+
+        In a forked child it does nothing.
+        """
+        if self._is_closed or self._process.is_inherited:
             return
         self._is_closed = True
         try:

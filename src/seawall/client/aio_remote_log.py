@@ -299,7 +299,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
-            frame = await self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            frame = await self._requests.fetch(fetch, wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 await self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
@@ -364,6 +364,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
     async def _lone_sender(self) -> AsyncSender:
         """The session of `publish`; another one if the last one failed."""
+        self._requests.check_open()
         async with self._opening:
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
-from seawall.client.aio_connection import AsyncConnection
+from seawall.client.aio_connection import Asked, AsyncConnection
+from seawall.client.answer_size import AnswerSize
 from seawall.client.requests import asking_hello
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
 from seawall.errors import FullError, OutcomeUnknownError, RetryableError, WrongStateError
+from seawall.io.process import OwnProcess
 from seawall.limits import REQUESTS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
+from seawall.wire.lwp2_reading import Fetch
 
 _Result = TypeVar("_Result")
 
@@ -31,16 +35,43 @@ class AsyncRequests:
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.answer_size = AnswerSize()
         self._connection: AsyncConnection | None = None
         self._connecting = asyncio.Lock()
         self._turns = asyncio.Semaphore(_UNDER_WAY_MAX)
         self._turn = 0
         self._is_closed = False
+        self._process = OwnProcess("log")
+
+    def check_open(self) -> None:
+        """Raise `WrongStateError` once it is closed, and in a forked child."""
+        self._process.check()
+        if self._is_closed:
+            raise WrongStateError("this log is closed")
 
     async def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
         timeout_s = self.target.timeout_s + wait_s
         return await self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+
+    async def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
+        """The answer to a read, for which no more is asked than the link allows."""
+
+        async def ask(connection: AsyncConnection) -> Frame:
+            allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
+            return await self.answer(connection, connection.ask(allowed), allowed, self.target.timeout_s + wait_s)
+
+        return await self.use(ask)
+
+    async def answer(self, connection: AsyncConnection, asked: Asked, fetch: Fetch, timeout_s: float) -> Frame:
+        """The answer to a read that was asked for; less is asked for after it is lost."""
+        try:
+            frame = await connection.answer(asked, timeout_s=timeout_s)
+        except (ConnectionError, TimeoutError):
+            self.answer_size.lost(fetch.max_bytes)
+            raise
+        self.answer_size.arrived(frame.header.payload_length)
+        return frame
 
     async def find_server(self) -> None:
         """See that there is a server which lets us in; raises what is in the way."""
@@ -48,6 +79,7 @@ class AsyncRequests:
 
     async def use(self, work: Callable[[AsyncConnection], Awaitable[_Result]], is_repeatable: bool = True) -> _Result:
         """Do something with the connection, and again with another one if it is lost."""
+        self.check_open()
         async with self._turns:
             return await self._use(work, is_repeatable)
 
@@ -79,6 +111,7 @@ class AsyncRequests:
 
     async def open_connection(self) -> AsyncConnection:
         """A connection of its own, with any of the servers."""
+        self.check_open()
         addresses = self.target.addresses
         failure: Exception | None = None
         for _ in addresses:
@@ -101,8 +134,7 @@ class AsyncRequests:
 
     async def _connected(self) -> AsyncConnection:
         async with self._connecting:
-            if self._is_closed:
-                raise WrongStateError("this log is closed")
+            self.check_open()
             if self._connection is None or not self._connection.is_open:
                 if self._connection is not None:
                     self._connection.close()

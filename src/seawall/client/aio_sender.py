@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from contextlib import suppress
 
 from seawall.client.aio_connection import AsyncConnection
-from seawall.client.connection import refusal_of
-from seawall.client.delivery import Batch, Delivery
+from seawall.client.delivery import Batch, Delivery, undelivered
 from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
-from seawall.client.refusals import ENDING, PRESSURE
+from seawall.client.refusals import ENDING
 from seawall.client.retry import Backoff, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
+from seawall.client.verdicts import Verdicts
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
-from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.codes import AckStatus, Command, Kind
+from seawall.io.exits import finish_at_exit, report_undelivered
+from seawall.io.process import disown_on_fork, not_inherited
+from seawall.wire.codes import Kind
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_session import Error, parse_error
 from seawall.wire.publishable import Records
-
-_MS: Final = 1_000_000
 
 
 class AsyncSender:
@@ -46,7 +44,7 @@ class AsyncSender:
         self._connections: list[AsyncConnection] = []
         self._turn = 0
         self._backoff = Backoff()
-        self._pressure = Backoff()
+        self._verdicts = Verdicts(outgoing, self._clock)
         self._is_closed = False
         self._push_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -61,6 +59,17 @@ class AsyncSender:
         self._guard = FailAll(self._fail)
         #: Of a frame that came: what ends its connection is for the connection.
         self._frame_guard = FailAll(self._fail, ConnectionError, ProtocolError)
+        disown_on_fork(self)
+        finish_at_exit(self)
+
+    def disown(self) -> None:
+        """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
+        self._is_closed = True
+        self._connections.clear()
+        self._waiters.clear()
+        self.failure = not_inherited("publisher")
+        self._outgoing.fail(self.failure)
+        self._outgoing.take_decided()
 
     async def open(self) -> None:
         """Find the server and open the session; raises what is in the way."""
@@ -123,6 +132,28 @@ class AsyncSender:
         self._push()
         await self._wait_until(lambda: self._outgoing.is_empty)
 
+    def finish(self, timeout_s: float) -> int:
+        """Wait, on another thread, while the loop sends what is under way; how many records are not stored.
+
+        A loop that does not run any more sends nothing.
+        """
+        batches = [] if self._loop.is_running() else self._outgoing.undecided()
+        if self._loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._flush_into(batches), self._loop).result(timeout_s)
+        count = undelivered(batches)
+        # Whoever collects it has nothing to add.
+        self._is_closed = True
+        return count
+
+    async def _flush_into(self, batches: list[Batch]) -> None:
+        batches += self._outgoing.undecided()
+        await self.flush()
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            report_undelivered(undelivered(self._outgoing.undecided()))
+
     def take_error(self) -> Exception | None:
         """The first error since the last time somebody asked."""
         return self._outgoing.take_error()
@@ -181,36 +212,18 @@ class AsyncSender:
 
     def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
         with self._frame_guard:
-            self._take(frame)
+            self._apply(frame)
             self._push()
         self._announce()
 
-    def _take(self, frame: Frame) -> None:
-        header, outgoing = frame.header, self._outgoing
-        if header.kind == Kind.ACK:
-            outgoing.allow(*ack_window(frame.payload))
-            worst = outgoing.acked(ack_rows(frame.payload), self._clock.monotonic_ns())
+    def _apply(self, frame: Frame) -> None:
+        if frame.header.kind == Kind.ACK:
             self._alone_since = 0.0
             self._backoff.succeeded()
-            if outgoing.decided:
-                self._pressure.succeeded()
-            if worst is AckStatus.RETRY:
-                outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
-            elif worst is AckStatus.UNKNOWN:
-                raise ConnectionError("the server does not know what became of a batch")
-        elif header.kind == Kind.CONTROL and header.command == Command.ERROR:
-            self._refused(frame, parse_error(frame.payload))
-
-    def _refused(self, frame: Frame, refusal: Error) -> None:
-        error = refusal_of(frame)
-        assert error is not None, "the frame is a refusal"
-        if isinstance(error, ENDING):
+        try:
+            self._verdicts.apply(frame)
+        except ENDING as error:
             self._fail(error)
-        elif refusal.code in PRESSURE or isinstance(error, RetryableError):
-            pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
-            self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
-        if refusal.closes:
-            raise ConnectionError(str(error))
 
     def _announce(self) -> None:
         for batch in self._outgoing.take_decided():

@@ -14,13 +14,15 @@ from typing import TypeAlias
 from seawall.client.aio_ahead import AsyncReadAhead
 from seawall.client.aio_connection import AsyncConnection
 from seawall.client.aio_requests import AsyncRequests
+from seawall.client.answer_size import AnswerSize
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.position_reading import PositionReader
-from seawall.client.pushed import Pushed
+from seawall.client.pushed import FRAME_SIZE, Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.process import OwnProcess
 from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
@@ -41,6 +43,7 @@ class AsyncRemoteSubscriber:
         self._ahead: AsyncReadAhead | None = None
         self._next_seq = Seq(0)
         self._topic_epoch = TopicEpoch(0)
+        self._process = OwnProcess("subscriber")
         self.topic = topic
 
     @property
@@ -79,11 +82,13 @@ class AsyncRemoteSubscriber:
         loop = asyncio.get_running_loop()
         alone_since = loop.time()
         while True:
+            self._process.check()
             connection: AsyncConnection | None = None
             reader.go_back(self._next_seq)
+            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
             try:
                 connection = await self._requests.open_connection()
-                async for items in _pushed(connection, reader):
+                async for items in _pushed(connection, reader, self._requests.answer_size, size):
                     for item in items:
                         backoff.succeeded()
                         self._next_seq = seq_after(item)
@@ -91,6 +96,8 @@ class AsyncRemoteSubscriber:
                     self._next_seq = reader.next_seq
             except (ConnectionError, RetryableError) as error:
                 if connection is not None:
+                    if self._next_seq == begun_at and connection.has_part:
+                        self._requests.answer_size.lost(size)
                     alone_since = loop.time()
                 elif loop.time() - alone_since >= self._requests.target.timeout_s:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
@@ -100,6 +107,7 @@ class AsyncRemoteSubscriber:
                     connection.close()
 
     async def _begun(self) -> TopicReader:
+        self._process.check()
         if self._reader is None:
             self._reader, self._topic_epoch = await self._begin()
             self._next_seq = self._reader.next_seq
@@ -115,6 +123,7 @@ class AsyncRemotePositionSubscriber:
     ) -> None:
         self._take = take
         self._reader = reader
+        self._process = OwnProcess("subscriber")
 
     @property
     def next_position(self) -> int:
@@ -123,6 +132,7 @@ class AsyncRemotePositionSubscriber:
 
     async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
         """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        self._process.check()
         wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
         return await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
 
@@ -133,19 +143,22 @@ class AsyncRemotePositionSubscriber:
                 yield item
 
 
-async def _pushed(connection: AsyncConnection, reader: TopicReader) -> AsyncIterator[list[Item]]:
+async def _pushed(
+    connection: AsyncConnection, reader: TopicReader, answer_size: AnswerSize, frame_size: int
+) -> AsyncIterator[list[Item]]:
     """What the server pushes on a connection, until it is lost: what came together, together."""
     # Bounded by the credit that the server has.
     frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
     connection.on_frame = lambda _, frame: frames.put_nowait(frame)
     connection.on_lost = lambda _, error: frames.put_nowait(error)
-    pushed = Pushed(reader, connection.new_id())
+    pushed = Pushed(reader, connection.new_id(), frame_size)
     connection.send(pushed.begin())
     while True:
         frame = await frames.get()
         if isinstance(frame, Exception):
             raise frame
         items = pushed.take(frame)
+        answer_size.arrived(frame.header.payload_length)
         # Before the items are used, so that more is on its way meanwhile.
         credit = pushed.credit()
         if credit is not None:

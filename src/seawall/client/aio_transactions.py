@@ -17,7 +17,8 @@ from seawall.client.targets import Target
 from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
 from seawall.errors import OutcomeUnknownError, RetryableError
-from seawall.wire.aio_transactions import AsyncStager, AsyncTransactionalLog
+from seawall.io.process import disown_on_fork
+from seawall.wire.aio_transactions import AsyncStager, AsyncTransaction, AsyncTransactionalLog
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
 from seawall.wire.lwp2_topics import parse_records_deleted
@@ -42,6 +43,12 @@ class AsyncRemoteTransactions(AsyncTransactionalLog):
     def __init__(self) -> None:
         self.own_keys = own_keys()
         self.own_turn = asyncio.Lock()
+
+    def transaction(self, owner: str | None = None, epoch: int | None = None) -> AsyncTransaction:
+        """Begin a transaction, to be used as a context; a forked child must not go on with it."""
+        begun = super().transaction(owner, epoch)
+        disown_on_fork(begun)
+        return begun
 
     @property
     @abstractmethod

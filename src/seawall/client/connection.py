@@ -24,6 +24,7 @@ from seawall.client.retry import seconds
 from seawall.client.values_out import PART_SIZE, ValuesOut
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.interfaces import Clock
+from seawall.io.process import disown_on_fork
 from seawall.io.waiting import WaitingStream, await_streams, open_stream
 from seawall.kernels.memory import Bytes
 from seawall.kernels.values import HAS_KNOWN_LAYOUT
@@ -70,6 +71,7 @@ class Connection:
         self._welcome: Welcome | None = None
         #: Whether the server will end it: what is under way is still answered.
         self.goodbye: Goodbye | None = None
+        disown_on_fork(self)
 
     @classmethod
     def open(
@@ -117,6 +119,11 @@ class Connection:
         return has_nothing and self.goodbye is None and type(self.stream) is WaitingStream
 
     @property
+    def has_part(self) -> bool:
+        """Whether a frame has begun to arrive and is not complete: it is lost with the connection."""
+        return self._decoder.pending_size > 0
+
+    @property
     def is_asked(self) -> bool:
         """Whether an answer is under way that nobody has taken."""
         return bool(self._unanswered)
@@ -127,6 +134,10 @@ class Connection:
             # Behind half a frame nobody would understand it, and who is gone does not need it.
             with contextlib.suppress(ConnectionError):
                 self.stream.send([encode_control(Goodbye(0, 0))])
+        self.stream.close()
+
+    def disown(self) -> None:
+        """This is a forked child: close its descriptor, and say nothing to the server, which talks with the parent."""
         self.stream.close()
 
     # --- sending ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final, Protocol
@@ -288,6 +289,11 @@ class Delivery:
         return self._batches
 
 
+def undelivered(batches: Sequence[Batch]) -> int:
+    """How many records of batches are not stored, as far as is known now."""
+    return sum(batch.record_count for batch in batches if not batch.is_done or batch.error is not None)
+
+
 def decided_delivery(waiting: Waiting, delivery: Delivery) -> Delivery:
     """The same records for a publisher who does not care (ack level 0): decided, whatever becomes of them."""
     batch = Batch(delivery.topic, TopicId(0), 0)
@@ -319,7 +325,9 @@ def _resolve(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> N
     if asyncio._get_running_loop() is loop:
         _settle(future)
     else:
-        loop.call_soon_threadsafe(_settle, future)
+        # Nobody is left on a loop that was closed.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_settle, future)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

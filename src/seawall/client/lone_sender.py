@@ -70,6 +70,7 @@ class LoneSender(Sender):
                     outgoing.end_lone(batch, base_seq, position, timestamp_ns, now_ns)
                     outgoing.allow(*window)
                     self._has_heard()
+                    self._verdicts.stored()
         finally:
             lock.release()
         return Delivery(self, (batch,), 0, block.record_count)

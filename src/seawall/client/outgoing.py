@@ -143,12 +143,10 @@ class Outgoing:
         if last is not None and last.topic_id == topic_id and last.may_hold(blocks[0], _JOINED_SIZE):
             # It waits behind others: large ones cost the least.
             return (last,), last.take(blocks[0])
-        batches = []
-        for block in blocks:
-            batch = Batch(topic, topic_id, now_ns)
+        batches = [Batch(topic, topic_id, now_ns) for _ in blocks]
+        for batch, block in zip(batches, blocks, strict=True):
             batch.take(block)
-            self._sealed.append(batch)
-            batches.append(batch)
+        self._sealed += batches
         return tuple(batches), 0
 
     def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Batch | None:
@@ -399,6 +397,11 @@ class Outgoing:
         self.next_seq = max(self.next_seq, next_seq)
         self._free = sorted(number for number in self._free if number >= next_seq)
 
+    def undecided(self) -> list[Batch]:
+        """Everything that is under way; the gathering ends."""
+        self.seal()
+        return [*self._numbered.values(), *self._sealed]
+
     def fail(self, error: Exception) -> None:
         """Give everything up: what was never sent did not happen, of what was nobody knows.
 
@@ -406,10 +409,9 @@ class Outgoing:
         """
         if isinstance(error, ReadOnlyError):
             self._stopped_by = error
-        self.seal()
         self._again.clear()
         self._later.clear()
-        for batch in [*self._numbered.values(), *self._sealed]:
+        for batch in self.undecided():
             if self._stopped_by is None or batch.connection is None:
                 in_doubt = batch.sends and isinstance(error, RetryableError | FatalError | SessionExpiredError)
                 self._decide(batch, unknown_outcome(batch.topic, batch.client_seq, error) if in_doubt else error)

@@ -30,6 +30,7 @@ from seawall.core.identifiers import check_client_id
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import InvalidInputError
+from seawall.io.process import OwnProcess
 from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import AckLevel, Codec
@@ -122,6 +123,7 @@ class RemotePublisher:
         self._options = options
         self._topic_id = topic_id
         self._is_closed = False
+        self._process = OwnProcess("publisher")
         self._sender = Sender(
             target, options.outgoing(), client_id=options.client_id or 0, connections=options.connections
         )
@@ -165,6 +167,7 @@ class RemotePublisher:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
+        self._process.check()
         if not self._sender.flush(timeout_s):
             raise TimeoutError(f"{self.in_flight} bytes are on their way to {self.topic!r} after {timeout_s} s")
         error = self._sender.take_error()
@@ -172,8 +175,11 @@ class RemotePublisher:
             raise error
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine."""
-        if self._is_closed:
+        """Flush, and take nothing more; what is not decided after `timeout_s` fails. Closing twice is fine.
+
+        In a forked child it does nothing.
+        """
+        if self._is_closed or self._process.is_inherited:
             return
         self._is_closed = True
         try:

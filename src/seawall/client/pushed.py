@@ -26,8 +26,9 @@ FRAME_SIZE: Final = FETCH_SIZE_MAX
 class Pushed:
     """A subscription of one reader on one connection."""
 
-    def __init__(self, reader: TopicReader, subscription_id: int) -> None:
+    def __init__(self, reader: TopicReader, subscription_id: int, frame_size: int = FRAME_SIZE) -> None:
         self._reader = reader
+        self._frame_size = frame_size
         self._id = subscription_id
         self._bytes = self._records = 0
         self._granted_bytes, self._granted_records = CREDIT_BYTES, CREDIT_RECORDS
@@ -45,7 +46,7 @@ class Pushed:
             start,
             credit_bytes=CREDIT_BYTES,
             credit_records=CREDIT_RECORDS,
-            max_frame=FRAME_SIZE,
+            max_frame=self._frame_size,
             flags=self._reader.flags,
         )
         return encode_control(request, request_id=self._id)

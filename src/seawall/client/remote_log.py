@@ -9,6 +9,10 @@
 Threads may share one log. Questions have connections of their own; `publish` has a session, in which it is stored once
 however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
 words for is an `UnsupportedError`.
+
+INV-FORK-PARENT: a forked child sends nothing over its parent's connections and under none of its numbers or keys. There
+the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse in the
+child (`WrongStateError`), and closing them there does nothing.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.io.process import disown_on_fork
 from seawall.limits import SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
@@ -97,6 +102,7 @@ class RemoteLog(RemoteTransactions):
         self._topics: dict[str, TopicReply] = {}
         self._sender: LoneSender | None = None
         self._lock = threading.Lock()
+        disown_on_fork(self)
         try:
             # Whoever may only write may not ask for anything else.
             self._requests.find_server()
@@ -352,7 +358,7 @@ class RemoteLog(RemoteTransactions):
         found: list[PositionItem] = []
         while True:
             fetch = reader.fetch(max_bytes=size, max_records=records, wait_ms=wait_ms)
-            frame = self._requests.ask(fetch, wait_s=wait_ms / 1e3)
+            frame = self._requests.fetch(fetch, wait_ms / 1e3)
             if not topics_in(frame) <= {topic.topic_id for topic in self._topics.values()}:
                 self._load_topics()
             found += reader.take(frame, {topic.topic_id: name for name, topic in self._topics.items()})
@@ -379,6 +385,12 @@ class RemoteLog(RemoteTransactions):
             sender.close()
         self._requests.close()
 
+    def disown(self) -> None:
+        """This is a forked child: begin a session of its own, under keys of its own, when one is needed."""
+        super().disown()
+        self._lock = threading.Lock()
+        self._sender = None
+
     def __enter__(self) -> Self:
         return self
 
@@ -401,6 +413,7 @@ class RemoteLog(RemoteTransactions):
     def _lone_sender(self) -> LoneSender:
         """The session of `publish`; another one if the last one failed."""
         with self._lock:
+            self._requests.check_open()
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()

@@ -8,20 +8,25 @@ is asked again too, but not one that says it is full: only somebody who makes ro
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, TypeVar
 
+from seawall.client.answer_size import AnswerSize
 from seawall.client.connection import Connection
 from seawall.client.retry import Backoff, seconds
 from seawall.client.targets import Target
 from seawall.errors import FullError, OutcomeUnknownError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
 from seawall.io.interfaces import Clock
+from seawall.io.process import disown_on_fork
 from seawall.io.waiting import await_streams
 from seawall.limits import PAYLOAD_SIZE_MIN
 from seawall.wire.codes import Features
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import ControlPayload
+from seawall.wire.lwp2_reading import Fetch
 from seawall.wire.lwp2_session import Hello
 
 #: Connections that are kept while nobody asks anything.
@@ -52,17 +57,51 @@ class Requests:
     def __init__(self, target: Target, clock: Clock | None = None) -> None:
         self.target = target
         self.clock = clock or OsClock()
+        self.answer_size = AnswerSize()
         self._idle: list[Connection] = []
         #: Those with a question under way that nobody waits for right now.
         self._asked: set[Connection] = set()
         self._lock = threading.Lock()
         self._turn = 0
         self._is_closed = False
+        disown_on_fork(self)
+
+    def disown(self) -> None:
+        """This is a forked child: the connections are the parent's, and threads that held the lock are not here."""
+        self._lock = threading.Lock()
+        self._idle.clear()
+        self._asked.clear()
+
+    def check_open(self) -> None:
+        """Raise `WrongStateError` once it is closed."""
+        if self._is_closed:
+            raise WrongStateError("this log is closed")
 
     def ask(self, payload: ControlPayload, *, wait_s: float = 0.0, is_repeatable: bool = True) -> Frame:
         """The answer to a question; raises what the server refuses. `wait_s` is what the server may take by itself."""
         timeout_s = self.target.timeout_s + wait_s
         return self.use(lambda connection: connection.request(payload, timeout_s=timeout_s), is_repeatable)
+
+    def fetch(self, fetch: Fetch, wait_s: float) -> Frame:
+        """The answer to a read, for which no more is asked than the link allows."""
+
+        def ask(connection: Connection) -> Frame:
+            allowed = replace(fetch, max_bytes=self.answer_size.at_most(fetch.max_bytes))
+            with self.sizing(allowed.max_bytes):
+                frame = connection.request(allowed, timeout_s=self.target.timeout_s + wait_s)
+            self.answer_size.arrived(frame.header.payload_length)
+            return frame
+
+        return self.use(ask)
+
+    @contextmanager
+    def sizing(self, asked: int) -> Iterator[None]:
+        """Around the wait for an answer of up to so many bytes: ask for less after it is lost."""
+        try:
+            yield
+        except (ConnectionError, TimeoutError):
+            self.answer_size.lost(asked)
+            raise
 
     def find_server(self) -> None:
         """See that there is a server which lets us in; raises what is in the way."""
@@ -146,8 +185,7 @@ class Requests:
     def _take(self, deadline_ns: int) -> Connection:
         while True:
             with self._lock:
-                if self._is_closed:
-                    raise WrongStateError("this log is closed")
+                self.check_open()
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self.open_connection(deadline_ns)
@@ -169,8 +207,7 @@ class Requests:
 
     def _take_back(self, connection: Connection) -> Connection:
         with self._lock:
-            if self._is_closed:
-                raise WrongStateError("this log is closed")
+            self.check_open()
             self._asked.discard(connection)
         return connection
 

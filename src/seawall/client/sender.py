@@ -21,24 +21,25 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from seawall.client.connection import Connection, refusal_of
-from seawall.client.delivery import Batch, Delivery
+from seawall.client.connection import Connection
+from seawall.client.delivery import Batch, Delivery, undelivered
 from seawall.client.failing import FailAll
 from seawall.client.outgoing import Outgoing
-from seawall.client.refusals import ENDING, PRESSURE
+from seawall.client.refusals import ENDING
 from seawall.client.retry import Backoff, deadline_ns, seconds
 from seawall.client.session import Session
 from seawall.client.targets import Target
+from seawall.client.verdicts import Verdicts
 from seawall.core.latency import LatencySummary
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, FullError, ProtocolError, RetryableError, SeawallError, WrongStateError
 from seawall.io.clocks import OsClock
+from seawall.io.exits import finish_at_exit
 from seawall.io.interfaces import Clock
+from seawall.io.process import disown_on_fork, not_inherited
 from seawall.io.waiting import Waker, await_streams
-from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.codes import AckStatus, Command, Kind
+from seawall.wire.codes import Kind
 from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_session import Error, parse_error
 from seawall.wire.publishable import Records
 
 _MS: Final = 1_000_000
@@ -69,13 +70,26 @@ class Sender:
         #: Whether somebody ends it, and whether everything has been told so.
         self._is_closed = self._is_over = False
         self._backoff = Backoff()
-        self._pressure = Backoff()
+        self._verdicts = Verdicts(outgoing, self._clock)
         self._connect_after_ns = 0
         #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
         self._alone_since_ns = self._clock.monotonic_ns()
         #: Why nothing can be sent any more.
         self.failure: SeawallError | None = None
         self._guard = FailAll(self._fail)
+        disown_on_fork(self)
+        finish_at_exit(self)
+
+    def disown(self) -> None:
+        """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
+        self._leads, self._is_closed, self._is_over = False, True, True
+        self._connections.clear()
+        self._waker.close()
+        self.failure = not_inherited("publisher")
+        self._outgoing.fail(self.failure)
+        self._outgoing.take_decided()
 
     def open(self) -> None:
         """Find the server and open the session; raises what is in the way."""
@@ -157,6 +171,14 @@ class Sender:
         """Wait until everything is decided; false if that takes too long."""
         self.seal()
         return self._wait_until(lambda: self._outgoing.is_empty, timeout_s)
+
+    def finish(self, timeout_s: float) -> int:
+        """Send what is under way when the interpreter ends, for so long at the most; records that are not stored."""
+        with self._change:
+            batches = self._outgoing.undecided()
+        if batches:
+            self.flush(timeout_s)
+        return undelivered(batches)
 
     def take_error(self) -> Exception | None:
         """The first error since the last time somebody asked."""
@@ -352,36 +374,17 @@ class Sender:
             connection.send(*self._outgoing.frame_of(batch, wall_ns))
 
     def _heard(self, frame: Frame) -> None:
-        header = frame.header
-        if header.kind == Kind.ACK:
-            outgoing = self._outgoing
-            outgoing.allow(*ack_window(frame.payload))
-            worst = outgoing.acked(ack_rows(frame.payload), self._clock.monotonic_ns())
-            self._has_heard(decided=bool(outgoing.decided))
-            if worst is AckStatus.RETRY:
-                outgoing.refused(0, self._clock.monotonic_ns() + self._pressure.pause_ns())
-            elif worst is AckStatus.UNKNOWN:
-                raise ConnectionError("the server does not know what became of a batch")
-        elif header.command == Command.ERROR and header.kind == Kind.CONTROL:
-            self._refused(frame, parse_error(frame.payload))
+        if frame.header.kind == Kind.ACK:
+            self._has_heard()
+        try:
+            self._verdicts.apply(frame)
+        except ENDING as error:
+            self._fail(error)
 
-    def _has_heard(self, *, decided: bool = True) -> None:
-        """A server has answered, and something was decided or not: pauses begin anew."""
+    def _has_heard(self) -> None:
+        """A server has answered: pauses begin anew."""
         self._alone_since_ns = 0
         self._backoff.succeeded()
-        if decided:
-            self._pressure.succeeded()
-
-    def _refused(self, frame: Frame, refusal: Error) -> None:
-        error = refusal_of(frame)
-        assert error is not None, "the frame is a refusal"
-        if isinstance(error, ENDING):
-            self._fail(error)
-        elif refusal.code in PRESSURE or isinstance(error, RetryableError):
-            pause_ns = max(refusal.retry_after_ms * _MS, self._pressure.pause_ns())
-            self._outgoing.refused(refusal.ref, self._clock.monotonic_ns() + pause_ns)
-        if refusal.closes:
-            raise ConnectionError(str(error))
 
     # --- connections -----------------------------------------------------------------------------------------------
 

@@ -17,12 +17,13 @@ from seawall.client.ahead import ReadAhead
 from seawall.client.commands import READ_SIZE, consumer_of
 from seawall.client.connection import Connection
 from seawall.client.position_reading import PositionReader
-from seawall.client.pushed import Pushed
+from seawall.client.pushed import FRAME_SIZE, Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.retry import Backoff, seconds
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.process import OwnProcess
 from seawall.io.waiting import await_streams
 from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
 from seawall.wire.lwp2_reading import Commit
@@ -41,6 +42,7 @@ class RemoteSubscriber:
         self._topic_epoch = topic_epoch
         self._owner = owner
         self._next_seq = reader.next_seq
+        self._process = OwnProcess("subscriber")
         self.topic = reader.topic
 
     @property
@@ -50,6 +52,7 @@ class RemoteSubscriber:
 
     def poll(self, timeout_s: float = 0.0) -> list[Item]:
         """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        self._process.check()
         clock = self._requests.clock
         deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
         self._reader.go_back(self._next_seq)
@@ -64,6 +67,7 @@ class RemoteSubscriber:
 
     def commit(self) -> None:
         """Keep that everything before `next_seq` was read, durably, for the owner."""
+        self._process.check()
         if self._owner is None:
             raise InvalidInputError("a subscriber without an owner has nothing to commit under")
         consumer = consumer_of(self._owner)
@@ -76,11 +80,13 @@ class RemoteSubscriber:
         patience_ns = int(self._requests.target.timeout_s * 1e9)
         alone_since_ns = clock.monotonic_ns()
         while True:
+            self._process.check()
             connection: Connection | None = None
             self._reader.go_back(self._next_seq)
+            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
             try:
                 connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
-                pushed = Pushed(self._reader, connection.new_id())
+                pushed = Pushed(self._reader, connection.new_id(), size)
                 connection.send(pushed.begin())
                 for item in self._pushed(connection, pushed):
                     backoff.succeeded()
@@ -88,6 +94,8 @@ class RemoteSubscriber:
             except (ConnectionError, RetryableError) as error:
                 pause_ns = backoff.pause_ns()
                 if connection is not None:
+                    if self._next_seq == begun_at and connection.has_part:
+                        self._requests.answer_size.lost(size)
                     alone_since_ns = clock.monotonic_ns()
                 elif clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns:
                     raise RetryableError(f"no server at {self._requests.target}: {error}") from error
@@ -101,6 +109,7 @@ class RemoteSubscriber:
         while True:
             for frame in connection.receive():
                 items = pushed.take(frame)
+                self._requests.answer_size.arrived(frame.header.payload_length)
                 # Before the items are used, so that more is on its way meanwhile.
                 credit = pushed.credit()
                 if credit is not None:
@@ -123,6 +132,7 @@ class RemotePositionSubscriber:
     ) -> None:
         self._take = take
         self._reader = reader
+        self._process = OwnProcess("subscriber")
 
     @property
     def next_position(self) -> Position:
@@ -131,5 +141,6 @@ class RemotePositionSubscriber:
 
     def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
         """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        self._process.check()
         wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
         return self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)

@@ -9,7 +9,7 @@ This module must not know how a transaction is committed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from seawall.client.commands import cursor_owner
@@ -26,7 +26,7 @@ from seawall.core.transactions import (
     berth_named,
 )
 from seawall.errors import OutcomeUnknownError, ProtocolError, RetryableError
-from seawall.io.process import random_bytes
+from seawall.io.process import disown_on_fork, random_bytes
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.codes import ErrorCode
 from seawall.wire.decoder import Frame
@@ -39,7 +39,15 @@ from seawall.wire.lwp2_transactions import (
     TransactionState,
     parse_transaction_told,
 )
-from seawall.wire.transactions import IN_FLIGHT_SIZE, OwnKeys, Stager, TransactionalLog, as_offsets, as_parts
+from seawall.wire.transactions import (
+    IN_FLIGHT_SIZE,
+    OwnKeys,
+    Stager,
+    Transaction,
+    TransactionalLog,
+    as_offsets,
+    as_parts,
+)
 
 #: How often the patience of a target is spent on a commit that nobody knows the outcome of.
 ATTEMPTS: Final = 2
@@ -89,6 +97,15 @@ class StagingPublisher(RemotePublisher):
         self._sender.wait_for_room(len(block.block), IN_FLIGHT_SIZE, may_wait=True)
         return self._sender.offer(self.topic, self._topic_id, [block], None)
 
+    def aborting(self, abort: Callable[[Iterable[StagedRange]], int]) -> Callable[[Iterable[StagedRange]], int]:
+        """Delete what it has staged, by `abort`; a forked child must not."""
+
+        def checked(ranges: Iterable[StagedRange]) -> int:
+            self._process.check()
+            return abort(ranges)
+
+        return checked
+
 
 class RemoteTransactions(TransactionalLog):
     """The part of a connected log that is about transactions."""
@@ -101,6 +118,16 @@ class RemoteTransactions(TransactionalLog):
     def __init__(self) -> None:
         self.own_keys = own_keys()
 
+    def disown(self) -> None:
+        """This is a forked child: under the parent's keys its commits would be repetitions of the parent's."""
+        self.own_keys = own_keys()
+
+    def transaction(self, owner: str | None = None, epoch: int | None = None) -> Transaction:
+        """Begin a transaction, to be used as a context; a forked child must not go on with it."""
+        begun = super().transaction(owner, epoch)
+        disown_on_fork(begun)
+        return begun
+
     def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
         """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
         staging = self._staging
@@ -109,7 +136,9 @@ class RemoteTransactions(TransactionalLog):
         if not is_apart:
             self._staging = staging
         publisher = StagingPublisher(self.target, staging.name, staging.topic_id, staging_options(compression))
-        return Stager(publisher.stage, self.abort_staged, publisher.close, berth_named(staging.name))
+        return Stager(
+            publisher.stage, publisher.aborting(self.abort_staged), publisher.close, berth_named(staging.name)
+        )
 
     def commit_staged(
         self,

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
 
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
@@ -30,12 +31,17 @@ from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
 from seawall.engine.subscribing import PositionStart
 from seawall.errors import InvalidInputError, WrongStateError
+from seawall.io.exits import finish_at_exit, report_undelivered
+from seawall.io.process import disown_on_fork
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
 from seawall.wire.fields import JsonValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: How often the end of the interpreter looks whether a loop has committed everything.
+_LOOK_S: Final = 0.01
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +82,30 @@ class AsyncLog(AsyncTransactions):
         self._driver = RingDriver(log.queue, ring, loop)
         self._join = self._driver.join
         log.queue.listeners.append(partial(self._announce, loop))
+        disown_on_fork(self)
+        finish_at_exit(self)
         return self
+
+    def disown(self) -> None:
+        """This is a forked child: loop and ring are the parent's, and the log refuses."""
+        self._driver = self._join = None
+
+    def finish(self, timeout_s: float) -> int:
+        """Wait, on another thread, while the loop commits what is under way; how many records are not stored.
+
+        A loop that does not run any more commits nothing.
+        """
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return 0
+        if driver.loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(_decided(driver), driver.loop).result(timeout_s)
+        return driver.record_count
+
+    def __del__(self) -> None:
+        if self._driver is not None:
+            report_undelivered(self._driver.record_count)
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
         log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers, networks=self._networks)
@@ -285,6 +314,12 @@ class AsyncLog(AsyncTransactions):
         news, self._news = self._news, None
         if news is not None:
             news.set()
+
+
+async def _decided(driver: RingDriver) -> None:
+    """Return once everything that was handed in on the loop is decided."""
+    while driver.record_count:
+        await asyncio.sleep(_LOOK_S)
 
 
 class AsyncSubscriber:

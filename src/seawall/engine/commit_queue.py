@@ -33,6 +33,7 @@ from seawall.engine.store import Store
 from seawall.engine.turns import HELP_AFTER_S, Turn
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
+from seawall.io.process import OwnProcess
 from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
 from seawall.wire.codes import AckLevel
 from seawall.wire.records import raw_head
@@ -48,6 +49,7 @@ class CommitQueue:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._mutex = Lock()
+        self.process = OwnProcess("log")
         self._queue: deque[Bundle | Turn] = deque()
         #: The last queued bundle of a topic, by its name, where more records may become part of its batch.
         self.joinable: dict[str, Bundle] = {}
@@ -349,6 +351,10 @@ class CommitQueue:
     def record_count(self) -> int:
         """Records that are queued."""
         return sum(entry.record_count for entry in self._queue if isinstance(entry, Bundle))
+
+    def bundles_of(self, driver: Callable[[], None]) -> list[Bundle]:
+        """Records that are queued for a driver."""
+        return [entry for entry in self._queue if isinstance(entry, Bundle) and entry.driver == driver]
 
     def lead_all(self) -> None:
         """Commit, on this thread, everything that is queued and that nobody else commits; for drivers."""

@@ -274,8 +274,10 @@ class Delivery:
     def result(self, timeout_s: float | None = None) -> Delivery:
         """Wait until it is decided and return it; raises what went wrong, `TimeoutError` if it takes too long."""
         bundle = self._bundle
-        if not bundle.is_done and not self._queue.wait(bundle, timeout_s):
-            raise TimeoutError(f"{self!r} after {timeout_s} s")
+        if not bundle.is_done:
+            self._queue.process.check()
+            if not self._queue.wait(bundle, timeout_s):
+                raise TimeoutError(f"{self!r} after {timeout_s} s")
         if bundle.error is not None:
             raise bundle.error
         return self
@@ -288,12 +290,14 @@ class Delivery:
 
     def add_callback(self, callback: Callable[[Delivery], object]) -> None:
         """Have it called with the delivery once it is decided; at once if it is. It must be quick and not raise."""
+        self._queue.process.check()
         if not self._queue.add_callback(self._bundle, partial(callback, self)):
             callback(self)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
         bundle = self._bundle
         if not bundle.is_done:
+            self._queue.process.check()
             loop = bundle.loop
             if loop is None or bundle.loop_thread != get_ident():
                 loop = asyncio.get_running_loop()

@@ -28,6 +28,8 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.delivery import Delivery, Identity
 from seawall.engine.records import Publishable
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
+from seawall.io.exits import finish_at_exit
+from seawall.io.process import disown_on_fork, not_inherited
 from seawall.limits import MIB
 
 if TYPE_CHECKING:
@@ -86,11 +88,22 @@ class Publisher:
         self._max_in_flight = max_in_flight
         self._when_full = when_full
         self._in_flight = 0
+        #: Records that are on their way, and those that went wrong so far.
+        self._record_count = self._failed_count = 0
         self._first_error: Exception | None = None
         self._change = threading.Condition()
         self._is_closed = False
         self._session = session
+        self._is_inherited = False
         self.topic = topic
+        disown_on_fork(self)
+        finish_at_exit(self)
+
+    def disown(self) -> None:
+        """This is a forked child: what is under way is the parent's, and so may be the lock."""
+        self._change = threading.Condition()
+        self._in_flight = self._record_count = 0
+        self._is_inherited = True
 
     @property
     def in_flight(self) -> int:
@@ -125,16 +138,19 @@ class Publisher:
             if self._in_flight and self._in_flight + size > self._max_in_flight:
                 self._make_room(size)
             self._in_flight += size
+            self._record_count += bundle.record_count
             if self._session is not None:
                 first = self._session.take(batch_count, client_seq)
                 bundle.identity = Identity(self._session.client_id, first, self._session.epoch)
-            bundle.ends = [partial(self._arrived, size, batch_count, bundle.identity)]
+            bundle.ends = [partial(self._arrived, size, bundle.record_count, batch_count, bundle.identity)]
             # Queued under the lock: client seqs reach the log in their order.
             delivery = self._log.offer(bundle)
         return delivery if self._ack else delivery.decided()
 
     def flush(self) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
+        if self._is_inherited:
+            raise not_inherited("publisher")
         with self._change:
             while self._in_flight:
                 self._change.wait()
@@ -142,8 +158,17 @@ class Publisher:
         if error is not None:
             raise error
 
+    def finish(self, timeout_s: float) -> int:
+        """Wait for what is under way when the interpreter ends, for so long at most; records that are not stored."""
+        with self._change:
+            failed_count = self._failed_count
+            self._change.wait_for(lambda: not self._in_flight, timeout_s)
+            return self._record_count + self._failed_count - failed_count
+
     def close(self) -> None:
-        """Flush, and take nothing more; closing twice is fine."""
+        """Flush, and take nothing more; closing twice is fine. In a forked child it does nothing."""
+        if self._is_inherited:
+            return
         with self._change:
             self._is_closed = True
         self.flush()
@@ -165,10 +190,15 @@ class Publisher:
         while self._in_flight and self._in_flight + size > self._max_in_flight:
             self._change.wait()
 
-    def _arrived(self, size: int, batch_count: int, identity: Identity | None, error: Exception | None) -> None:
+    def _arrived(
+        self, size: int, record_count: int, batch_count: int, identity: Identity | None, error: Exception | None
+    ) -> None:
         """The commit of a delivery is over; called by whoever committed it."""
         with self._change:
             self._in_flight -= size
+            self._record_count -= record_count
+            if error is not None:
+                self._failed_count += record_count
             self._first_error = self._first_error or error
             if isinstance(error, _NOTHING_HAPPENED) and self._session and identity:
                 for index in range(batch_count):

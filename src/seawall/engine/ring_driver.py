@@ -48,7 +48,7 @@ class RingDriver:
     def __init__(self, queue: CommitQueue, ring: DiskRing, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
         self._ring = ring
-        self._loop = loop
+        self.loop = loop
         self._thread = get_ident()
         # Entered again by whoever is told of a delivery and publishes at once.
         self._lock = threading.RLock()
@@ -72,7 +72,7 @@ class RingDriver:
         self._gathering: dict[str, Bundle] = {}
         #: Records that are on their way at once, as far as is known.
         self._crowd = 0
-        self._loop.add_reader(ring.completed.wait_fd, self._signalled)
+        self.loop.add_reader(ring.completed.wait_fd, self._signalled)
         queue.help = self.help
         queue.arrivals_driver = self.wake
 
@@ -109,7 +109,7 @@ class RingDriver:
         if not bundle.is_plain:
             return self._queue.offer(bundle)
         self._gathering[name] = bundle
-        bundle.loop, bundle.loop_thread = self._loop, self._thread
+        bundle.loop, bundle.loop_thread = self.loop, self._thread
         self.wake()
         return Delivery(self._queue, bundle, 0, bundle.record_count)
 
@@ -117,6 +117,13 @@ class RingDriver:
     def has_gathered(self) -> bool:
         """Whether records of the loop wait to be queued."""
         return bool(self._gathering)
+
+    @property
+    def record_count(self) -> int:
+        """Records that were handed in on the loop and are not decided."""
+        groups = [flight.group for flight in self._flights] + [each for each in [self._next] if each is not None]
+        bundles = [*self._gathering.values(), *self._queue.bundles_of(self.wake)]
+        return sum(each.record_count for each in groups) + sum(each.record_count for each in bundles)
 
     def hand_in(self) -> None:
         """Queue what is gathered, for whoever commits next; on the loop's thread."""
@@ -131,9 +138,9 @@ class RingDriver:
         self._is_woken = True
         if get_ident() == self._thread:
             # At the end of this turn of the loop: what else is published in it comes along.
-            self._loop.call_soon(self._start)
+            self.loop.call_soon(self._start)
         else:
-            self._loop.call_soon_threadsafe(self._start)
+            self.loop.call_soon_threadsafe(self._start)
 
     def help(self) -> None:
         """Finish a commit that is under way if its loop cannot: called by threads that wait for it."""
@@ -153,7 +160,7 @@ class RingDriver:
             self._is_tidy.wait()
         self._tidying.shutdown()
         self._queue.help = self._queue.arrivals_driver = None
-        self._loop.remove_reader(self._ring.completed.wait_fd)
+        self.loop.remove_reader(self._ring.completed.wait_fd)
         self._ring.close()
 
     # --- on the loop ---------------------------------------------------------------------------------------------
@@ -247,7 +254,7 @@ class RingDriver:
             # What the ring has of it by now is awaited; then everybody is told.
             flight.error = FatalError(f"the disk ring did not take a commit ({error!r}): stop and recover")
             self._ring.submit_signalled()
-            self._loop.call_soon_threadsafe(self._reap, 0)
+            self.loop.call_soon_threadsafe(self._reap, 0)
             raise
         return self._ring.submit_signalled()
 

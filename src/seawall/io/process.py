@@ -1,4 +1,4 @@
-"""This process: its number, and bytes nobody can guess."""
+"""This process: its number, bytes nobody can guess, and what becomes of its objects in a child that it forks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Disowned", "disown_on_fork", "process_id", "random_bytes"]
+from seawall.errors import WrongStateError
+
+__all__ = [
+    "Disowned",
+    "OwnProcess",
+    "disown_on_fork",
+    "not_inherited",
+    "process_id",
+    "random_bytes",
+    "release_inherited",
+]
 
 
 class Disowned(Protocol):
@@ -31,6 +41,49 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+def not_inherited(what: str) -> WrongStateError:
+    """Why something that existed before a fork refuses in the child."""
+    return WrongStateError(
+        f"this {what} was opened by the process that forked this one, which goes on using it: open another one here"
+    )
+
+
+class OwnProcess:
+    """Refuses in a forked child, for an object that has nothing else to do there. One for each such object."""
+
+    __slots__ = ("__weakref__", "_is_inherited", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_inherited = False
+        disown_on_fork(self)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that made the object."""
+        return self._is_inherited
+
+    def disown(self) -> None:
+        """This is a forked child."""
+        self._is_inherited = True
+
+    def check(self) -> None:
+        """Raise `WrongStateError` in a forked child."""
+        if self._is_inherited:
+            raise not_inherited(self._what)
+
+
+def release_inherited(descriptor: int) -> None:
+    """Let go of a forked child's share of a connection that somebody else's object still names by its descriptor.
+
+    The number stays taken, by the null device: when that object closes it, nothing else is closed in its place, and the
+    selector that parent and child share keeps watching the parent's connection.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, descriptor, inheritable=False)
+    os.close(null)
 
 
 def process_id() -> int:

@@ -184,6 +184,7 @@ class OpenTransaction:
         self.offsets: list[OffsetCommit] = []
         self._result: CommittedTransaction | None = None
         self._is_over = False
+        self._is_inherited = False
 
     @property
     def result(self) -> CommittedTransaction:
@@ -197,8 +198,14 @@ class OpenTransaction:
         self.require_open()
         self.offsets.append(OffsetCommit(owner, topic, Seq(next_seq)))
 
+    def disown(self) -> None:
+        """This is a forked child: only the parent commits or aborts it."""
+        self._is_over = self._is_inherited = True
+
     def require_open(self) -> None:
-        """Refuse what comes too late."""
+        """Refuse what comes too late, or from a forked child."""
+        if self._is_inherited:
+            raise WrongStateError("the transaction is of the process that forked this one: begin another one here")
         if self._is_over:
             raise WrongStateError("the transaction is committed or aborted; begin another one")
 

@@ -1,0 +1,170 @@
+"""Readers over a link that ends every connection after some bytes: they ask for less, and arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import pytest
+from real_server import RealServer
+
+import seawall
+from seawall.client.answer_size import AnswerSize
+from seawall.limits import ANSWER_SIZE_MIN, FETCH_SIZE_MAX, KIB, MIB
+from seawall.wire.received import Item, ReceivedBatch
+
+#: What a connection brings before it ends, and what is read: a plain read asks for more than the former at once.
+LIFE = 300 * KIB
+VALUES = [bytes([number]) * 64 * KIB for number in range(64)]
+
+
+class BadLink:
+    """Passes everything on, and ends each connection after so many bytes of answers."""
+
+    def __init__(self, port: int, life: int) -> None:
+        self._target = port
+        self._life = life
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self.url = f"seawall://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.ended = 0
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in [self._listener, *self._sockets]:
+            _end(each)
+        for thread in list(self._threads):
+            thread.join()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self._target))
+                self._sockets += [client, server]
+                for source, target, life in ((client, server, None), (server, client, self._life)):
+                    self._threads.append(threading.Thread(target=self._pass_on, args=(source, target, life)))
+                    self._threads[-1].start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, life: int | None) -> None:
+        with suppress(OSError):
+            while data := source.recv(16 * KIB):
+                target.sendall(data if life is None else data[:life])
+                if life is not None:
+                    life -= len(data)
+                    if life <= 0:
+                        self.ended += 1
+                        break
+        _end(source)
+        _end(target)
+
+
+def _end(each: socket.socket) -> None:
+    with suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[BadLink]:
+    with RealServer(tmp_path / "data") as server:
+        with seawall.connect(server.url) as log:
+            log.create_topic("events")
+            for value in VALUES:
+                log.publish("events", value)
+        with BadLink(server.port, LIFE) as bad:
+            yield bad
+
+
+def values(items: list[Item]) -> list[bytes]:
+    return [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
+
+
+def follow(url: str) -> list[bytes]:
+    found: list[bytes] = []
+    with seawall.connect(url) as log:
+        for item in log.subscriber("events"):
+            found += values([item])
+            if len(found) == len(VALUES):
+                break
+    return found
+
+
+def poll(url: str) -> list[bytes]:
+    with seawall.connect(url) as log:
+        return values(list(log.follow("events")))
+
+
+def read(url: str) -> list[bytes]:
+    with seawall.connect(url) as log:
+        return values(log.read("events"))
+
+
+def table(url: str) -> list[bytes]:
+    with seawall.connect(url) as log:
+        found: list[bytes] = log.read_arrow("events").column("value").to_pylist()
+        return found
+
+
+def positions(url: str) -> list[bytes]:
+    found: list[bytes] = []
+    with seawall.connect(url) as log:
+        subscriber = log.position_subscriber()
+        while items := subscriber.poll():
+            found += [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
+    return found
+
+
+@pytest.mark.parametrize("reading", [follow, poll, read, table, positions])
+def test_readers_arrive(link: BadLink, reading: Callable[[str], list[bytes]]) -> None:
+    assert reading(link.url) == VALUES
+    assert link.ended
+
+
+@pytest.mark.usefixtures("each_event_loop")
+def test_readers_on_a_loop_arrive(link: BadLink) -> None:
+    async def work() -> None:
+        async with seawall.connect_async(link.url) as log:
+            found: list[bytes] = []
+            async for item in log.subscriber("events"):
+                found += values([item])
+                if len(found) == len(VALUES):
+                    break
+            assert found == VALUES
+        async with seawall.connect_async(link.url) as log:
+            assert values(await log.read("events")) == VALUES
+
+    asyncio.run(work())
+    assert link.ended
+
+
+def test_what_is_asked_for_shrinks_and_grows() -> None:
+    size = AnswerSize()
+    assert size.at_most(1 << 40) == FETCH_SIZE_MAX
+    # Two that were lost with one connection count once, and one that asked for little not at all.
+    size.lost(FETCH_SIZE_MAX)
+    size.lost(FETCH_SIZE_MAX)
+    size.lost(1)
+    assert size.at_most(1 << 40) == FETCH_SIZE_MAX // 2
+    for _ in range(40):
+        size.lost(size.at_most(1 << 40))
+    assert size.at_most(1 << 40) == ANSWER_SIZE_MIN
+    for _ in range(8):
+        size.arrived(1)
+    assert size.at_most(1 << 40) == ANSWER_SIZE_MIN
+    for _ in range(8):
+        size.arrived(ANSWER_SIZE_MIN)
+    assert size.at_most(1 << 40) == 2 * ANSWER_SIZE_MIN
+    for _ in range(8 * 40):
+        size.arrived(FETCH_SIZE_MAX)
+    assert size.at_most(MIB) == MIB
+    assert size.at_most(1 << 40) == FETCH_SIZE_MAX
