@@ -1,23 +1,34 @@
-"""Bytes of a file to a connection without passing through the memory of this process.
+"""Bytes of a file to a connection, without passing through the memory of this process where that is the shorter way.
 
 An event loop owns the descriptor of its connection and lets nobody else wait on it, so this works on a duplicate. It
 must not know what the bytes are, nor what was sent before them: whoever calls has seen to it that nothing waits.
 
 To another machine the system sends the pages of the file themselves. To a peer on this machine it sends a copy: there
 the pages would be copied all the same, by the peer, page by page and out of no cache, while a copy lies in one. That is
-more work here and less in all, and both sides do their part of it at the same time.
+more work here and less in all, and both sides do their part of it at the same time. The copy is made in memory of this
+process, a little at a time: no file is mapped, so one that gets shorter ends nobody.
+
+INV-SEND-BLAME: a failure of the connection is raised; a failure of the file is reported to whoever gave the piece.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import local
+from typing import Final
 
-from seawall.io.mapped import MappedPart
+from seawall.limits import SEND_COPY_SIZE
 
-__all__ = ["FilePiece", "FileSender", "is_within_machine", "read_stretch"]
+__all__ = ["FilePiece", "FileSender", "is_within_machine", "read_piece"]
+
+#: Codes of errors, beside those of `ConnectionError`, by which a call that sends tells of the connection.
+_OF_CONNECTION: Final = frozenset(
+    {errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+)
 
 
 @dataclass(slots=True)
@@ -28,8 +39,8 @@ class FilePiece:
     at: int
     size: int
     release: Callable[[], None]
-    #: The file in memory, up to a position at the least, if it can be had there.
-    mapped: Callable[[int], MappedPart | None] | None = None
+    #: Told the position at which the file has failed, or ended too early.
+    failed: Callable[[int], None]
 
 
 class FileSender:
@@ -46,16 +57,40 @@ class FileSender:
         return self._descriptor
 
     def send(self, piece: FilePiece, size: int) -> int | None:
-        """Send up to `size` bytes of a piece; how many went, None if there is no room, 0 if the file has ended."""
-        size = min(size, piece.size)
-        end = piece.at + size
-        memory = piece.mapped(end) if self._is_within_machine and piece.mapped is not None else None
+        """Send up to `size` bytes of a piece; how many went, None if there is no room, 0 if the file fails or ends.
+
+        `OSError` if the connection fails.
+        """
+        send = self._copy if self._is_within_machine else self._send
+        sent = send(piece, min(size, piece.size))
+        if sent == 0:
+            piece.failed(piece.at)
+        return sent
+
+    def _send(self, piece: FilePiece, size: int) -> int | None:
         try:
-            if memory is None:
-                return os.sendfile(self._descriptor, piece.descriptor, piece.at, size)
-            return os.write(self._descriptor, memory.bytes[piece.at - memory.at : end - memory.at].data)
+            return os.sendfile(self._descriptor, piece.descriptor, piece.at, size)
         except BlockingIOError:
             return None
+        except OSError as error:
+            if isinstance(error, ConnectionError) or error.errno in _OF_CONNECTION:
+                raise
+            return 0
+
+    def _copy(self, piece: FilePiece, size: int) -> int | None:
+        sent = 0
+        while sent < size:
+            data = _read(piece.descriptor, min(size - sent, SEND_COPY_SIZE), piece.at + sent)
+            if not data:
+                break
+            try:
+                count = os.write(self._descriptor, data)
+            except BlockingIOError:
+                return sent or None
+            sent += count
+            if count < len(data):
+                break
+        return sent
 
     def close(self) -> None:
         """Let the duplicate go; the connection stays."""
@@ -73,11 +108,32 @@ def is_within_machine(connected: socket.socket) -> bool:
     return bool(ours == theirs)
 
 
-def read_stretch(file: int, at: int, size: int) -> bytes:
-    """The bytes themselves, for connections that do not send what is in files; fewer if the file is shorter."""
-    pieces = []
-    while size and (piece := os.pread(file, size, at)):
-        pieces.append(piece)
-        at += len(piece)
-        size -= len(piece)
-    return b"".join(pieces)
+def read_piece(piece: FilePiece) -> bytes:
+    """The bytes themselves, for connections that do not send what is in files; fewer if the file fails or has ended."""
+    read: list[bytes] = []
+    at, end = piece.at, piece.at + piece.size
+    while at < end and (data := bytes(_read(piece.descriptor, min(end - at, SEND_COPY_SIZE), at))):
+        read.append(data)
+        at += len(data)
+    if at < end:
+        piece.failed(at)
+    return b"".join(read)
+
+
+class _CopyBuffer(local):
+    """Where a thread copies through: what is in it holds until its next copy."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(SEND_COPY_SIZE))
+
+
+_BUFFER: Final = _CopyBuffer()
+
+
+def _read(file: int, size: int, at: int) -> memoryview:
+    """Bytes of a file, in the buffer of this thread; none if the file fails or has ended."""
+    memory = _BUFFER.memory
+    try:
+        return memory[: os.preadv(file, [memory[:size]], at)]
+    except OSError:
+        return memory[:0]

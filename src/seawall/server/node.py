@@ -28,6 +28,7 @@ from seawall.io.sockets import format_address
 from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.pressure import Levels, Memory
+from seawall.server.unfit_ranges import UNFIT
 from seawall.wire.lwp1_replies import BrokerStatus
 
 __all__ = ["Node", "NodeSettings", "start_node"]
@@ -60,10 +61,13 @@ class Node:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often connections were refused or ended, by cause, and what memory that was short has led to."""
+        """How often connections were refused or ended, by cause, and what memory that was short has led to.
+
+        `files_failed` counts all servers of this process."""
         counted: Counter[str] = Counter()
         for broker in self.brokers:
             counted += broker.listener.counts + broker.pressure.counts
+        counted["files_failed"] = UNFIT.failures
         return dict(counted)
 
     async def drain(self, timeout_s: float) -> bool:
