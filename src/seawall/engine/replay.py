@@ -75,8 +75,8 @@ class Replayed:
     sessions: Sessions
 
 
-def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) -> Replayed:
-    """Read the log from where the snapshot ends."""
+def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None, *, mapped: bool = False) -> Replayed:
+    """Read the log from where the snapshot ends; `mapped` as for `read_wal`."""
     sessions = Sessions()
     if snapshot is None:
         state = _Replay(TopicCatalog(), {}, sessions)
@@ -85,7 +85,7 @@ def replay(files: Files, directory: DataDirectory, snapshot: Snapshot | None) ->
         state = _Replay(load_catalog(snapshot), _load_segments(snapshot), sessions)
         sessions.load(snapshot.section(SectionKind.CLIENT_ROWS))
         from_at = WalAddress(snapshot.wal_from_at)
-    for part in read_runs(files, directory.wal, directory.directory_id, from_at):
+    for part in read_runs(files, directory.wal, directory.directory_id, from_at, mapped=mapped):
         match part:
             case WalRun():
                 state.appends(part)

@@ -11,23 +11,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final
 
 from seawall.core.types import Offset, Position
-from seawall.errors import CorruptionError
-from seawall.storage.batch_index import BatchIndex, IndexEnds
 from seawall.storage.segments import SealedSegment
 
 __all__ = ["near_offset", "near_position"]
-
-_NOTHING: Final = IndexEnds.of(BatchIndex())
 
 
 def near_position(sealed: Sequence[SealedSegment], position: Position) -> int:
     """The first segment that holds a batch at or behind a position; their number if none does."""
 
     def last_position(number: int) -> Position:
-        while (last := _ends(sealed[number]).last_position) < 0 and number:
+        while (last := sealed[number].ends.last_position) < 0 and number:
             number -= 1
         return last
 
@@ -38,18 +33,11 @@ def near_offset(sealed: Sequence[SealedSegment], offset: Offset) -> int:
     """The last segment with a batch that begins at an offset or before it; the first one if none has."""
 
     def first_offset(number: int) -> Offset:
-        while (first := _ends(sealed[number]).first_offset) < 0 and number:
+        while (first := sealed[number].ends.first_offset) < 0 and number:
             number -= 1
         return first
 
     near = bisect_right(range(len(sealed)), offset, key=first_offset) - 1
-    while near > 0 and _ends(sealed[near]).first_offset < 0:
+    while near > 0 and sealed[near].ends.first_offset < 0:
         near -= 1
     return max(0, near)
-
-
-def _ends(segment: SealedSegment) -> IndexEnds:
-    try:
-        return segment.ends
-    except (FileNotFoundError, CorruptionError):
-        return _NOTHING

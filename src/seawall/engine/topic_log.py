@@ -41,6 +41,7 @@ from seawall.engine.planning import (
 from seawall.engine.segment_search import near_offset, near_position
 from seawall.engine.waiting import Waiting
 from seawall.errors import CorruptionError
+from seawall.io.files import remove_if_there
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
 from seawall.storage.batch_index import BatchIndex, Entries, join_entries
@@ -166,7 +167,7 @@ class TopicLog:
         """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
         segment = self.filling.pop().segment
         segment.close()
-        self._home.files.unlink(segment.path)
+        remove_if_there(self._home.files, segment.path)
 
     @property
     def writing(self) -> Filling | None:
@@ -399,11 +400,7 @@ class TopicLog:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.rest()
-        try:
-            return segment.index
-        except (FileNotFoundError, CorruptionError):
-            # All of it is gone: readers are told a gap, as long as its name says.
-            return BatchIndex()
+        return segment.index
 
 
 def _first_offset(index: BatchIndex, entry: int) -> Offset:

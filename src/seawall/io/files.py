@@ -41,6 +41,7 @@ __all__ = [
     "OsFiles",
     "parent_directory",
     "read_exactly",
+    "remove_if_there",
     "replace_file",
     "reserve_space",
     "write_all",
@@ -116,6 +117,12 @@ def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
             files.unlink(temporary)
         raise
     files.sync_directory(parent_directory(path))
+
+
+def remove_if_there(files: Files, path: str) -> None:
+    """Remove a name that is not needed any more; fine if somebody else has removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)
 
 
 def parent_directory(path: str) -> str:

@@ -231,6 +231,8 @@ class ActiveSegment:
             self._reserved = self._end
         self._file.sync()
         write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
+        if not home.files.exists(self.path):
+            self._name_again()
         home.files.rename(self.path, home.path(str(name)))
         home.files.sync_directory(home.directory)
         self._sealed = SealedSegment(home, name)
@@ -244,6 +246,17 @@ class ActiveSegment:
     def close(self) -> None:
         """Give the file back; syncs nothing."""
         self._shared.close()
+
+    def _name_again(self) -> None:
+        """Somebody has removed the name of the file: all of it is still there behind the handle, and is copied."""
+        copy = self._home.files.open(self.path, exclusive=True)
+        try:
+            done = 0
+            while copied := self._home.files.copy_range(self._file, done, copy, done, self._end - done):
+                done += copied
+            copy.sync()
+        finally:
+            copy.close()
 
     def _grow(self, needed: int) -> None:
         """Reserve ahead; near the end of the disk, only what is needed."""
@@ -272,7 +285,9 @@ class SealedSegment:
 
     @property
     def index(self) -> BatchIndex:
-        """The stored index; one made from the data if that is missing or damaged.
+        """The stored index, or one made from the data if that is missing or damaged.
+
+        It has no entries if the file is gone too, or is another segment: readers are told a gap as long as its name.
 
         It is read when it is not in the cache of the process (`index_cache.py`).
         """
@@ -371,8 +386,12 @@ class SealedSegment:
         except OSError as error:
             if error.errno not in UNREADABLE:
                 raise
+        try:
+            file = self._opened()
+        except (FileNotFoundError, CorruptionError):
+            return BatchIndex()
         self._rebuilt = True
-        return scan_segment(self._opened(), self._home.topic_id, self.name.first_seq).index
+        return scan_segment(file, self._home.topic_id, self.name.first_seq).index
 
     def _stored_index(self) -> BatchIndex:
         home, first_seq = self._home, self.name.first_seq

@@ -37,6 +37,7 @@ from collections.abc import Callable, Sequence
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
+from seawall.io.files import remove_if_there
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
@@ -309,7 +310,7 @@ class WalWriter:
                 break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
             first_at = self._starts[0]
             self._forget(first_at)
-            self._files.unlink(wal_path(self._directory, first_at))
+            remove_if_there(self._files, wal_path(self._directory, first_at))
             del self._starts[0]
             dropped += 1
         if dropped:
