@@ -226,8 +226,8 @@ SEGMENT_SCAN_SIZE = 1 * MIB
 #: in memory without it; descriptors are what a process with thousands of segments runs out of.
 SEGMENTS_OPEN_MAX = 64
 
-#: Bytes of the indexes of sealed segments in the memory of a process, 48 for each of 1.4 million batches: reading one of
-#: 10,000 batches again takes less than a millisecond.
+#: Bytes of the indexes of sealed segments in the memory of a process, 48 for each of 1.4 million batches: reading one
+#: of 10,000 batches again takes less than a millisecond.
 INDEX_CACHE_SIZE = 64 * MIB
 
 #: Segments that are begun before those before them are sealed; each has a file open.
@@ -423,10 +423,7 @@ FILES_SEGMENTS_MAX = 256
 #: Bytes from which a stretch of a file is sent without passing through this process.
 SEND_FILE_SIZE_MIN = 32 * KIB
 
-#: Bytes that are copied at once to a peer on this machine, through one buffer a thread: they stay in a core's cache.
-SEND_COPY_SIZE = 256 * KIB
-
-#: Blocks of files, 1 MiB each, that are known to fail when they are sent: 100 bytes of memory each, and more than a disk
+#: Blocks of files, 1 MiB each, that are known to fail when they are sent: 100 bytes of memory each, more than a disk
 #: has bad places that anybody still uses.
 UNFIT_BLOCKS_MAX = 1_024
 

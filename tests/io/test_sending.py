@@ -1,4 +1,4 @@
-"""Pieces of files over real connections: the pages themselves, or a copy for peers on this machine."""
+"""Pieces of files over real connections, and files that fail or end too early."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TypeAlias
 
 import pytest
 
-from seawall.io import sending
 from seawall.io.files import OsFile, OsFiles
-from seawall.io.sending import FilePiece, FileSender, is_within_machine, read_piece
+from seawall.io.sending import FilePiece, FileSender, read_piece
 
 CONTENT = os.urandom(200_000)
 
@@ -50,9 +49,8 @@ def piece_of(file: OsFile, at: int, size: int, failures: list[int] | None = None
     return FilePiece(file.fileno(), at, size, lambda: None, ([] if failures is None else failures).append)
 
 
-@pytest.fixture(params=[True, False], ids=["copied", "sent"])
-def sender(pair: Pair, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileSender]:
-    monkeypatch.setattr(sending, "is_within_machine", lambda _connected: request.param)
+@pytest.fixture
+def sender(pair: Pair) -> Iterator[FileSender]:
     made = FileSender(pair[0])
     yield made
     made.close()
@@ -82,7 +80,7 @@ def test_a_file_that_fails_or_ends_sends_nothing_and_a_lost_peer_is_raised(
     failures: list[int] = []
     assert sender.send(piece_of(file, len(CONTENT), 40, failures), 40) == 0
     with monkeypatch.context() as patch:
-        for call in ("sendfile", "preadv"):
+        for call in ("sendfile", "pread"):
             patch.setattr(os, call, failing)
         assert sender.send(piece_of(file, 7, 40, failures), 40) == 0
         assert read_piece(piece_of(file, 8, 40, failures)) == b""
@@ -96,20 +94,3 @@ def test_a_file_that_fails_or_ends_sends_nothing_and_a_lost_peer_is_raised(
 
 def failing(*_arguments: object) -> int:
     raise OSError(errno.EIO, "Input/output error")
-
-
-def test_who_is_on_this_machine(pair: Pair) -> None:
-    assert is_within_machine(pair[0])
-    local, other = socket.socketpair()
-    with local, other:
-        assert is_within_machine(local)
-    with socket.socket() as unconnected:
-        assert not is_within_machine(unconnected)
-
-
-def test_ends_with_different_addresses_are_on_different_machines() -> None:
-    with (
-        socket.create_server(("127.0.0.2", 0)) as listening,
-        socket.create_connection(listening.getsockname(), source_address=("127.0.0.1", 0)) as connected,
-    ):
-        assert not is_within_machine(connected)

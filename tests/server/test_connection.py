@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from seawall.io import sending
 from seawall.io.sending import FilePiece
 from seawall.limits import FRAME_HEADER_SIZE, KIB, MIB, PAYLOAD_SIZE_MIN
 from seawall.server.listener import Listener
@@ -346,13 +345,6 @@ def test_silence_is_asked_about_and_then_ends_the_connection(on_loop):
     on_loop(work())
 
 
-@pytest.fixture(params=["sent", "copied"])
-def way(request, monkeypatch):
-    """How a piece of a file gets to its peer."""
-    monkeypatch.setattr(sending, "is_within_machine", lambda _connected: request.param == "copied")
-
-
-@pytest.mark.usefixtures("way")
 def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path):
     content = os.urandom(24 * MIB)
     path = tmp_path / "file"
@@ -381,7 +373,6 @@ def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path):
     on_loop(work())
 
 
-@pytest.mark.usefixtures("way")
 def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")

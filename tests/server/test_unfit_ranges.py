@@ -10,7 +10,6 @@ from lwp2_peer import Data, parse_answer, world
 
 from seawall import limits
 from seawall.core.types import TopicId
-from seawall.io import sending
 from seawall.limits import KIB, MIB
 from seawall.server import portions
 from seawall.server.unfit_ranges import UnfitRanges
@@ -66,9 +65,8 @@ class BadDisk:
         return self.range.start - at
 
 
-@pytest.fixture(params=["sent", "copied"])
-def disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> BadDisk:
-    monkeypatch.setattr(sending, "is_within_machine", lambda _connected: request.param == "copied")
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> BadDisk:
     monkeypatch.setattr(portions, "UNFIT", UnfitRanges(limits.UNFIT_BLOCKS_MAX))
     return BadDisk(monkeypatch)
 

@@ -63,11 +63,12 @@ class Node:
     def counts(self) -> dict[str, int]:
         """How often connections were refused or ended, by cause, and what memory that was short has led to.
 
-        `files_failed` counts all servers of this process."""
+        `files_failed` counts connections that ended because a file failed, of all servers of this process.
+        """
         counted: Counter[str] = Counter()
         for broker in self.brokers:
             counted += broker.listener.counts + broker.pressure.counts
-        counted["files_failed"] = UNFIT.failures
+        counted += Counter(files_failed=UNFIT.failures)
         return dict(counted)
 
     async def drain(self, timeout_s: float) -> bool:
