@@ -11,14 +11,15 @@ from seawall.core.types import Seq, TopicId
 from seawall.engine import placing
 from seawall.engine.appends import Append
 from seawall.engine.opening import open_store
-from seawall.engine.placing import PlaceJob, Stretch
+from seawall.engine.placing import PlaceJob
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import CorruptionError
 from seawall.storage.segments import ActiveSegment
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.gaps import Gap
+from seawall.wire.codes import GapReason
 from seawall.wire.records import Record, encode_block
 
 NEVER = 1 << 62
@@ -128,12 +129,59 @@ def test_what_lies_together_is_copied_in_the_kernel(disk: SimDisk, monkeypatch: 
     store.close()
 
 
-def test_a_log_that_ends_too_early_is_damage(store: Store) -> None:
-    job = store.plan_places()[0]
-    stretch = job.stretches[-1]
-    cut = Stretch(stretch.source, stretch.source.size() - 10, stretch.starts, stretch.lengths, stretch.at)
-    with pytest.raises(CorruptionError, match="ends before"):
-        PlaceJob(job.filling, job.entries, [cut]).carry_out()
+@pytest.mark.parametrize("whole_size", [500, 1 << 30], ids=["copied", "read"])
+def test_a_log_that_was_cut_off_costs_what_it_held_and_nothing_else(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch, whole_size: int
+) -> None:
+    monkeypatch.setattr(placing, "_WHOLE_SIZE", whole_size)
+    store = opened(disk)
+    store.create_topic("a", TopicConfig())
+    store.append([append(1, bytes(300))])
+    place_all(store)
+    [placed] = stored(store, "a")
+    store.append([append(1, bytes(300)), append(1, bytes(300))])
+    [name] = disk.list("/data/wal")
+    file = disk.open(f"/data/wal/{name}")
+    file.truncate(4096)
+    file.close()
+    place_all(store)
+    store.append([append(1, b"behind")])
+    place_all(store)
+    first, lost, behind = store.read("a", Seq(1), size_max=1 << 20)
+    assert isinstance(first, StoredBatch)
+    assert bytes(first.data) == placed
+    assert lost == Gap(Seq(2), Seq(3), GapReason.CORRUPTION)
+    assert isinstance(behind, StoredBatch)
+    assert behind.base_seq == 4
+    store.checkpoint()
+    store.append([append(1, b"more")])
+    store.close()
+
+
+def test_a_segment_whose_name_was_removed_is_sealed_with_all_that_it_held(store: Store, disk: SimDisk) -> None:
+    before = stored(store, "a")
+    directory = "/data/topics/00000001"
+    for name in disk.list(directory):
+        disk.unlink(f"{directory}/{name}")
+    store.checkpoint()
+    assert len(store._logs[TopicId(1)].sealed) == 1
+    assert stored(store, "a") == before
+    store.close()
+
+
+def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: SimDisk) -> None:
+    store.checkpoint()
+    for number in range(80):
+        store.append([append(1, b"%d" % number * 2_000)])
+    store.checkpoint()
+    for directory in ("/data/topics/00000001", "/data/wal"):
+        for name in disk.list(directory)[:-1]:
+            disk.unlink(f"{directory}/{name}")
+    store.delete_records("a", before_seq=150)
+    store.checkpoint()
+    assert stored(store, "b")
+    store.append([append(1, b"more")])
+    store.close()
 
 
 def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -> None:

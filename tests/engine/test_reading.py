@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import threading
 from collections.abc import Iterator
@@ -289,8 +290,8 @@ def test_a_plan_that_is_not_carried_out_gives_its_files_back() -> None:
 def test_a_failing_disk_leaves_no_pin() -> None:
     disk, store = filled(20)
     plan = store.plan_read("events", Seq(1), size_max=1 << 20)
-    disk.fail("read", error=5)
-    with pytest.raises(OSError, match="error"):
+    disk.fail("read", error=errno.ENOMEM)
+    with pytest.raises(OSError, match="memory"):
         plan.carry_out()
     assert pinned(store) == 0
     with pytest.MonkeyPatch.context() as patch:

@@ -78,5 +78,6 @@ def test_what_cannot_be_mapped_must_be_read(file: OsFile, monkeypatch: pytest.Mo
     disk.make_directory("/d")
     assert map_part(disk.open("/d/file", create=True), 0, 10) is None
     assert map_part(file, 5, 0) is None
+    assert map_part(file, 5, len(CONTENT) - 4) is None
     monkeypatch.setattr(mapped, "map_pages", lambda *_: None)
     assert map_part(file, 0, 10) is None

@@ -7,9 +7,7 @@ import platform
 import pytest
 
 from seawall.io import memory as memory_module
-from seawall.io.files import OsFiles
-from seawall.io.memory import OsSharedMemory, map_read_only
-from seawall.testing import SimDisk
+from seawall.io.memory import OsSharedMemory
 
 
 def test_every_page_is_backed_before_it_is_handed_out(tmp_path):
@@ -81,52 +79,3 @@ def test_the_hint_is_best_effort(tmp_path, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "pdp11")
     assert memory_module._prefer_node(descriptor, 8_192, 0) is False
     os.close(descriptor)
-
-
-def mapped_regions(path) -> int:
-    with open("/proc/self/maps", encoding="utf-8") as maps:
-        return sum(line.rstrip("\n").endswith(str(path)) for line in maps)
-
-
-@pytest.mark.skipif(platform.system() != "Linux", reason="looks at what Linux tells of a process")
-def test_a_mapping_outlives_handle_and_name_and_ends_with_its_last_view(tmp_path):
-    path = tmp_path / "rows"
-    path.write_bytes(b"0123456789" * 1_000)
-    file = OsFiles().open(str(path), read_only=True)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    view = map_read_only(file)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert mapped_regions(path) == 1
-    file.close()
-    part = view[10:20]
-    del view
-    assert bytes(part) == b"0123456789"
-    assert part.readonly
-    path.unlink()
-    assert mapped_regions(f"{path} (deleted)") == 1
-    assert bytes(part) == b"0123456789"
-    del part
-    assert mapped_regions(f"{path} (deleted)") == 0
-
-
-def test_what_cannot_be_mapped_is_read(tmp_path, monkeypatch):
-    disk = SimDisk(seed=1)
-    disk.make_directory("/d")
-    simulated = disk.open("/d/rows", create=True)
-    simulated.write([b"rows"], 0)
-    assert bytes(map_read_only(simulated)) == b"rows"
-    path = tmp_path / "rows"
-    path.write_bytes(b"")
-    empty = OsFiles().open(str(path), read_only=True)
-    assert bytes(map_read_only(empty)) == b""
-    empty.close()
-    path.write_bytes(b"real")
-    file = OsFiles().open(str(path), read_only=True)
-    library = memory_module.c_library()
-    refused = library.mmap
-    try:
-        monkeypatch.setattr(library, "mmap", lambda *_arguments: 2**64 - 1)
-        assert bytes(map_read_only(file)) == b"real"
-    finally:
-        monkeypatch.setattr(library, "mmap", refused)
-        file.close()

@@ -8,12 +8,10 @@ from functools import partial
 
 import pytest
 
-from seawall.io.files import OsFiles
 from seawall.io.sending import FilePiece
 from seawall.limits import FRAME_HEADER_SIZE, KIB, MIB, PAYLOAD_SIZE_MIN
 from seawall.server.listener import Listener
 from seawall.server.session import ConnectionLimits
-from seawall.storage.shared_file import SharedFile
 from seawall.wire.codes import ErrorCode, Kind, V1Flags
 from seawall.wire.frames import checksum, encode_header_v1, encode_header_v2
 
@@ -347,18 +345,11 @@ def test_silence_is_asked_about_and_then_ends_the_connection(on_loop):
     on_loop(work())
 
 
-@pytest.fixture(params=["sent", "copied"])
-def mapped(request):
-    """How a piece of a file finds it in memory; None where it does not."""
-    return None if request.param == "sent" else lambda path: SharedFile(OsFiles().open(str(path))).mapped
-
-
-def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path, mapped):
+def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path):
     content = os.urandom(24 * MIB)
     path = tmp_path / "file"
     path.write_bytes(content)
-    in_memory = mapped and mapped(path)
-    released = []
+    released, failed = [], []
 
     async def work():
         async with world() as made:
@@ -367,26 +358,25 @@ def test_files_keep_their_place_between_other_bytes(on_loop, tmp_path, mapped):
             connection = (await made.session()).connection
             with path.open("rb") as file:
                 connection.write(b"before")
-                connection.send_file(FilePiece(file.fileno(), 5, 20 * MIB, partial(released.append, 1), in_memory))
+                connection.send_file(FilePiece(file.fileno(), 5, 20 * MIB, partial(released.append, 1), failed.append))
                 connection.write(b"between")
-                connection.send_file(FilePiece(file.fileno(), 0, 3, partial(released.append, 2), in_memory))
+                connection.send_file(FilePiece(file.fileno(), 0, 3, partial(released.append, 2), failed.append))
                 connection.write(b"after")
                 connection.finish(b"end")
                 wanted = b"before" + content[5 : 5 + 20 * MIB] + b"between" + content[:3] + b"afterend"
                 assert await reader.read() == wanted
                 assert released == [1, 2]
-                connection.send_file(FilePiece(file.fileno(), 0, 3, partial(released.append, 3), in_memory))
+                connection.send_file(FilePiece(file.fileno(), 0, 3, partial(released.append, 3), failed.append))
             assert released == [1, 2, 3]
             writer.close()
 
     on_loop(work())
 
 
-def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path, mapped):
+def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    in_memory = mapped and mapped(path)
-    released = []
+    released, failed = [], []
 
     async def work():
         async with world() as made:
@@ -394,10 +384,13 @@ def test_a_file_that_is_too_short_ends_the_connection(on_loop, tmp_path, mapped)
             writer.write(frame(b"a"))
             session = await made.session()
             with path.open("rb") as file:
-                session.connection.send_file(FilePiece(file.fileno(), 0, 10, partial(released.append, 1), in_memory))
-                session.connection.send_file(FilePiece(file.fileno(), 0, 2, partial(released.append, 2), in_memory))
+                session.connection.send_file(
+                    FilePiece(file.fileno(), 0, 10, partial(released.append, 1), failed.append)
+                )
+                session.connection.send_file(FilePiece(file.fileno(), 0, 2, partial(released.append, 2), failed.append))
                 await session.is_lost.wait()
             assert released == [1, 2]
+            assert failed == [3]
             assert await read_to_the_end(reader) in (b"abc", b"")
             writer.close()
 

@@ -28,18 +28,10 @@ from seawall.storage.batch_index import BatchIndex, write_sidecar
 from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segment_drops import drop_segments
+from seawall.storage.segment_limits import SealReason, SegmentLimits, reserve_target, seal_reason
 from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, find_damage, read_batches, scan_segment
-from seawall.storage.segments import (
-    ActiveSegment,
-    SealedSegment,
-    SealReason,
-    SegmentLimits,
-    TopicHome,
-    read_segment_preface,
-    reserve_target,
-    seal_reason,
-)
+from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome, read_segment_preface
 from seawall.testing import SimCrash, SimDisk
 from seawall.wire.batches import batch_header, encode_batch
 

@@ -1,13 +1,10 @@
 """A file that stays open as long as anybody reads it, and not longer."""
 
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from seawall.errors import InvariantError
-from seawall.io.files import OsFiles
 from seawall.storage.shared_file import SharedFile
 from seawall.testing import SimDisk
 
@@ -65,28 +62,3 @@ def test_many_threads_give_back_and_one_closes(shared: SharedFile) -> None:
     for thread in threads:
         thread.join()
     assert shared.file.fileno() == -1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="nothing is mapped elsewhere")
-def test_it_is_mapped_as_far_as_it_goes_and_as_long_as_it_is_open(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"x" * 10_000)
-    shared = SharedFile(OsFiles().open(str(path)))
-    assert shared.mapped(10_001) is None
-    mapped = shared.mapped(10)
-    assert mapped is not None
-    assert shared.mapped(10_000) is mapped
-    with path.open("ab") as growing:
-        growing.write(b"y" * 10_000)
-    longer = shared.mapped(10_001)
-    assert longer is not None
-    assert longer.fetch(0, 20_000)
-    assert longer.bytes.tobytes() == path.read_bytes()
-    del mapped, longer
-    shared.close()
-    assert str(path) not in Path("/proc/self/maps").read_text(encoding="utf-8")
-
-
-def test_a_simulated_file_is_not_mapped(shared: SharedFile) -> None:
-    shared.file.write([b"x" * 10_000], 0)
-    assert shared.mapped(10) is None

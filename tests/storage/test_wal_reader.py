@@ -148,7 +148,7 @@ def read_real(disk: SimDisk, from_at: int) -> list[WalItem]:
             (Path(directory) / name).write_bytes(file.read(file.size(), 0))
         return [
             replace(item, reason=item.reason.replace(directory, DIRECTORY)) if isinstance(item, Damage) else item
-            for item in read_wal(OsFiles(), directory, OWNER, from_at)
+            for item in read_wal(OsFiles(), directory, OWNER, from_at, mapped=True)
         ]
 
 

@@ -74,7 +74,7 @@ class _Log:
         ):
 
             def recover() -> None:
-                (topic,) = replay(files, directory, None).catalog
+                (topic,) = replay(files, directory, None, mapped=True).catalog
                 assert topic.live_records == self._batches * self._records
 
             yield rate(recover, sum(path.stat().st_size for path in paths))

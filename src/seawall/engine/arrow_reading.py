@@ -112,7 +112,7 @@ def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | No
     """All of a plan by the short way; None if something in it is not plain."""
     filled = PlainColumns([run.entries for run in plan.runs], plan.live)
     for run in plan.runs:
-        for buffer, at, entries in brought(run):
+        for buffer, at, entries in brought(run, mapped=True):
             code = filled.add(buffer, at, entries)
             if code == GATHER_MALFORMED:
                 seq = int(entries[0]["base_seq"])

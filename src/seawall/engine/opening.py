@@ -92,7 +92,8 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
-    replayed = replay(files, directory, snapshot, session_ttl_ms=settings.session_ttl_ms)
+    # The lock is held and nobody is served yet: the one moment at which the log may be mapped (decision 0009).
+    replayed = replay(files, directory, snapshot, session_ttl_ms=settings.session_ttl_ms, mapped=True)
     directory.restore_ballast()
     end = repair_tail(files, directory.wal, directory.directory_id, replayed.end)
     wal = WalWriter(

@@ -18,6 +18,7 @@ A crash leaves places filled that nobody refers to, and the batches in the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -69,11 +70,15 @@ class Stretch:
         """Fill the places, not durably yet; in `room` there is room for twice the span."""
         size, span = int(self.lengths.sum()), self.span
         if size == span >= _WHOLE_SIZE:
-            segment.copy_from(self.source, self.source_at, self.at, size)
-            return
+            # Where the log ends too early, what is left of it is read.
+            with suppress(CorruptionError):
+                segment.copy_from(self.source, self.source_at, self.at, size)
+                return
         read, joined = room[:span], room[span : span + size]
-        if self.source.read_into([read.data], self.source_at) != span:
-            raise CorruptionError(f"{self.source.path}: ends before batches that are to be copied to {segment.path}")
+        got = self.source.read_into([read.data], self.source_at)
+        # Somebody has cut the log off. What is gone has a place without its batch, and readers are told a gap: no
+        # other batch, and no other topic, waits for it.
+        read[got:] = 0
         join_pieces(joined, read, self.starts, self.lengths)
         segment.write_at(self.at, [joined.data])
 

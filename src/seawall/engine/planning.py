@@ -22,6 +22,7 @@ import numpy.typing as npt
 from seawall.core.types import Seq, TopicId
 from seawall.engine.waiting import IN_PLACE, Numbers
 from seawall.io.interfaces import Readable
+from seawall.io.unreadable import UNREADABLE, read_readable
 from seawall.limits import READ_GAP_SIZE_MAX
 from seawall.storage.batch_index import BatchIndex, Entries
 from seawall.storage.epochs import WalAddress
@@ -172,11 +173,22 @@ class Planned:
             self._read_log(locate, entries[:half])
             self._read_log(locate, entries[half:])
             return
-        self._add(Run(self.topic_id, entries, first, size, None, file.read(size, at)))
+        self._add(Run(self.topic_id, entries, first, size, None, _read_log(file, size, at)))
 
     def _add(self, run: Run) -> None:
         self.runs.append(run)
         self.size_left = max(0, self.size_left - run.size)
+
+
+def _read_log(file: Readable, size: int, at: int) -> bytes:
+    """Bytes of the log, fewer where its file ends; those that the disk does not give back are zeros."""
+    try:
+        return file.read(size, at)
+    except OSError as error:
+        if error.errno not in UNREADABLE:
+            raise
+    data = bytearray(size)
+    return bytes(data[: read_readable(file, memoryview(data), at)])
 
 
 def split_by_place(addresses: Numbers) -> Iterator[tuple[int, int, bool]]:

@@ -32,6 +32,7 @@ from seawall.engine.planning import Planned, Run, SeqRuns
 from seawall.engine.run_pieces import bring, pieces
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.engine.waiting import Numbers
+from seawall.io.unreadable import UNREADABLE
 from seawall.kernels.segments import verify_entries
 from seawall.limits import READ_PIECE_SIZE
 from seawall.topics.gaps import Gap
@@ -150,7 +151,12 @@ class ReadPlan:
         if self.from_seq < base_seq or self._gaps or self._live != ((self.from_seq, end_seq - 1),):
             return None
         if source is not None:
-            data = source.file.read(size, at)
+            try:
+                data = source.file.read(size, at)
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                return None
         verdict: Bytes = np.empty(1, np.uint8)
         if len(data) < size or verify_entries(np.frombuffer(data, np.uint8), size, at, entries, topic_id, verdict):
             return None

@@ -82,11 +82,16 @@ class Replayed:
 
 
 def replay(
-    files: Files, directory: DataDirectory, snapshot: Snapshot | None, *, session_ttl_ms: int = SESSION_TTL_MS
+    files: Files,
+    directory: DataDirectory,
+    snapshot: Snapshot | None,
+    *,
+    session_ttl_ms: int = SESSION_TTL_MS,
+    mapped: bool = False,
 ) -> Replayed:
     """Read the log from where the snapshot ends; `CorruptionError` if a file is lost (INV-REPLAY-WHOLE).
 
-    When publishers were seen is found to a part of `session_ttl_ms`.
+    When publishers were seen is found to a part of `session_ttl_ms`; `mapped` as for `read_wal`.
     """
     _require_start(files, directory, snapshot)
     sessions = Sessions(look_ms=session_ttl_ms // SESSION_LOOKS)
@@ -98,7 +103,7 @@ def replay(
         sessions.load(snapshot)
         from_at = WalAddress(snapshot.wal_from_at)
         state.now_ms = snapshot.created_ns // _NANOSECONDS_PER_MILLISECOND
-    for part in read_runs(files, directory.wal, directory.directory_id, from_at):
+    for part in read_runs(files, directory.wal, directory.directory_id, from_at, mapped=mapped):
         match part:
             case WalRun():
                 state.appends(part)

@@ -22,7 +22,7 @@ from seawall.errors import CallerError, DiskFullError, RetryableError
 from seawall.limits import MIB
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
-from seawall.storage.segments import SegmentLimits
+from seawall.storage.segment_limits import SegmentLimits
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 

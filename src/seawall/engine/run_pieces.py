@@ -1,7 +1,9 @@
 """Runs of a plan, brought and verified piece by piece: each is small enough to stay in the cache while that is done.
 
-A run is mapped where that can be (`io.mapped`), and read where it cannot. Whoever wants to keep what it gets reads
-(`bring`, into memory of its own); whoever only goes through it once need not (`brought`).
+Whoever wants to keep what it gets reads into memory of its own (`bring`). Whoever goes through it once (`brought`) may
+have it mapped, in a process that serves nobody; what cannot be mapped is read.
+
+Bytes that the disk does not give back are damage, like bytes whose checksum is wrong: batches around them are read.
 
 INV-READ-VERIFIED, of `storage.segments`, holds here: what is not as its entry says is left out, and never handed on.
 The files are pinned by the plan. This module must not know what a reader is told.
@@ -17,6 +19,7 @@ import numpy as np
 
 from seawall.engine.planning import Run
 from seawall.io.mapped import map_part
+from seawall.io.unreadable import read_readable
 from seawall.kernels.segments import verify_entries
 from seawall.limits import READ_MAPPED_SIZE_MIN, READ_PIECE_SIZE
 from seawall.storage.batch_index import Entries
@@ -58,7 +61,7 @@ def bring(run: Run, piece: Piece, buffer: Bytes, at: int) -> Entries:
     filled = len(run.data)
     if run.source is not None:
         start = piece.at - at
-        filled = start + run.source.file.read_into([buffer.data[start : start + piece.size]], piece.at)
+        filled = start + read_readable(run.source.file, buffer.data[start : start + piece.size], piece.at)
     return _sound(run, piece, buffer, filled, at)
 
 
@@ -70,19 +73,22 @@ def _sound(run: Run, piece: Piece, buffer: Bytes, filled: int, at: int) -> Entri
     return entries if not bad else entries[verdicts == 0]
 
 
-def brought(run: Run) -> Iterator[tuple[Bytes, int, Entries]]:
+def brought(run: Run, *, mapped: bool = False) -> Iterator[tuple[Bytes, int, Entries]]:
     """A run piece by piece: a buffer that nobody writes to as long as it is held, its file position, the sound batches
-    there."""
+    there.
+
+    `mapped` lets a long run be mapped; a server must not (INV-MAPPED-NOT-SERVED of `io.mapped`).
+    """
     if run.source is None:
         logged: Bytes = np.frombuffer(run.data, np.uint8)
         for piece in pieces(run):
             yield logged, run.at, bring(run, piece, logged, run.at)
         return
-    mapped = map_part(run.source.file, run.at, run.size) if run.size >= READ_MAPPED_SIZE_MIN else None
-    if mapped is not None and mapped.fetch(run.at - mapped.at, run.at - mapped.at + run.size):
-        seen = mapped.bytes
+    part = map_part(run.source.file, run.at, run.size) if mapped and run.size >= READ_MAPPED_SIZE_MIN else None
+    if part is not None and part.fetch(run.at - part.at, run.at - part.at + run.size):
+        seen = part.bytes
         for piece in pieces(run):
-            yield seen, mapped.at, _sound(run, piece, seen, seen.size, mapped.at)
+            yield seen, part.at, _sound(run, piece, seen, seen.size, part.at)
         return
     for piece in pieces(run):
         read = READ_BUFFERS.take(max(piece.size, 2 * READ_PIECE_SIZE))

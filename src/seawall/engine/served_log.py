@@ -49,6 +49,7 @@ from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
 from seawall.limits import READER_THREADS
 from seawall.sequencer.frontier import Numbered
+from seawall.storage.index_cache import INDEXES
 from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.fields import JsonValue
@@ -319,6 +320,7 @@ class ServedLog(ServedSessions):
         """Memory is short: begin to return what can be, and to place what waits in the log."""
         self._opened().placer.relieve()
         READ_BUFFERS.drop()
+        INDEXES.clear()
         self._readers.submit(give_back_memory)
 
     @property

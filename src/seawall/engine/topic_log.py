@@ -17,7 +17,7 @@ One owner at a time, for planning too. This module must not know what makes a ba
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,14 +38,18 @@ from seawall.engine.planning import (
     SeqRuns,
     split_by_place,
 )
+from seawall.engine.segment_search import near_offset, near_position
 from seawall.engine.waiting import Waiting
+from seawall.errors import CorruptionError
+from seawall.io.files import remove_if_there
 from seawall.io.interfaces import Files
 from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
 from seawall.storage.batch_index import BatchIndex, Entries, join_entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.segment_limits import SegmentLimits, seal_reason
 from seawall.storage.segment_names import sort_names
-from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
+from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 
 _NS_PER_MS: Final = 1_000_000
@@ -163,7 +167,7 @@ class TopicLog:
         """Undo `begin`: nothing was placed in the segment, and nothing tells of it."""
         segment = self.filling.pop().segment
         segment.close()
-        self._home.files.unlink(segment.path)
+        remove_if_there(self._home.files, segment.path)
 
     @property
     def writing(self) -> Filling | None:
@@ -275,7 +279,7 @@ class TopicLog:
 
     def seq_behind(self, position: Position) -> Seq | None:
         """Seq of the first batch at a position or behind it; None if all are before it."""
-        for index in self._indexes(self._near_position(position)):
+        for index in self._indexes(near_position(self.sealed, position)):
             entry = index.find_position(position)
             if entry < len(index):
                 return Seq(index.slice(entry, entry + 1).item()[0])
@@ -284,7 +288,7 @@ class TopicLog:
     def from_position(self, position: Position, end_seq: Seq, size_max: int) -> tuple[Seq, Entries]:
         """Batches at a position or behind it, below `end_seq`, up to the first that `size_max` bytes do not hold, and
         all at its position; and the seq behind the batch before them, 1 if there is none any more."""
-        near = self._near_position(position)
+        near = near_position(self.sealed, position)
         behind = Seq(self.sealed[near - 1].name.last_seq + 1) if near else Seq(1)
         found: list[Entries] = []
         shared = position
@@ -306,19 +310,6 @@ class TopicLog:
                 break
         return behind, join_entries(found)
 
-    def _near_position(self, position: Position) -> int:
-        """The first sealed segment that holds a batch at or behind a position; their number if none does."""
-
-        def last_position(number: int) -> Position:
-            # One of which nothing is left tells what the one before it does.
-            while not len(index := self._index_of(self.sealed[number])):
-                if not number:
-                    return Position(-1)
-                number -= 1
-            return Position(int(index.slice(len(index) - 1, len(index))["position"][0]))
-
-        return bisect_left(range(len(self.sealed)), position, key=last_position)
-
     def offset_of(self, seq: Seq) -> Offset | None:
         """The first byte, in the stream of version 1, of the batch that holds `seq`, or of the first behind it."""
         for index in self._indexes(bisect_left(self.sealed, seq, key=_LAST_SEQ)):
@@ -333,7 +324,7 @@ class TopicLog:
         Those of the first batch if all begin behind it; None if there is none.
         """
         found = None
-        for index in self._indexes(self._near_offset(offset)):
+        for index in self._indexes(near_offset(self.sealed, offset)):
             if not len(index):
                 continue
             if found is not None and _first_offset(index, 0) > offset:
@@ -343,26 +334,11 @@ class TopicLog:
             found = Seq(base_seq), Seq(base_seq + count)
         return found
 
-    def _near_offset(self, offset: Offset) -> int:
-        """The last sealed segment with a batch that begins at an offset or before it; the first one if none has."""
-
-        def first_offset(number: int) -> Offset:
-            # One of which nothing is left tells what the one before it does.
-            while not len(index := self._index_of(self.sealed[number])):
-                if not number:
-                    return Offset(-1)
-                number -= 1
-            return _first_offset(index, 0)
-
-        near = bisect_right(range(len(self.sealed)), offset, key=first_offset) - 1
-        while near > 0 and not len(self._index_of(self.sealed[near])):
-            near -= 1
-        return max(0, near)
-
     @property
     def index_size(self) -> int:
-        """Bytes of memory that all indexes take; those that no read has needed yet are loaded for it."""
-        return sum(index.memory_size for index in self._indexes(0))
+        """Bytes of memory that the indexes take now; those that are not in the cache take none."""
+        filling = sum(each.segment.index.memory_size for each in self.filling)
+        return filling + sum(segment.index_size for segment in self.sealed)
 
     def _indexes(self, near: int) -> Iterator[BatchIndex]:
         """The index of every segment from a sealed one on."""
@@ -401,7 +377,12 @@ class TopicLog:
             seq = next_seq
 
     def _add_sealed(self, planned: Planned, segment: SealedSegment, entries: Entries, _numbers: Sequence[int]) -> None:
-        planned.add_stored(segment.shared, entries)
+        try:
+            shared = segment.shared
+        except (FileNotFoundError, CorruptionError):
+            # The file is gone, or another one has its name: a reader is told a gap where nothing is planned.
+            return
+        planned.add_stored(shared, entries)
 
     def _add_filling(self, planned: Planned, filling: Filling, entries: Entries, numbers: Sequence[int]) -> None:
         addresses = filling.waiting.addresses_of(numbers)

@@ -42,6 +42,7 @@ __all__ = [
     "OsFiles",
     "parent_directory",
     "read_exactly",
+    "remove_if_there",
     "replace_file",
     "reserve_space",
     "system_error",
@@ -123,6 +124,12 @@ def replace_file(files: Files, path: str, data: ReadableBuffer) -> None:
 def system_error(code: int) -> OSError:
     """The error of the operating system with this number."""
     return OSError(code, os.strerror(code))
+
+
+def remove_if_there(files: Files, path: str) -> None:
+    """Remove a name that is not needed any more; fine if somebody else has removed it."""
+    with contextlib.suppress(FileNotFoundError):
+        files.unlink(path)
 
 
 def parent_directory(path: str) -> str:

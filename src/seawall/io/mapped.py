@@ -1,13 +1,16 @@
 """Parts of files, mapped to be gone through once: what the page cache holds is used where it lies, without a copy.
 
-A page that the disk cannot give, or that lies behind the end of its file, would be a SIGBUS at the first touch, which
-nothing can handle. So a stretch is touched only after `MappedPart.fetch` has brought all its pages, without the GIL: a
-failing disk shows there, and the caller reads instead, which says what is wrong. Where the system cannot bring pages
-this way nothing is mapped.
+A page that the disk cannot give, or that lies behind the end of its file, is a SIGBUS at the first touch, which nothing
+can handle. So nothing behind the end of a file is mapped, and a stretch is touched only after `MappedPart.fetch` has
+brought all its pages, without the GIL: a failing disk, and a file that got shorter, show there, and the caller reads
+instead, which says what is wrong. Where the system cannot bring pages this way nothing is mapped.
 
-INV-MAPPED-FETCHED: nobody touches bytes that were not fetched right before. A call of the system may be given them: it
-fails where it finds nothing.
-INV-MAPPED-UNCUT: only what is never cut off is mapped: files of the log, and the places of batches in segments.
+INV-MAPPED-NOT-SERVED: a process maps no file while it serves others. Between fetching and touching somebody else may
+truncate the file, and then the process ends. So only these map: a store that opens its log, before it serves anybody;
+`read_arrow`, in the process of its caller; tasks of Spark, which are repeated. See decision 0009.
+INV-MAPPED-FETCHED: nobody touches bytes that were not fetched right before.
+INV-MAPPED-UNCUT: only what Seawall itself never cuts off is mapped: files of the log, and the places of batches in
+segments.
 
 What lies there may still be written to, with the same bytes or where nothing is promised. Whoever verifies something
 holds on to the numbers it has checked and does not look them up again.
@@ -75,9 +78,9 @@ class MappedPart:
 def map_part(file: Readable, at: int, length: int) -> MappedPart | None:
     """Map `length` bytes of a file from position `at` on, and what is before them in their page.
 
-    None where that is not possible, as on a simulated disk: those bytes must be read.
+    None where that is not possible, as on a simulated disk or where the file is shorter: those bytes must be read.
     """
-    if sys.platform != "linux" or not isinstance(file, OsFile) or length <= 0:
+    if sys.platform != "linux" or not isinstance(file, OsFile) or length <= 0 or file.size() < at + length:
         return None
     first = at - at % mmap.ALLOCATIONGRANULARITY
     size = at + length - first

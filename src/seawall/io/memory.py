@@ -1,4 +1,4 @@
-"""Files mapped into memory: shared by several processes to be written, or read-only by one.
+"""Memory that several processes share, as mapped files.
 
 The path decides what it is: `/dev/shm` for memory, a DAX device's file system for persistent memory, any directory
 where neither exists. This module must not know what is laid out inside.
@@ -8,8 +8,6 @@ Invariants
   backed at its first touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an
   error with a way out.
 - INV-WHOLE-PAGES: mappings start on a page and the file ends on one; the view has exactly the length asked for.
-- INV-MAPPED-LASTS: what `map_read_only` gives stays readable as long as anything refers to it, whatever becomes of name
-  and handle. Only files that never get shorter may be mapped: a page behind the end of a file is a SIGBUS.
 - INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file: whoever replaces a file unlinks it,
   and a lock on what was unlinked keeps nobody out.
 - INV-OWN-MEMORY: only regular files are mapped, and for writing only those of this user: folders of shared memory are
@@ -33,41 +31,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from seawall.errors import InvalidInputError
-from seawall.io.files import NO_SPACE, OsFile, parent_directory, read_exactly, reserve_space
-from seawall.io.interfaces import File
+from seawall.io.files import NO_SPACE, parent_directory, reserve_space
 
 if TYPE_CHECKING:
     import ctypes
 
-__all__ = ["OsMapping", "OsSharedMemory", "c_library", "map_pages", "map_read_only"]
+__all__ = ["OsMapping", "OsSharedMemory", "c_library", "map_pages"]
 
 #: Number of the mbind system call; glibc has no wrapper for it.
 _MBIND_NUMBERS: Final = {"x86_64": 237, "aarch64": 235}
 
 #: Policy of mbind: take memory of this node while it has any, of another one after that.
 _PREFER: Final = 1
-
-
-def map_read_only(file: File) -> memoryview:
-    """All bytes of a file that never changes again: mapped where the system can, else read (INV-MAPPED-LASTS).
-
-    The C library is called directly, since a mapping of the `mmap` module keeps a descriptor for itself: with thousands
-    of files those would run out.
-    """
-    length = file.size()
-    if not length or not isinstance(file, OsFile):
-        return memoryview(read_exactly(file, length, 0))
-    import ctypes
-
-    import numpy as np
-
-    address = map_pages(file.fileno(), 0, length)
-    if address is None:
-        # As many mappings as the system allows one process: reading costs memory and works.
-        return memoryview(read_exactly(file, length, 0))
-    mapped = (ctypes.c_uint8 * length).from_address(address)
-    weakref.finalize(mapped, c_library().munmap, address, length).atexit = False
-    return np.ctypeslib.as_array(mapped).data.toreadonly()
 
 
 def map_pages(descriptor: int, at: int, length: int) -> int | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, cast
 from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.receiving import queued_size
-from seawall.io.sending import FilePiece, FileSender, read_stretch
+from seawall.io.sending import FilePiece, FileSender, read_piece
 from seawall.io.tls import common_name
 from seawall.kernels import frames
 from seawall.server.receive_room import Arriving, ReceiveRoom
@@ -119,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._is_encrypted:
             # The kernel cannot encrypt it.
-            data = read_stretch(piece.descriptor, piece.at, piece.size)
+            data = read_piece(piece)
             if len(data) < piece.size:
                 self.abort()
             self.write(data)
@@ -357,7 +357,7 @@ class Connection(asyncio.BufferedProtocol):
         except OSError:
             sent = 0
         if sent == 0:
-            # The file is shorter than was promised, or the peer is gone: no frame can follow.
+            # The disk fails inside a frame, or the peer is gone: no frame can follow.
             self.abort()
             return False
         if sent is not None:

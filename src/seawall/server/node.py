@@ -30,6 +30,7 @@ from seawall.io.sockets import format_address
 from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.pressure import Levels, Memory
+from seawall.server.unfit_ranges import UNFIT
 from seawall.wire.lwp1_replies import BrokerStatus
 
 __all__ = ["Node", "NodeSettings", "start_node"]
@@ -144,6 +145,8 @@ def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
     for broker in brokers:
         # Copied at once: other loops go on counting meanwhile.
         counted += Counter(dict(broker.listener.counts)) + Counter(dict(broker.pressure.counts))
+    # Connections that ended because a file failed, of all servers of this process.
+    counted += Counter(files_failed=UNFIT.failures)
     return dict(counted)
 
 

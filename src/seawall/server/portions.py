@@ -3,7 +3,8 @@
 A read is planned while nothing changes and carried out without the store. Where a portion is unbroken, and its reader
 takes batches as they are stored, it is not even looked at: stretches of files are sent as they lie, and the reader
 verifies them. Every other portion is read and verified here, with damage told as a gap: a reader that finds damage asks
-again without the flag for stored blocks, and is told.
+again without the flag for stored blocks, and is told. A file that is shorter than its batches, or failed before while
+it was sent (`unfit_ranges.py`), is read and verified, too.
 
 INV-PORTION-WHOLE: a portion is whole batches, up to the first gap; it begins at or before the seq that was asked for.
 INV-PORTION-PINNED: files are pinned until they are sent, or the connection is gone.
@@ -14,6 +15,7 @@ This module must not know credit, or who waits for what.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeAlias
 
 from seawall import limits
@@ -28,6 +30,7 @@ from seawall.errors import NotFoundError, ProtocolError
 from seawall.io.sending import FilePiece
 from seawall.server.cold_files import warm_up
 from seawall.server.connection import Connection
+from seawall.server.unfit_ranges import UNFIT
 from seawall.topics.gaps import Gap as LostRange
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
@@ -111,8 +114,8 @@ class Portion:
             if isinstance(chunk, FileStretch):
                 source = chunk.run.source
                 assert source is not None
-                piece = FilePiece(source.file.fileno(), chunk.at, chunk.size, source.unpin, source.mapped)
-                connection.send_file(piece)
+                failed = partial(UNFIT.note, source.file.path)
+                connection.send_file(FilePiece(source.file.fileno(), chunk.at, chunk.size, source.unpin, failed))
             else:
                 connection.write(chunk)
         self.chunks = []
@@ -196,10 +199,14 @@ def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | mem
 
 
 def _is_direct(plan: ReadPlan) -> bool:
-    """Whether batches can go as they lie: nothing is left out, and enough of it is in files."""
-    runs = plan.runs
-    in_files = sum(run.size for run in runs if run.source is not None and run.source.file.fileno() >= 0)
-    return in_files >= limits.SEND_FILE_SIZE_MIN and plan.is_unbroken
+    """Whether batches can go as they lie: nothing is left out, and enough of it is in files that are fit for it."""
+    stored = [(run, run.source.file) for run in plan.runs if run.source is not None]
+    in_files = sum(run.size for run, file in stored if file.fileno() >= 0)
+    if in_files < limits.SEND_FILE_SIZE_MIN or not plan.is_unbroken:
+        return False
+    return all(
+        run.at + run.size <= file.size() and not UNFIT.reach_into(file.path, run.at, run.size) for run, file in stored
+    )
 
 
 def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:

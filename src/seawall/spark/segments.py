@@ -123,6 +123,8 @@ def _brought(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> Bat
     file = segment.shared.file
     at = int(entries[0]["at"])
     size = int(entries[-1]["at"]) + int(entries[-1]["length"]) - at
+    if file.size() < at + size:
+        raise FilesError(f"{file.path} has {file.size()} bytes, its index says {at + size}: somebody cut it off")
     mapped = map_part(file, at, size) if size >= READ_MAPPED_SIZE_MIN else None
     if mapped is not None and mapped.fetch(at - mapped.at, at - mapped.at + size):
         buffer, at, filled = mapped.bytes, mapped.at, mapped.bytes.size

@@ -24,7 +24,7 @@ It can be lost: a scan of the segment makes it again. This module must not know 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ __all__ = [
     "INDEX_ENTRY",
     "BatchIndex",
     "Entries",
+    "IndexEnds",
     "entries_of",
     "join_entries",
     "load_sidecar",
@@ -86,7 +87,7 @@ class BatchIndex:
 
     @property
     def memory_size(self) -> int:
-        """Bytes the entries take, those in reserve included; those of a loaded index are mapped, not on the heap."""
+        """Bytes of memory that the entries take, those in reserve included."""
         return self._array.nbytes
 
     @property
@@ -212,6 +213,21 @@ class BatchIndex:
         grown = np.zeros(max(needed, 2 * len(self._array)), INDEX_ENTRY)
         grown[: self._count] = self._array[: self._count]
         self._array = grown
+
+
+class IndexEnds(NamedTuple):
+    """The first offset and the last position of an index; both -1 if it has no entries."""
+
+    first_offset: Offset
+    last_position: Position
+
+    @classmethod
+    def of(cls, index: BatchIndex) -> IndexEnds:
+        """Those of an index as it is now."""
+        entries = index.entries
+        if not len(entries):
+            return cls(Offset(-1), Position(-1))
+        return cls(Offset(int(entries["base_offset"][0])), Position(int(entries["position"][-1])))
 
 
 def entries_of(rows: WalRows, at: int) -> Entries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from seawall.io.files import remove_if_there
 from seawall.storage.segment_names import deletes_name, index_name
 from seawall.storage.segments import SealedSegment, TopicHome
 
@@ -19,9 +20,8 @@ def drop_segments(home: TopicHome, segments: Sequence[SealedSegment]) -> None:
     """
     for segment in segments:
         segment.close()
-        home.files.unlink(segment.path)
+        remove_if_there(home.files, segment.path)
     home.files.sync_directory(home.directory)
     for first_seq in (segment.name.first_seq for segment in segments):
         for path in (home.path(index_name(first_seq)), home.path(deletes_name(first_seq))):
-            if home.files.exists(path):
-                home.files.unlink(path)
+            remove_if_there(home.files, path)

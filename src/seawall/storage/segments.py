@@ -27,7 +27,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 import numpy as np
@@ -38,24 +37,21 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError
 from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files, ReadableBuffer
-from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
+from seawall.io.unreadable import UNREADABLE
+from seawall.storage.batch_index import BatchIndex, Entries, IndexEnds, load_sidecar, write_sidecar
+from seawall.storage.index_cache import INDEXES
 from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.segment_limits import reserve_target
 from seawall.storage.segment_names import SealedName, active_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
 from seawall.storage.shared_file import SharedFile
 
 __all__ = [
     "ActiveSegment",
-    "SealReason",
     "SealedSegment",
-    "SegmentLimits",
     "TopicHome",
     "read_segment_preface",
-    "reserve_target",
-    "seal_reason",
 ]
-
-_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +72,6 @@ class TopicHome:
         return Preface(
             FileKind.SEGMENT, self.directory_id, first=first_seq, created_ns=created_ns, topic_id=self.topic_id
         )
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentLimits:
-    """When a segment is full; 0 means that this does not matter."""
-
-    records: int
-    size: int
-    age_ms: int
-
-
-class SealReason(Enum):
-    """Which limit a segment has reached."""
-
-    RECORDS = "records"
-    SIZE = "size"
-    AGE = "age"
-
-
-def seal_reason(
-    record_count: int, size: int, first_ns: TimestampNs, now_ns: TimestampNs, bounds: SegmentLimits
-) -> SealReason | None:
-    """Why a segment with this many records and bytes of batches, begun at `first_ns`, is to be sealed; None if not.
-
-    A segment without records is never sealed: it has no last seq to be named by.
-    """
-    if not record_count:
-        return None
-    if bounds.records and record_count >= bounds.records:
-        return SealReason.RECORDS
-    if bounds.size and size >= bounds.size:
-        return SealReason.SIZE
-    if bounds.age_ms and now_ns - first_ns >= bounds.age_ms * _NS_PER_MS:
-        return SealReason.AGE
-    return None
-
-
-def reserve_target(reserved: int, needed: int) -> int:
-    """Bytes to reserve when `reserved` are not enough for `needed`: as much again as there is, within bounds."""
-    step = min(max(reserved, limits.SEGMENT_RESERVE_SIZE_MIN), limits.SEGMENT_RESERVE_SIZE_MAX)
-    return max(reserved + step, needed)
 
 
 def read_segment_preface(file: File, home: TopicHome, first_seq: Seq) -> Preface | None:
@@ -276,6 +231,8 @@ class ActiveSegment:
             self._reserved = self._end
         self._file.sync()
         write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
+        if not home.files.exists(self.path):
+            self._name_again()
         home.files.rename(self.path, home.path(str(name)))
         home.files.sync_directory(home.directory)
         self._sealed = SealedSegment(home, name)
@@ -289,6 +246,17 @@ class ActiveSegment:
     def close(self) -> None:
         """Give the file back; syncs nothing."""
         self._shared.close()
+
+    def _name_again(self) -> None:
+        """Somebody has removed the name of the file: all of it is still there behind the handle, and is copied."""
+        copy = self._home.files.open(self.path, exclusive=True)
+        try:
+            done = 0
+            while copied := self._home.files.copy_range(self._file, done, copy, done, self._end - done):
+                done += copied
+            copy.sync()
+        finally:
+            copy.close()
 
     def _grow(self, needed: int) -> None:
         """Reserve ahead; near the end of the disk, only what is needed."""
@@ -307,7 +275,7 @@ class SealedSegment:
     def __init__(self, home: TopicHome, name: SealedName) -> None:
         self._home = home
         self._shared: SharedFile | None = None
-        self._index: BatchIndex | None = None
+        self._ends: IndexEnds | None = None
         self._preface: Preface | None = None
         self._checked = False
         self._rebuilt = False
@@ -317,15 +285,30 @@ class SealedSegment:
 
     @property
     def index(self) -> BatchIndex:
-        """The stored index; one made from the data if that is missing or damaged."""
-        if self._index is None:
-            file = self._opened()
-            try:
-                self._index = self._load_index()
-            except (FileNotFoundError, CorruptionError):
-                self._index = scan_segment(file, self._home.topic_id, self.name.first_seq).index
-                self._rebuilt = True
-        return self._index
+        """The stored index, or one made from the data if that is missing or damaged.
+
+        It has no entries if the file is gone too, or is another segment: readers are told a gap as long as its name.
+
+        It is read when it is not in the cache of the process (`index_cache.py`).
+        """
+        index = INDEXES.get(self)
+        if index is None:
+            index = self._load_index()
+            INDEXES.put(self, index)
+        return index
+
+    @property
+    def index_size(self) -> int:
+        """Bytes of memory that its index takes now; 0 if it is not in the cache."""
+        index = INDEXES.peek(self)
+        return 0 if index is None else index.memory_size
+
+    @property
+    def ends(self) -> IndexEnds:
+        """What a search over many segments needs of the index; kept when the index is not."""
+        if self._ends is None:
+            self._ends = IndexEnds.of(self.index)
+        return self._ends
 
     def read(self, first_entry: int, last_entry: int) -> memoryview:
         """Batches `first_entry` up to, not including, `last_entry`, by one read, verified.
@@ -341,7 +324,7 @@ class SealedSegment:
             file = self._home.files.open(self.path, read_only=True)
             try:
                 if not self._checked:
-                    self._preface = read_segment_preface(file, self._home, self.name.first_seq)
+                    self._preface = self._read_preface(file)
             except BaseException:
                 file.close()
                 raise
@@ -361,6 +344,8 @@ class SealedSegment:
 
     def repair_index(self) -> bool:
         """Store the index if it had to be made again; whether that was so."""
+        # One that says it is another segment must not get an index of this one.
+        self._opened()
         index = self.index
         rebuilt, self._rebuilt = self._rebuilt, False
         if rebuilt:
@@ -369,7 +354,7 @@ class SealedSegment:
         return rebuilt
 
     def rest(self) -> None:
-        """Give the file back and keep the index, which holds no descriptor; the next use opens the file again."""
+        """Give the file back; the index may stay in the cache. The next use opens the file again."""
         if self._shared is not None:
             self._shared.close()
         self._shared = None
@@ -377,13 +362,38 @@ class SealedSegment:
     def close(self) -> None:
         """Give file and index back; the next use opens them again."""
         self.rest()
-        self._index = None
+        INDEXES.discard(self)
+        self._ends = None
         self._checked = False
 
     def _opened(self) -> File:
         return self.shared.file
 
+    def _read_preface(self, file: File) -> Preface | None:
+        """The preface of the file; None if it is damaged or the disk does not give it back, which costs no record."""
+        try:
+            return read_segment_preface(file, self._home, self.name.first_seq)
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+            return None
+
     def _load_index(self) -> BatchIndex:
+        try:
+            return self._stored_index()
+        except (FileNotFoundError, CorruptionError):
+            pass
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        try:
+            file = self._opened()
+        except (FileNotFoundError, CorruptionError):
+            return BatchIndex()
+        self._rebuilt = True
+        return scan_segment(file, self._home.topic_id, self.name.first_seq).index
+
+    def _stored_index(self) -> BatchIndex:
         home, first_seq = self._home, self.name.first_seq
         path = home.path(index_name(first_seq))
         index = load_sidecar(home.files, path, home.preface(first_seq))

@@ -14,7 +14,6 @@ from typing import Final
 
 from seawall.core.checks import check
 from seawall.io.interfaces import File
-from seawall.io.mapped import MappedPart, map_part
 
 __all__ = ["SharedFile"]
 
@@ -22,14 +21,13 @@ __all__ = ["SharedFile"]
 class SharedFile:
     """One open file, its owner, and those who have it pinned."""
 
-    __slots__ = ("_holders", "_lock", "_mapped", "_owned", "file")
+    __slots__ = ("_holders", "_lock", "_owned", "file")
 
     def __init__(self, file: File) -> None:
         self.file: Final = file
         self._lock = threading.Lock()
         self._owned = True
         self._holders = 1
-        self._mapped: MappedPart | None = None
 
     def pin(self) -> SharedFile:
         """Keep it open until `unpin`; only what its owner has not closed can be pinned."""
@@ -38,17 +36,6 @@ class SharedFile:
             self._holders += 1
         return self
 
-    def mapped(self, end: int) -> MappedPart | None:
-        """The file in memory from its beginning, up to `end` at the least; None if it cannot be had there.
-
-        It is kept as long as the file is open: pages of it that were used once cost nothing to use again.
-        """
-        mapped = self._mapped
-        if mapped is None or mapped.size < end:
-            size = self.file.size()
-            mapped = self._mapped = map_part(self.file, 0, size) if end <= size else None
-        return mapped
-
     def unpin(self) -> None:
         """Give one pin back."""
         with self._lock:
@@ -56,7 +43,6 @@ class SharedFile:
             left = self._holders
         check(left >= 0, "INV-PINNED-OPEN", "a file was given back more often than it was pinned")
         if not left:
-            self._mapped = None
             self.file.close()
 
     def close(self) -> None:

@@ -10,7 +10,7 @@
 Valid: the preface is valid and names the directory, the topic and the segment; the file has exactly the length that
 the count asks for; the checksum matches. What rows mean, and in which order they stand, is their owner's matter.
 
-Reading maps the file: what is stored under a name is replaced, never changed, so a mapping stays as it was verified.
+Reading copies the file into memory, and verifies the copy: what becomes of the file later changes nothing.
 
 A crash leaves the old file or the new one, whole (INV-REPLACE-ATOMIC of `io/files.py`).
 """
@@ -22,9 +22,8 @@ from struct import Struct
 from typing import Final
 
 from seawall.errors import ChecksumError, CorruptionError
-from seawall.io.files import replace_file
+from seawall.io.files import read_exactly, replace_file
 from seawall.io.interfaces import Files
-from seawall.io.memory import map_read_only
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import checksum
@@ -45,14 +44,14 @@ def write_rows(files: Files, path: str, kind: FileKind, rows: Buffer, count: int
     replace_file(files, path, content + _CRC.pack(checksum(content)))
 
 
-def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: Preface) -> memoryview:
-    """The rows stored under `path`, read-only and mapped where that is possible; all of them are verified here, once.
+def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: Preface) -> bytes:
+    """The rows stored under `path`; all of them are verified here, once.
 
     `CorruptionError` if the file is damaged or belongs to another segment.
     """
     file = files.open(path, read_only=True)
     try:
-        content = map_read_only(file)
+        content = memoryview(read_exactly(file, file.size(), 0))
     finally:
         file.close()
     preface = Preface.parse(content[:DATA_START], kind=kind, directory_id=segment.directory_id, path=path)
@@ -66,4 +65,5 @@ def read_rows(files: Files, path: str, kind: FileKind, row_size: int, segment: P
         raise CorruptionError(f"{path}: {len(content)} bytes are not the length its number of rows asks for")
     if checksum(content[:end]) != _CRC.unpack_from(content, end)[0]:
         raise ChecksumError(f"{path}: checksum of the file does not match")
-    return content[_ROWS_AT:end]
+    # A copy, so that nothing but the rows stays in memory.
+    return bytes(content[_ROWS_AT:end])

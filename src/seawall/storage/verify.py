@@ -273,7 +273,7 @@ class Verification:
         except (CorruptionError, FileNotFoundError) as error:
             yield Finding(path, 0, size, str(error), _REBUILT, name.first_seq, name.last_seq)
         except OSError as error:
-            # An opening would fail, too: it cannot know that the sector stays unreadable.
+            # The data is judged without it, as an opening does.
             yield Finding(path, 0, size, _trouble(error), f"remove it; {_REBUILT}", name.first_seq, name.last_seq)
             yield from self._scan(home, home.path(str(name)), name.first_seq)
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from seawall.errors import InvalidInputError
+from seawall.io.files import remove_if_there
 from seawall.io.interfaces import File, Files
 from seawall.storage.epochs import WalAddress
 from seawall.storage.preface import DATA_START
@@ -49,7 +50,7 @@ class WalHandles:
         """Remove the oldest file; its name is gone for good once the directory is synced."""
         first_at = self.starts[0]
         self._close(first_at)
-        self._files.unlink(wal_path(self._directory, first_at))
+        remove_if_there(self._files, wal_path(self._directory, first_at))
         del self.starts[0]
 
     def close(self) -> None:

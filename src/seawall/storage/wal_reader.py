@@ -111,21 +111,26 @@ WalItem: TypeAlias = WalBatch | Damage | WalEnd
 WalPart: TypeAlias = WalRun | WalItem
 
 
-def read_wal(files: Files, directory: str, directory_id: bytes, from_at: WalAddress) -> Iterator[WalItem]:
+def read_wal(
+    files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, mapped: bool = False
+) -> Iterator[WalItem]:
     """Every batch at or behind `from_at`, and every damage, in order; a `WalEnd` comes last and always.
 
-    `from_at` is where the caller's own state ends; everything below it is known to have been durable.
+    `from_at` is where the caller's own state ends; everything below it is known to have been durable. `mapped` lets
+    files be mapped, which only a process that serves nobody yet may do (INV-MAPPED-NOT-SERVED of `io.mapped`).
     """
-    for part in read_runs(files, directory, directory_id, from_at):
+    for part in read_runs(files, directory, directory_id, from_at, mapped=mapped):
         if isinstance(part, WalRun):
             yield from map(part.batch, range(len(part.rows)))
         else:
             yield part
 
 
-def read_runs(files: Files, directory: str, directory_id: bytes, from_at: WalAddress) -> Iterator[WalPart]:
+def read_runs(
+    files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, mapped: bool = False
+) -> Iterator[WalPart]:
     """The same, for whoever takes appends many at a time."""
-    return _Walk(files, directory, directory_id, from_at).run()
+    return _Walk(files, directory, directory_id, from_at, is_mapped=mapped).run()
 
 
 def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) -> WalEnd:
@@ -164,8 +169,11 @@ def repair_tail(files: Files, directory: str, directory_id: bytes, end: WalEnd) 
 class _Walk:
     """One reading of a log: what the epochs so far have said."""
 
-    def __init__(self, files: Files, directory: str, directory_id: bytes, from_at: WalAddress) -> None:
+    def __init__(
+        self, files: Files, directory: str, directory_id: bytes, from_at: WalAddress, *, is_mapped: bool
+    ) -> None:
         self._files = files
+        self._is_mapped = is_mapped
         self._directory = directory
         self._directory_id = directory_id
         self._from_at = from_at
@@ -225,7 +233,8 @@ class _Walk:
             self._is_strict = False
             yield from self._damage(first_at, following, str(error), is_file_lost=True)
             return following
-        window = WalWindow(log, following, self._memory, map_part(log.file, 0, log.size))
+        mapped = map_part(log.file, 0, log.size) if self._is_mapped else None
+        window = WalWindow(log, following, self._memory, mapped)
         try:
             if following is None:
                 self._require_whole(log)

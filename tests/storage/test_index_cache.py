@@ -1,0 +1,78 @@
+"""The cache of indexes: bounded in bytes, the least recently used one goes, and what goes is read again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.io.files import OsFiles
+from seawall.kernels.segments import INDEX_ENTRY
+from seawall.storage import segments
+from seawall.storage.batch_index import BatchIndex
+from seawall.storage.index_cache import IndexCache
+from seawall.storage.segments import ActiveSegment, TopicHome
+
+
+def index_of(entries: int) -> BatchIndex:
+    return BatchIndex.over(np.ones(entries, INDEX_ENTRY))
+
+
+def test_the_one_used_least_recently_goes_first() -> None:
+    cache = IndexCache(30 * 48)
+    for owner in "abc":
+        cache.put(owner, index_of(10))
+    assert (len(cache), cache.size) == (3, 30 * 48)
+    assert cache.get("a") is not None
+    assert cache.peek("b") is not None
+    cache.put("d", index_of(5))
+    assert [owner for owner in "abcd" if cache.get(owner) is not None] == ["a", "c", "d"]
+    assert cache.size == 25 * 48
+
+
+def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
+    cache = IndexCache(30 * 48)
+    cache.put("a", index_of(10))
+    large = index_of(100)
+    cache.put("b", large)
+    assert cache.get("b") is large
+    assert (len(cache), cache.size) == (1, 100 * 48)
+    cache.put("c", index_of(1))
+    assert (cache.get("b"), cache.size) == (None, 48)
+
+
+def test_an_owner_has_one_index_or_none() -> None:
+    cache = IndexCache(30 * 48)
+    cache.put("a", index_of(10))
+    cache.put("a", index_of(20))
+    assert (len(cache), cache.size) == (1, 20 * 48)
+    cache.discard("a")
+    cache.discard("a")
+    assert (len(cache), cache.size) == (0, 0)
+    cache.put("a", index_of(20))
+    cache.clear()
+    assert (len(cache), cache.size, cache.get("a")) == (0, 0, None)
+
+
+def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = IndexCache(1)
+    monkeypatch.setattr(segments, "INDEXES", cache)
+    home = TopicHome(OsFiles(), str(tmp_path), bytes(16), TopicId(1))
+    made = []
+    for first_seq in (1, 101):
+        segment = ActiveSegment.create(home, Seq(first_seq), TimestampNs(1))
+        at = segment.place(96)
+        segment.index.append(
+            base_seq=Seq(first_seq), at=at, timestamp_ns=TimestampNs(1), base_offset=0, position=9, count=100, length=96
+        )
+        made.append(segment.seal())
+    kept = made[0].index
+    assert made[0].index is kept
+    assert made[0].index_size == 48
+    assert made[1].index.first_seq == 101
+    assert (len(cache), made[0].index_size) == (1, 0)
+    assert made[0].index is not kept
+    assert np.array_equal(made[0].index.entries, kept.entries)
+    assert made[0].ends == (0, 9)
+    made[0].close()
+    assert len(cache) == 0
