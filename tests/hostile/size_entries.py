@@ -1,6 +1,6 @@
 """Every way into a log that takes sizes, one small driver for each: what it is told, and what it says of the outcome.
 
-`LogEntry` has the words of a log: embedded or connected, for threads or on a loop, which it then runs by itself.
+`LogEntry` has the words of a log: embedded or connected, for threads or on a loop, which it then has on a thread.
 `Lwp1Entry` and `Lwp2Entry` send frames that no client of ours would, with their checksums right. A refusal is an error
 of the tree whatever the way: `RefusedError` is that of a frame.
 """
@@ -14,8 +14,9 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -52,10 +53,31 @@ def value_of(size: int) -> bytes:
     return (pattern * (size // len(pattern) + 1))[:size]
 
 
-class OnLoop:
-    """A log, or what it has made, on an event loop: each call runs the loop until its result is there."""
+class LoopThread:
+    """An event loop on a thread of its own, which also answers pings while nobody calls."""
 
-    def __init__(self, runner: asyncio.Runner, wrapped: Any) -> None:
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="size-entries")
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What comes of something on the loop; raises what it raises."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class OnLoop:
+    """A log, or what it has made, on an event loop, for a caller that waits."""
+
+    def __init__(self, runner: LoopThread, wrapped: Any) -> None:
         self._runner = runner
         self._wrapped = wrapped
 
@@ -138,7 +160,7 @@ def threads_entry(url: str) -> Iterator[LogEntry]:
 
 @contextmanager
 def loop_entry(url: str) -> Iterator[LogEntry]:
-    with asyncio.Runner() as runner:
+    with LoopThread() as runner:
 
         def open_log(**named: Any) -> OnLoop:
             return OnLoop(runner, runner.run(_opened(lambda: seawall.connect_async(url, **named))))
@@ -156,7 +178,7 @@ def embedded_entry(path: Path) -> Iterator[LogEntry]:
 
 @contextmanager
 def embedded_loop_entry(path: Path) -> Iterator[LogEntry]:
-    with asyncio.Runner() as runner:
+    with LoopThread() as runner:
         log = OnLoop(runner, runner.run(_opened(lambda: seawall.open_async(path))))
         yield LogEntry("open_async", log, lambda **_: log, is_remote=False)
         log.close()
