@@ -1,6 +1,6 @@
 """A data directory opened for looking at it: not a byte is changed.
 
-`open_directory` makes what is missing, writes its pid into the lock and restores the ballast. Whoever only reads must
+An opening makes what is missing, writes its pid into the lock and restores the ballast. Whoever only reads must
 leave all that as it is: it may be evidence, a copy, on a disk that cannot be written, or another process may be at it.
 
     open_for_reading   holds the lock: nobody changes what is read. For those who judge
