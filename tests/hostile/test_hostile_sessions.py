@@ -45,11 +45,11 @@ def flood(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, clients: int, 
         log.create_topic("events")
         with log.publisher("events", client_id=1 << 60) as stays:
             stays.publish(b"before").result()
-            for client_id in range(1, 101):
+            for client_id in range(1, 21):
                 greet(node, client_id)
             before = node.resident_size
             with ThreadPoolExecutor(8) as pool:
-                statuses = pool.map(lambda client_id: greet(node, client_id).status, range(101, clients + 1))
+                statuses = pool.map(lambda client_id: greet(node, client_id).status, range(21, clients + 1))
                 assert set(statuses) == {SessionStatus.NEW}
             assert node.resident_size < before + GROWTH_MAX
             assert len(log.sessions()) <= sessions_max
@@ -70,7 +70,7 @@ def flood(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, clients: int, 
 
 
 def test_some_hundred_short_lived_clients(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    flood(start_node, monkeypatch, clients=700, sessions_max=300)
+    flood(start_node, monkeypatch, clients=300, sessions_max=120)
 
 
 @pytest.mark.slow
