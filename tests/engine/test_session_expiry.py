@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.config import FabricConfig
+from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.appends import Append
+from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.ordered_store import OrderedStore, open_ordered_store
 from seawall.engine.sessions import Sessions
@@ -447,3 +449,36 @@ def test_more_clients_than_a_checkpoint_of_the_fabric_holds(tmp_path: Path) -> N
         assert world.publish(client_id, 2, 1, b"again %d" % client_id) is AckStatus.OK
     assert len(world.known()) == 399
     world.store.close()
+
+
+@pytest.mark.parametrize("brokers", [0, 1])
+def test_publishers_of_many_threads_come_and_go(tmp_path: Path, brokers: int) -> None:
+    """Open publishers keep their sessions, whoever asks for them meanwhile."""
+    settings = replace(SMALL, sessions_max=12)
+    with open_log(tmp_path / "data", settings, config=Config(fabric=TINY), brokers=brokers) as log:
+        log.create_topic("events")
+        stays = log.publisher("events", client_id=1)
+        stays.publish(b"first").result()
+        failed: list[Exception] = []
+
+        def work(thread: int) -> None:
+            try:
+                for number in range(30):
+                    with log.publisher("events", client_id=1_000 * thread + number) as publisher:
+                        publisher.publish(b"%d-%d" % (thread, number))
+                    assert len(log.sessions()) <= 12
+            except Exception as error:
+                failed.append(error)
+                raise
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        stays.publish(b"last").result()
+        assert [each.client_id for each in log.sessions() if each.is_live] == [1]
+        stays.close()
+        assert not any(each.is_live for each in log.sessions())
+        assert log.describe("events").next_seq == 4 * 30 + 2 + 1

@@ -151,14 +151,14 @@ class EmbeddedLog(EmbeddedSessions):
         With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
         after a crash is stored once (`Publisher.next_client_seq`); the session ends any older one of the client.
         """
-        session = None
-        if client_id is not None:
-            with self.changing() as store:
-                epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
-            session = Session(ClientId(client_id), epoch, next_seq)
-        publisher = Publisher(self, topic, int(AckLevel(ack)), max_in_flight, when_full, session)
-        if session is not None:
-            self._publishers.add(publisher)
+        options = (topic, int(AckLevel(ack)), max_in_flight, when_full)
+        if client_id is None:
+            return Publisher(self, *options)
+        with self.changing() as store:
+            epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
+            publisher = Publisher(self, *options, Session(ClientId(client_id), epoch, next_seq))
+            # Before anybody else may look for sessions that nobody has.
+            self._keep_live(publisher)
         return publisher
 
     def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from weakref import WeakSet
 
 from seawall.core.sessions import SessionInfo
@@ -15,8 +16,9 @@ class EmbeddedSessions(EmbeddedTransactions):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Publishers with sessions, which are live while they are open.
+        #: Publishers with sessions, which are live while they are open; made and asked for by any thread.
         self._publishers: WeakSet[Publisher] = WeakSet()
+        self._publishers_lock = Lock()
 
     def sessions(self) -> list[SessionInfo]:
         """The sessions of all publishers, by rising client id."""
@@ -31,5 +33,12 @@ class EmbeddedSessions(EmbeddedTransactions):
         with self.changing() as store:
             store.retire_session(ClientId(client_id))
 
+    def _keep_live(self, publisher: Publisher) -> None:
+        """The session of a publisher does not expire while it is open."""
+        with self._publishers_lock:
+            self._publishers.add(publisher)
+
     def _open_sessions(self) -> list[ClientId]:
-        return [each.client_id for each in list(self._publishers) if each.client_id is not None]
+        with self._publishers_lock:
+            publishers = list(self._publishers)
+        return [client_id for each in publishers if (client_id := each.client_id) is not None]

@@ -112,8 +112,9 @@ class Publisher:
 
     @property
     def client_id(self) -> ClientId | None:
-        """Whose session it has, while it is open."""
-        return None if self._session is None or self._is_closed else self._session.client_id
+        """Whose session it has, while it is open or something of it is under way."""
+        is_over = self._is_closed and not self._in_flight
+        return None if self._session is None or is_over else self._session.client_id
 
     @property
     def next_client_seq(self) -> int:

@@ -53,6 +53,8 @@ class ServedSessions(AsyncLog):
         self.on_session: Callable[[ClientId, SessionEpoch], None] = _nothing
         #: Who has a connection on this loop.
         self.connected_clients: Callable[[], Iterable[ClientId]] = tuple
+        #: Clients of this loop whose sessions are being opened: nobody has them yet.
+        self._opening: list[ClientId] = []
         self._expiry: asyncio.Task[None] | None = None
 
     @abstractmethod
@@ -77,7 +79,12 @@ class ServedSessions(AsyncLog):
         With `abandons` what is undecided below `start_seq` is given up.
         """
         opening = partial(self._store.open_session, client_id, start_seq, is_drawn=is_drawn, abandons=abandons)
-        return await self.change(lambda _: opening(gap_ns=gap_ms * 1_000_000))
+        self._opening.append(client_id)
+        try:
+            return await self.change(lambda _: opening(gap_ns=gap_ms * 1_000_000))
+        finally:
+            # In the next turn: the connection that asked for it has it by then.
+            self._loop.call_soon(self._opening.remove, client_id)
 
     async def session_of(self, client_id: ClientId) -> ClientState | None:
         """What is known of a publisher; None if nothing is."""
@@ -130,7 +137,7 @@ class ServedSessions(AsyncLog):
                 door._loop.call_soon_threadsafe(door.on_session, client_id, session_epoch)
 
     def _all_connected(self) -> list[ClientId]:
-        return [client_id for door in self.doors for client_id in door.connected_clients()]
+        return [client_id for door in self.doors for client_id in (*door.connected_clients(), *door._opening)]
 
     # --- time ----------------------------------------------------------------------------------------------------
 
