@@ -46,8 +46,10 @@ from seawall.errors import (
     UnsupportedError,
     WrongStateError,
 )
+from seawall.fabric.naming import record_fabric
 from seawall.io.boot import boot_id
 from seawall.io.clocks import OsClock
+from seawall.io.files import OsFiles
 from seawall.io.memory import OsSharedMemory
 from seawall.limits import KIB, MIB, RECORD_HEADER_SIZE
 from seawall.sequencer.order_worker import OrderSettings
@@ -489,7 +491,9 @@ def test_the_fabric_goes_with_the_log_and_a_left_over_one_is_replaced(tmp_path: 
         left = path.read_bytes()
     assert not path.exists()
     for number, (brokers, sizes) in enumerate(((2, fabric), (1, fabric), (2, replace(fabric, goi_entries=512)))):
+        # As a killed process leaves them: the fabric, and the record of where it is.
         path.write_bytes(left)
+        record_fabric(OsFiles(), str(tmp_path / "data"), str(path))
         with opened(tmp_path, brokers, fabric=sizes) as log:
             assert log.publish("events", b"x").first_seq == number + 2
         assert not path.exists()
