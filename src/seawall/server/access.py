@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.server.read_rate import ReadRate
 from seawall.server.refusals import refuse
@@ -102,6 +103,16 @@ class Admission:
         self._right = Right.ALL if access.is_open else None
         self._rate = access.own_rate()
         self._tries = 0
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it has shown a token that is known, or needs none."""
+        return self._right is not None
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is taken from it."""
+        return limits.PAYLOAD_SIZE_MIN if self.is_admitted else limits.UNADMITTED_PAYLOAD_SIZE_MAX
 
     @property
     def is_over(self) -> bool:

@@ -31,6 +31,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
 from seawall.kernels.frames import Rows, State
 from seawall.server.access import Access, Admission
+from seawall.server.budget import ConnectionMemory, Lease
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
@@ -66,6 +67,11 @@ _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1
 
 class Line(Protocol):
     """The connection as a session uses it."""
+
+    @property
+    def memory(self) -> ConnectionMemory:
+        """What may be held for the peer."""
+        ...
 
     @property
     def is_full(self) -> bool:
@@ -124,8 +130,6 @@ class Lwp1Service:
 class Lwp1Session:
     """One connection that speaks version 1."""
 
-    payload_max: int = limits.V1_PAYLOAD_SIZE_MAX
-
     def __init__(self, service: Lwp1Service, line: Line) -> None:
         self._service = service
         self._line = line
@@ -148,6 +152,16 @@ class Lwp1Session:
         self._refused_default: ProtocolError | None = None
 
     # --- what a connection says --------------------------------------------------------------------------------------
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is taken now."""
+        return self._admission.payload_max
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the peer has shown a token, or needs none."""
+        return self._admission.is_admitted
 
     def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
@@ -229,8 +243,12 @@ class Lwp1Session:
                 error = self._admission.check(batch_id)
                 if error is not None:
                     raise error
-                payload = buffer[at + _HEADER : at + size].tobytes()
-                self._begin(self._carry_out(parse_request(batch_id, payload)))
+                request = parse_request(batch_id, buffer[at + _HEADER : at + size].tobytes())
+                if isinstance(request, Authenticate):
+                    # At once: the next frame may be larger if this token is known.
+                    self._answers.append(self._authenticate(request))
+                else:
+                    self._begin(self._carry_out(request))
         except ProtocolError as error:
             self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
         return 1
@@ -303,22 +321,22 @@ class Lwp1Session:
     async def _carry_out(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
         try:
-            self._answers.append(await self._answer_to(request))
+            with self._line.memory.working.lease() as lease:
+                self._answers.append(await self._answer_to(request, lease))
+                self._write()
         except (SeawallError, OSError) as error:
             self._refuse(refusal(error))
 
-    async def _answer_to(self, request: Request) -> bytes:
+    async def _answer_to(self, request: Request, lease: Lease) -> bytes:
         match request:
             case Fetch():
-                return _frames(await self._reading.fetch(request))
+                return _frames(await self._reading.fetch(request, lease))
             case Subscribe():
                 return encode_reply(await self._reading.subscribe(request))
             case Unsubscribe():
                 return encode_ack(await self._reading.unsubscribe(request))
             case CommitOffset():
                 return encode_reply(await self._reading.commit(request))
-            case Authenticate():
-                return self._authenticate(request)
             case _:
                 return encode_reply(await self._service.commands.carry_out(request))
 

@@ -27,6 +27,7 @@ from seawall.io.memory_use import MemoryUse
 from seawall.io.sockets import format_address
 from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
+from seawall.server.budget import PeerMemory
 from seawall.server.pressure import Levels, Memory
 from seawall.wire.lwp1_replies import BrokerStatus
 
@@ -110,7 +111,8 @@ async def start_node(
     try:
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
-        shared = Shared(own, access or Access(), memory, tell, lambda: _statuses(brokers, addresses))
+        peers = _peer_memory(own, memory)
+        shared = Shared(own, access or Access(), memory, peers, tell, lambda: _statuses(brokers, addresses))
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -142,6 +144,12 @@ async def _end(brokers: Sequence[Broker]) -> None:
     """End the loops that are not the log's own: nobody has anything for them any more."""
     for broker in brokers[1:]:
         await end_beside(broker)
+
+
+def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
+    """What may be held for peers: as much as is set, else a part of the memory limit."""
+    part = max(limits.PEER_MEMORY_SIZE_MIN, memory.limit * limits.PEER_MEMORY_PERCENT // 100)
+    return PeerMemory(settings.peer_memory or part, settings.connection_memory)
 
 
 def _memory_of(config: Config) -> MemoryUse:
