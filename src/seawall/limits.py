@@ -1,7 +1,8 @@
 """Every bound in Seawall, each with its reason.
 
 A queue, buffer, table, frame, name or wait that is not bounded here is a defect. Sizes are in bytes unless the
-name says otherwise; units come last. Those of simulators are with them (`testing/limits.py`).
+name says otherwise; units come last. Those of simulators are with them (`testing/limits.py`), those of what a node
+holds for its peers in `peer_limits.py`.
 """
 
 from __future__ import annotations
@@ -388,39 +389,9 @@ CONNECTIONS_MAX = 10_000
 FRAME_TIME_S = 30.0
 FRAME_BYTES_PER_SECOND = 64 * KIB
 
-#: The same while others wait for the memory that a frame has reserved: fast enough for any network of a data centre.
-CONTENDED_FRAME_TIME_S = 2.0
-CONTENDED_FRAME_BYTES_PER_SECOND = 1 * MIB
-
-#: The part of the memory limit, in percent, that is held for peers at the most: frames that arrive or wait, requests,
-#: portions for readers, answers. The rest is for the log and for the process itself. Bytes where nobody knows a limit.
-PEER_MEMORY_PERCENT = 25
-PEER_MEMORY_SIZE = 256 * MIB
-PEER_MEMORY_SIZE_MIN = 8 * MIB
-
-#: What is held for one connection: a frame of the largest size that arrives, and a portion that is sent meanwhile.
-CONNECTION_MEMORY_SIZE = 64 * MIB
-
-#: Amounts of memory that do not wait behind larger ones; and what is read at once for a reader while others wait.
-MEMORY_SMALL_SIZE = 64 * KIB
-CONTENDED_PORTION_SIZE = 1 * MIB
-
-#: One receive while too much waits in memory already: requests of most kinds, and no data.
-RECEIVE_SHORT_SIZE = 4 * KIB
-
-#: What a request costs beside its bytes: its task and what that refers to.
-REQUEST_SIZE = 4 * KIB
-
-#: A frame before its peer has shown a token, where one is needed: HELLO with the longest token and name, and some more;
-#: and how long that may take from the beginning of the connection.
-UNADMITTED_PAYLOAD_SIZE_MAX = 16 * KIB
-ADMISSION_S = 2.0
-
 #: Answers that wait for one peer before nothing more is read from it, and how long it may take none of them.
 OUTBOX_SIZE = 8 * MIB
 SEND_STALL_S = 60.0
-#: How long a peer may take less than `FRAME_BYTES_PER_SECOND` of them while others wait for the memory that they take.
-CONTENDED_STALL_S = 5.0
 
 #: How long, and for how much, a connection is read behind its last frame: a reset would swallow that frame.
 LINGER_S = 1.0

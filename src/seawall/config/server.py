@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.config.rules import Section, about, addresses, choice, duration, integer, path_text, size, size_or_zero
 
 
@@ -65,12 +65,12 @@ class ServerConfig(Section):
     peer_memory: int = field(
         default=0,
         metadata=about(
-            size_or_zero(limits.PEER_MEMORY_SIZE_MIN, limits.TIB),
+            size_or_zero(peer_limits.PEER_MEMORY_SIZE_MIN, limits.TIB),
             "memory that is held for all peers together (frames, requests, answers); 0 is a quarter of memory_limit",
         ),
     )
     connection_memory: int = field(
-        default=limits.CONNECTION_MEMORY_SIZE,
+        default=peer_limits.CONNECTION_MEMORY_SIZE,
         metadata=about(
             size(limits.MIB, limits.TIB),
             "memory that is held for one connection, but for a single frame or answer that is larger",

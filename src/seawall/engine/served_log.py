@@ -48,6 +48,7 @@ from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
 from seawall.limits import READER_THREADS
+from seawall.peer_limits import CHECKER_THREADS
 from seawall.sequencer.client_window import ClientState
 from seawall.sequencer.frontier import Numbered
 from seawall.topics.state import TopicState
@@ -73,6 +74,8 @@ class ServedLog(AsyncLog):
     pending: Records
     #: Threads of readers, whose disk operations have to wait for all others.
     _readers: ThreadPoolExecutor
+    #: Threads for what takes processor time and holds no lock of the interpreter.
+    _checkers: ThreadPoolExecutor
 
     def __init__(
         self,
@@ -107,6 +110,7 @@ class ServedLog(AsyncLog):
         """Open the data directory; `async with` does it."""
         await super().open()
         self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
+        self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "seawall-checker")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         log = self._opened()
@@ -131,6 +135,7 @@ class ServedLog(AsyncLog):
         if self._timer is not None:
             self._timer.cancel()
             self._readers.shutdown(wait=False)
+            self._checkers.shutdown(wait=False)
         await super().close()
 
     def abandon(self) -> None:
@@ -339,6 +344,10 @@ class ServedLog(AsyncLog):
     async def aside(self, read: Callable[[], R]) -> R:
         """Carry out a large read on a thread whose disk operations wait for those of all others."""
         return await self._loop.run_in_executor(self._readers, read)
+
+    async def beside(self, work: Callable[[], R]) -> R:
+        """Do something on a thread that takes processor time, and mostly without the lock of the interpreter."""
+        return await self._loop.run_in_executor(self._checkers, work)
 
     def relieve(self) -> None:
         """Memory is short: begin to return what can be, and to place what waits in the log."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.errors import ProtocolError
 from seawall.server.read_rate import ReadRate
 from seawall.server.refusals import refuse
@@ -112,7 +112,7 @@ class Admission:
     @property
     def payload_max(self) -> int:
         """The largest payload that is taken from it."""
-        return limits.PAYLOAD_SIZE_MIN if self.is_admitted else limits.UNADMITTED_PAYLOAD_SIZE_MAX
+        return limits.PAYLOAD_SIZE_MIN if self.is_admitted else peer_limits.UNADMITTED_PAYLOAD_SIZE_MAX
 
     @property
     def is_over(self) -> bool:

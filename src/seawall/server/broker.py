@@ -23,7 +23,7 @@ from functools import partial
 from ssl import SSLContext
 from typing import Final, TypeVar
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.config import PastEnd
 from seawall.engine.broker_log import BrokerLog
 from seawall.engine.served_log import ServedLog
@@ -63,7 +63,7 @@ class NodeSettings:
     brokers: int = 1
     #: Bytes that are held for all peers, 0 for a part of the memory limit; and for each connection.
     peer_memory: int = 0
-    connection_memory: int = limits.CONNECTION_MEMORY_SIZE
+    connection_memory: int = peer_limits.CONNECTION_MEMORY_SIZE
     #: How connections are encrypted; None if they are not.
     tls: SSLContext | None = None
 

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from seawall import limits
+from seawall import peer_limits
 
 __all__ = ["Account", "Budget", "ConnectionMemory", "Lease", "PeerMemory"]
 
@@ -108,7 +108,7 @@ class Budget:
             self._serve()
 
     def _take(self, account: Account, size: int) -> bool:
-        is_small = size <= limits.MEMORY_SMALL_SIZE
+        is_small = size <= peer_limits.MEMORY_SMALL_SIZE
         if not is_small and (account.tickets or self.is_contended):
             return False
         if not account.fits(size) or not self._fits(size):
@@ -117,7 +117,7 @@ class Budget:
         return True
 
     def _fits(self, size: int) -> bool:
-        limit = self.limit + self.limit // 8 if size <= limits.MEMORY_SMALL_SIZE else self.limit
+        limit = self.limit + self.limit // 8 if size <= peer_limits.MEMORY_SMALL_SIZE else self.limit
         return self.used + size <= limit or not self.used
 
     def _add(self, account: Account, size: int) -> None:
@@ -195,7 +195,7 @@ class Account:
 
     def portion(self, size: int) -> int:
         """How much of so many bytes is read at once: less while others wait, so that more of them are served."""
-        return min(size, limits.CONTENDED_PORTION_SIZE) if self.is_contended else size
+        return min(size, peer_limits.CONTENDED_PORTION_SIZE) if self.is_contended else size
 
     async def acquire(self, size: int) -> None:
         """Count bytes, and wait until they have room."""
@@ -273,7 +273,7 @@ class PeerMemory:
     """The budgets of a node."""
 
     def __init__(
-        self, limit: int = limits.PEER_MEMORY_SIZE, connection_limit: int = limits.CONNECTION_MEMORY_SIZE
+        self, limit: int = peer_limits.PEER_MEMORY_SIZE, connection_limit: int = peer_limits.CONNECTION_MEMORY_SIZE
     ) -> None:
         """`limit` is for all peers together, `connection_limit` for each connection."""
         self.limit = limit

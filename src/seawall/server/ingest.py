@@ -4,9 +4,9 @@
     take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`, `memory_way`)
     answer     what can be said now, one ACK frame for each connection and turn
 
-No Python runs for a batch, but for compressed ones, whose records have to be looked at, and for repetitions that the
-order has forgotten. A connection whose window or whose ring is full is not read from until there is room; where the
-order holds back what is in the way, it is asked to give that back.
+No Python runs for a batch, but for compressed ones, whose records have to be looked at (`compressed_batches`), and for
+repetitions that the order has forgotten. A connection whose window or whose ring is full is not read from until there
+is room; where the order holds back what is in the way, it is asked to give that back.
 
 What is refused on arrival uses its number, by a slot of its own, so that no later batch of order 5 waits for it. Only a
 log that takes nothing refuses without that, and its client closes the hole.
@@ -34,18 +34,16 @@ from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
-from seawall.errors import CorruptionError, ProtocolError, SeawallError
+from seawall.errors import ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
-from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows, State
+from seawall.server.compressed_batches import CompressedBatches
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Answered, Bytes
 from seawall.wire.ack_rows import ACK_ROW
-from seawall.wire.batches import BatchSource, parse_batch_header
-from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags, ErrorCode
-from seawall.wire.compression import decompress
+from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
 _LEVEL_AT: Final = 93
@@ -91,6 +89,7 @@ class Ingest:
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         #: Who has sent the last large batch that passed the ring by: what they are received into is kept for more.
         self._landed: Publishing | None = None
+        self._compressed = CompressedBatches(log, loop)
         log.on_answers = self.answer
         log.on_session = self._fence_older
         log.living_clients = self._clients
@@ -236,6 +235,8 @@ class Ingest:
             self._last, self._alone_since = publishing, self._time()
         given = rows.size
         rows = rows[: max(0, publishing.room)]
+        if publishing.is_checking:
+            return 0
         if not rows.size or self._is_kept_out(publishing):
             self._waiting[publishing] = None
             return 0
@@ -246,18 +247,22 @@ class Ingest:
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
         broken = None
+        looks = _NO_OFFSETS
         if others:
-            self._look(buffer, rows, verdicts)
+            looks = np.flatnonzero(verdicts == arriving.LOOK)
+            judged = self._compressed.judge(publishing, buffer, rows, verdicts)
+            rows, verdicts = rows[:judged], verdicts[:judged]
             found = np.flatnonzero(verdicts == arriving.BROKEN)
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
         handled = self._publish(publishing, buffer, rows, verdicts)
+        del publishing.checked[: int(looks.searchsorted(handled))]
         if broken is not None and handled == rows.size:
             raise ProtocolError(
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
-        if handled < given:
+        if handled < given and not (handled == rows.size and publishing.is_checking):
             self._waiting[publishing] = None
         return handled
 
@@ -325,25 +330,6 @@ class Ingest:
         if arrived.stop is Stop.FULL:
             log.make_way()
         return arrived.rows
-
-    def _look(self, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
-        """Judge compressed batches by what is in them."""
-        for index in np.flatnonzero(verdicts == arriving.LOOK).tolist():
-            at, size = rows[["at", "size"]][index].tolist()
-            whole = buffer[at : at + size].tobytes()
-            try:
-                header = parse_batch_header(whole, source=BatchSource.STORED)
-                block = np.frombuffer(
-                    decompress(header.codec, memoryview(whole)[_HEADER:], header.raw_length), np.uint8
-                )
-                count = 1
-                if not header.flags & BatchFlags.OPAQUE:
-                    scan = (block, 0, block.size, RECORDS_VERSION_2, limits.BATCH_RECORDS_MAX)
-                    count = scan_block(*scan, _NO_OFFSETS)
-                is_sound = count == header.record_count
-            except CorruptionError:
-                is_sound = False
-            verdicts[index] = arriving.TAKEN if is_sound else ErrorCode.INVALID_PAYLOAD | arriving.NUMBER_USED
 
     def _keep(self, publishing: Publishing, buffer: Bytes, rows: Rows, verdicts: npt.NDArray[np.int64]) -> None:
         """Remember what is to be answered, and answer what was refused."""

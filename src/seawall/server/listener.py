@@ -17,7 +17,7 @@ from contextlib import suppress
 from ssl import SSLContext
 from typing import Final
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.errors import ProtocolError
 from seawall.io.accepting import Accepted, AcceptingPort
 from seawall.server.budget import PeerMemory
@@ -64,7 +64,7 @@ class Listener:
         self._memory = memory or PeerMemory()
         self.needs_token = needs_token
         #: The largest payload of a first frame.
-        self.first_payload_max = limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN
+        self.first_payload_max = peer_limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN
         self._count_all = count_all or (lambda: len(self.connections))
         #: The listeners that have connections in turn, where there are several, and the ports whose they are.
         self._dealt: Sequence[Listener] = ()

@@ -22,9 +22,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.config import PastEnd
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
@@ -41,12 +42,14 @@ from seawall.server.session import Bytes
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import ErrorCode, V1Flags, V1Kind
-from seawall.wire.fields import JsonValue
+from seawall.wire.compression import plain_size_max
+from seawall.wire.fields import Buffer, JsonValue
 from seawall.wire.lwp1 import (
     encode_ack,
     encode_fetch_reply,
     encode_reply,
     frame_kind,
+    plain_payload,
 )
 from seawall.wire.lwp1_replies import AuthenticateReply, FetchReply, Reply
 from seawall.wire.lwp1_requests import (
@@ -148,6 +151,11 @@ class Lwp1Session:
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
         self._ingest = Lwp1Ingest(service.log, service.ingest, service.room, self._told, self._go_on)
+        #: The next compressed payload when it is plain, or why it cannot be; bytes counted for it; and bytes of
+        #: payloads that may still be decompressed right here, of what came together.
+        self._plain: Buffer | None = None
+        self._refused_payload: ProtocolError | None = None
+        self._counted_plain = self._unpacked_here = 0
         #: Why topic 0 could not be made, for the frame that needed it.
         self._refused_default: ProtocolError | None = None
 
@@ -173,6 +181,7 @@ class Lwp1Session:
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Take frames as far as that can be now; how many."""
         taken = 0
+        self._unpacked_here = peer_limits.UNPACK_HERE_SIZE
         while taken < len(rows):
             count = self._take(buffer, rows, taken) if self._has_room() else 0
             if not count:
@@ -230,7 +239,9 @@ class Lwp1Session:
             kind = frame_kind(flags, length)
             if kind is V1Kind.INGEST:
                 topic = self._topic_of(topic_id)
-                if topic is None:
+                if topic is None or (
+                    flags & V1Flags.LZ4 and not self._is_plain(flags, buffer[at + _HEADER : at + size])
+                ):
                     return 0
                 return self._ingest_run(buffer, rows, first, topic)
             if kind is V1Kind.KEEPALIVE:
@@ -246,7 +257,7 @@ class Lwp1Session:
                 request = parse_request(batch_id, buffer[at + _HEADER : at + size].tobytes())
                 if isinstance(request, Authenticate):
                     # At once: the next frame may be larger if this token is known.
-                    self._answers.append(self._authenticate(request))
+                    self._authenticate(request)
                 else:
                     self._begin(self._carry_out(request))
         except ProtocolError as error:
@@ -267,11 +278,37 @@ class Lwp1Session:
             self._begin_default_topic()
         return topic
 
+    def _is_plain(self, flags: int, payload: Bytes) -> bool:
+        """Whether the payload of the next frame is decompressed; if not it soon is, and the frame comes again."""
+        if self._refused_payload is not None:
+            refused, self._refused_payload = self._refused_payload, None
+            raise refused
+        if self._plain is None and payload.size <= self._unpacked_here:
+            self._unpacked_here -= payload.size
+            self._plain = plain_payload(flags, payload.tobytes())
+        if self._plain is None:
+            self._begin(self._unpack(flags, payload.tobytes()))
+        return self._plain is not None
+
+    async def _unpack(self, flags: int, payload: bytes) -> None:
+        """Decompress a payload on a thread; what it becomes is counted until it is taken."""
+        memory = self._line.memory
+        try:
+            with memory.working.lease() as lease:
+                await lease.acquire(plain_size_max(len(payload)))
+                self._plain = await self._service.log.beside(partial(plain_payload, flags, payload))
+            memory.waiting.hold(len(self._plain))
+            self._counted_plain = len(self._plain)
+        except ProtocolError as error:
+            self._refused_payload = error
+
     def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
         """Publish one frame or a run of them; how many, 0 if there is no room."""
-        run = self._ingest.take(buffer, rows, first, topic)
+        run = self._ingest.take(buffer, rows, first, topic, self._plain)
         if run is None:
             return 0
+        self._line.memory.waiting.hold(-self._counted_plain)
+        self._plain, self._counted_plain = None, 0
         count = len(run.batch_ids)
         self._answers.append(run)
         self._unacked_frames += count
@@ -340,14 +377,15 @@ class Lwp1Session:
             case _:
                 return encode_reply(await self._service.commands.carry_out(request))
 
-    def _authenticate(self, request: Authenticate) -> bytes:
+    def _authenticate(self, request: Authenticate) -> None:
         is_known = self._admission.authenticate(request.token)
+        reply = AuthenticateReply(is_known, "welcome" if is_known else "this token is not known")
+        self._answers.append(encode_reply(reply))
         if not is_known:
             self._service.count("authentication_failed")
             if self._admission.is_over:
                 self._line.be_deaf()
                 self._end_with(b"")
-        return encode_reply(AuthenticateReply(is_known, "welcome" if is_known else "this token is not known"))
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

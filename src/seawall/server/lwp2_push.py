@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum, auto
 from typing import Final, TypeAlias
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
@@ -95,7 +95,7 @@ class Subscriptions:
         if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
             text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
-        if not self._connection.memory.standing.try_take(limits.REQUEST_SIZE):
+        if not self._connection.memory.standing.try_take(peer_limits.REQUEST_SIZE):
             text = "the server has no memory for another subscription: end some, or raise server.peer_memory"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
         made = self._live[request_id] = Subscription(request)
@@ -154,7 +154,7 @@ class Subscriptions:
                     await self._log.wait_for_news(_LOOK_AGAIN_S, news)
         finally:
             self._live.pop(request_id, None)
-            self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
+            self._connection.memory.standing.hold(-peer_limits.REQUEST_SIZE)
 
     async def _push_portion(
         self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool

@@ -21,10 +21,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from seawall import limits
-from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs
+from seawall.core.types import TimestampNs
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.clocks import OsClock
-from seawall.io.process import random_bytes
 from seawall.kernels.frames import Rows, State
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
@@ -32,11 +31,12 @@ from seawall.server.context import FEATURES, ServerContext
 from seawall.server.keyed_publishing import KeyedPublishing
 from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
+from seawall.server.lwp2_greeting import session_of
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
 from seawall.server.request_memory import RequestMemory
 from seawall.server.session import Answered, Bytes
-from seawall.wire.codes import Command, ErrorCode, HelloFlags, KeepaliveCommand, Kind, SessionStatus
+from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
 from seawall.wire.lwp2 import Request, encode_control, encode_ping, encode_pong, parse_request
@@ -57,7 +57,6 @@ from seawall.wire.lwp2_transactions import (
 _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
-_SESSION: Final = HelloFlags.OPEN | HelloFlags.JOIN
 
 #: Requests that may take time, and need nothing but their answers.
 _Lasting: TypeAlias = Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SharedRequest
@@ -308,7 +307,7 @@ class Lwp2Session:
 
     async def _welcome(self, hello: Hello, request_id: int) -> None:
         settings, log = self._server.settings, self._server.log
-        status, client_id, epoch, next_seq = await self._session_of(hello)
+        status, client_id, epoch, next_seq = await session_of(log, hello, lambda: self._last is not None)
         if self._last is not None:
             return
         features = hello.features & FEATURES
@@ -317,6 +316,7 @@ class Lwp2Session:
             self._publishing = self._server.ingest.begin(
                 *(self, client_id, epoch), features=features, window_batches=window, window_bytes=settings.window_bytes
             )
+            self._publishing.memory = self._connection.memory.working
         keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
         idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
         self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000
@@ -339,38 +339,6 @@ class Lwp2Session:
             settings.node_id,
         )
         self._connection.write(encode_control(welcome, request_id=request_id))
-
-    async def _session_of(self, hello: Hello) -> tuple[SessionStatus, ClientId, SessionEpoch, ClientSeq]:
-        """What becomes of the session that HELLO asks for."""
-        client_id = hello.client_id
-        if not hello.flags & _SESSION:
-            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
-        log = self._server.log
-        if not client_id:
-            # One that nobody else has: 63 random bits, never 0.
-            client_id = ClientId(int.from_bytes(random_bytes(8), "little") >> 1 | 1)
-        known = await log.session_of(client_id)
-        if known is None and hello.flags & HelloFlags.JOIN:
-            return SessionStatus.REFUSED_SUPERSEDED, client_id, SessionEpoch(0), ClientSeq(0)
-        if known is not None:
-            current = (client_id, known.session_epoch, known.next_expected)
-            if hello.session_epoch < known.session_epoch and (hello.session_epoch or hello.flags & HelloFlags.JOIN):
-                return SessionStatus.REFUSED_SUPERSEDED, *current
-            if hello.flags & HelloFlags.JOIN:
-                is_current = hello.session_epoch == known.session_epoch
-                return SessionStatus.JOINED if is_current else SessionStatus.REFUSED_SUPERSEDED, *current
-            if hello.start_seq > known.next_expected and not hello.flags & HelloFlags.ABANDON:
-                return SessionStatus.REFUSED_GAP, *current
-        # A peer that lost patience may be gone, and have opened its session on another connection: this one must not
-        # fence it. Its end stands right behind its HELLO then, and is heard in the next turn of the loop.
-        await asyncio.sleep(0)
-        if self._last is not None:
-            return SessionStatus.NONE, client_id, SessionEpoch(0), ClientSeq(0)
-        abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
-        epoch, next_seq = await log.open_session(
-            client_id, hello.start_seq, gap_ms=hello.gap_timeout_ms, abandons=abandons
-        )
-        return SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, epoch, next_seq
 
     # --- for the ingest --------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.config import Config
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
@@ -148,7 +148,7 @@ async def _end(brokers: Sequence[Broker]) -> None:
 
 def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
     """What may be held for peers: as much as is set, else a part of the memory limit."""
-    part = max(limits.PEER_MEMORY_SIZE_MIN, memory.limit * limits.PEER_MEMORY_PERCENT // 100)
+    part = max(peer_limits.PEER_MEMORY_SIZE_MIN, memory.limit * peer_limits.PEER_MEMORY_PERCENT // 100)
     return PeerMemory(settings.peer_memory or part, settings.connection_memory)
 
 

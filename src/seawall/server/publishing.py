@@ -16,6 +16,7 @@ import numpy.typing as npt
 from seawall.core.types import ClientId, SessionEpoch
 from seawall.engine.lone_desk import LoneTurn
 from seawall.kernels.frames import Rows
+from seawall.server.budget import Account
 from seawall.wire.ack_rows import encode_ack_rows
 from seawall.wire.codes import AckStatus, Features
 
@@ -53,7 +54,8 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("lone_size", "passes_ring", "session_epoch", "turn", "window_batches", "window_bytes"),
+        *("checked", "is_checking", "lone_size", "memory", "passes_ring", "session_epoch", "turn", "window_batches"),
+        "window_bytes",
     )
 
     def __init__(
@@ -87,6 +89,11 @@ class Publishing:
         #: Whether the last of those has passed the ring by, and bytes of them that no answer was sent for.
         self.passes_ring = False
         self.lone_size = 0
+        #: Verdicts about the compressed batches that come next, and whether some are being found out.
+        self.checked: list[int] = []
+        self.is_checking = False
+        #: Where memory is counted that its batches take on the way; None if nobody counts it.
+        self.memory: Account | None = None
 
     @property
     def undecided(self) -> int:

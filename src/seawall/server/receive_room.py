@@ -29,7 +29,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.kernels import frames
 from seawall.kernels.batch_arrival import receive_batch
 from seawall.server.budget import ConnectionMemory
@@ -123,7 +123,7 @@ class Arriving:
         if start:
             slab[:start] = self._rest
         if self._memory.waiting.is_over:
-            end = start + limits.RECEIVE_SHORT_SIZE
+            end = start + peer_limits.RECEIVE_SHORT_SIZE
         return slab.data[start:end]
 
     def _begin_large(self, size: int, lender: Lender | None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seawall import limits
+from seawall import peer_limits
 from seawall.server.budget import Account
 
 
@@ -34,7 +34,7 @@ class RequestMemory:
         if self._wanted:
             return False
         if not self._counted:
-            size += limits.REQUEST_SIZE
+            size += peer_limits.REQUEST_SIZE
             if not self._account.take(size, self._granted):
                 self._wanted = size
                 return False

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seawall import limits
+from seawall import limits, peer_limits
 from seawall.errors import ProtocolError
 from seawall.kernels.frames import Rows, State
 
@@ -95,11 +95,11 @@ class ConnectionLimits:
     frame_bytes_per_second: int = limits.FRAME_BYTES_PER_SECOND
     stall_s: float = limits.SEND_STALL_S
     #: The same while others wait for the memory that the peer holds.
-    contended_frame_time_s: float = limits.CONTENDED_FRAME_TIME_S
-    contended_frame_bytes_per_second: int = limits.CONTENDED_FRAME_BYTES_PER_SECOND
-    contended_stall_s: float = limits.CONTENDED_STALL_S
+    contended_frame_time_s: float = peer_limits.CONTENDED_FRAME_TIME_S
+    contended_frame_bytes_per_second: int = peer_limits.CONTENDED_FRAME_BYTES_PER_SECOND
+    contended_stall_s: float = peer_limits.CONTENDED_STALL_S
     #: From the beginning of a connection to its token, where one is needed.
-    admission_s: float = limits.ADMISSION_S
+    admission_s: float = peer_limits.ADMISSION_S
     outbox_size: int = limits.OUTBOX_SIZE
     linger_s: float = limits.LINGER_S
     linger_size: int = limits.LINGER_SIZE
