@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "seawall"
 
 #: A room imports itself and the rooms before it.
 ROOMS = (
-    *("limits", "errors", "config", "core", "kernels", "wire", "io", "telemetry", "fabric", "sequencer"),
+    *("limits", "peer_limits", "errors", "config", "core", "kernels", "wire", "io", "telemetry", "fabric", "sequencer"),
     *("broker", "storage", "topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli"),
     "testing",
 )

@@ -1,8 +1,7 @@
 """Every bound in Seawall, each with its reason.
 
 A queue, buffer, table, frame, name or wait that is not bounded here is a defect. Sizes are in bytes unless the
-name says otherwise; units come last. Those of simulators are with them (`testing/limits.py`), those of what a node
-holds for its peers in `peer_limits.py`.
+name says otherwise; units come last. Those of simulators are in `testing/limits.py`, those for peers in `peer_limits`.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ CHECK_SIZE = 32 * MIB
 #: A callback of an event loop that takes longer is counted: everybody else on the loop has waited for it.
 SLOW_CALLBACK_S = 0.001
 
-#: Records whose tags are looked up at once, and distinct tags that are added, before others have their turn.
+#: Bytes of batches whose tags are looked up at once, before others may change the store: few tags come twice in them;
+#: and distinct tags that are added, found or dropped before other threads may have the interpreter.
 TAG_SLICE_SIZE = 8 * MIB
 TAG_SLICE_COUNT = 256

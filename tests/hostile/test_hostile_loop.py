@@ -147,7 +147,7 @@ def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
     node = start_node()
     with seawall.connect(node.url) as log:
         log.create_topic("t")
-        for first in range(0, 1_000_000, 10_000):
+        for first in range(0, 200_000, 10_000):
             messages = [Message(b"v", tag=f"tag-{number:07}") for number in range(first, first + 10_000)]
             log.publish("t", messages)
     with pinging(node) as pings, seawall.connect(node.url, timeout_s=PATIENCE_S) as log:
@@ -156,7 +156,7 @@ def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
 
         def delete() -> None:
             with seawall.connect(node.url, timeout_s=PATIENCE_S) as other:
-                assert other.delete("t", tag_prefix="tag-") == 1_000_000
+                assert other.delete("t", tag_prefix="tag-") == 200_000
             is_over.set()
 
         log.create_topic("other")
@@ -167,6 +167,6 @@ def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
             published += 1
         thread.join()
         # Each waits for one slice of the delete at the most.
-        assert published > 20
+        assert published > 4
         assert pings.count - before > 64
     assert node.stop() == 0

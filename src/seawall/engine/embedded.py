@@ -194,6 +194,11 @@ class EmbeddedLog(EmbeddedTransactions):
         match = None if tag is None else TagMatch(MatchKind.EQ, tag)
         if tag_prefix is not None:
             match = TagMatch(MatchKind.PREFIX, tag_prefix)
+        has_more_tags = match is not None
+        while has_more_tags:
+            # Piece by piece: whoever publishes has its turn in between.
+            with self.changing() as store:
+                has_more_tags = store.removal.look_up_tags(topic)
         with self.changing() as store:
             return store.delete_records(topic, before_seq=before_seq, match=match)
 
