@@ -167,6 +167,6 @@ def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
             published += 1
         thread.join()
         # Each waits for one slice of the delete at the most.
-        assert published > 4
+        assert published > 3
         assert pings.count - before > 64
     assert node.stop() == 0

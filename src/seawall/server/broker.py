@@ -40,6 +40,7 @@ from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 from seawall.wire.codes import VERSION_1, VERSION_2
 from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.node_load import NodeLoad
 
 R = TypeVar("R")
 
@@ -80,6 +81,7 @@ class Shared:
     tell: Callable[[str], None]
     #: The brokers there are, as they are now.
     look: Callable[[], tuple[BrokerStatus, ...]]
+    load: Callable[[], NodeLoad]
 
     def count(self) -> int:
         """Connections of all brokers."""
@@ -95,7 +97,7 @@ class Broker:
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number)
-        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look)
+        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.load)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),

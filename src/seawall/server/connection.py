@@ -46,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         #: What it may hold for its peer; the session counts what it holds there, too.
         self.memory = memory
+        self.probe = listener.probe
         self._arriving = Arriving(room, self._queued, memory, self._memory_reserved)
         self._bounds = bounds
         self._loop = listener.loop
@@ -120,9 +121,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_blocked or self.is_closing:
             return
         self._is_blocked = False
-        rest = self._arriving.take_rest()
-        self._split(rest, rest.size)
-        self._adjust_reading()
+        with self.probe.watching("frames that waited"):
+            rest = self._arriving.take_rest()
+            self._split(rest, rest.size)
+            self._adjust_reading()
 
     def be_deaf(self) -> None:
         """Take no notice of anything that the peer still sends."""
@@ -175,7 +177,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have come."""
         if self._is_deaf:
             self._discard(nbytes)
-            return
+        else:
+            with self.probe.watching("receive"):
+                self._receive(nbytes)
+
+    def _receive(self, nbytes: int) -> None:
         arrived = self._arriving.received(nbytes)
         if arrived is not None:
             self._take(*arrived, nbytes)
@@ -326,7 +332,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """Everything that the transport had is sent."""
-        self._outbox.resume()
+        with self.probe.watching("send"):
+            self._outbox.resume()
 
     def _sent_all(self) -> None:
         if self._is_finishing:

@@ -17,6 +17,7 @@ from seawall.server.topic_commands import TopicCommands
 from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
 from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.node_load import NodeLoad
 
 FEATURES: Final = int(
     Features.LZ4
@@ -55,6 +56,8 @@ class ServerContext:
     access: Access = field(default_factory=Access)
     #: The brokers of the node, as they are now.
     brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
+    #: How busy the node is now; None if nobody knows.
+    load: Callable[[], NodeLoad | None] = lambda: None
     transactions: TransactionCommands = field(init=False)
 
     def __post_init__(self) -> None:

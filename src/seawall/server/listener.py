@@ -24,6 +24,7 @@ from seawall.server.budget import PeerMemory
 from seawall.server.connection import Connection
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
+from seawall.server.slow_callbacks import SlowCallbacks
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 
 __all__ = ["Listener", "MakeSession"]
@@ -62,6 +63,8 @@ class Listener:
         self._bounds = bounds or ConnectionLimits()
         self._connections_max = connections_max
         self._memory = memory or PeerMemory()
+        #: Counts what takes too long on the loop.
+        self.probe = SlowCallbacks()
         self.needs_token = needs_token
         #: The largest payload of a first frame.
         self.first_payload_max = peer_limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN

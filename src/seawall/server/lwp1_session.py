@@ -39,6 +39,7 @@ from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
 from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
+from seawall.server.slow_callbacks import SlowCallbacks
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import ErrorCode, V1Flags, V1Kind
@@ -74,6 +75,11 @@ class Line(Protocol):
     @property
     def memory(self) -> ConnectionMemory:
         """What may be held for the peer."""
+        ...
+
+    @property
+    def probe(self) -> SlowCallbacks:
+        """Counts what takes too long on its loop."""
         ...
 
     @property
@@ -342,7 +348,7 @@ class Lwp1Session:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._command = self._loop.create_task(work)
+        self._command = self._loop.create_task(self._line.probe.watched(work))
         self._command.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:

@@ -224,7 +224,8 @@ class Lwp2Session:
         if isinstance(reply, ClusterStatusReply):
             server = self._server
             node_id, term = server.settings.node_id, server.log.term
-            reply = replace(reply, node_id=node_id, leader_id=node_id, current_term=term, brokers=server.brokers())
+            reply = replace(reply, node_id=node_id, leader_id=node_id, current_term=term)
+            reply = replace(reply, brokers=server.brokers(), load=server.load())
         self._connection.write(encode_control(reply, request_id=request_id))
 
     async def _answer_own(self, request: TopicRequest, request_id: int) -> None:
@@ -264,7 +265,7 @@ class Lwp2Session:
 
     async def _run(self, work: Coroutine[None, None, None], request_id: int, size: int) -> None:
         try:
-            await work
+            await self._connection.probe.watched(work)
         except (SeawallError, OSError) as error:
             self._refuse(error, request_id)
         finally:

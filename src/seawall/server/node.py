@@ -29,7 +29,9 @@ from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.budget import PeerMemory
 from seawall.server.pressure import Levels, Memory
+from seawall.server.slow_callbacks import SlowFigures
 from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.node_load import NodeLoad
 
 __all__ = ["Node", "NodeSettings", "start_node"]
 
@@ -112,7 +114,8 @@ async def start_node(
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
         peers = _peer_memory(own, memory)
-        shared = Shared(own, access or Access(), memory, peers, tell, lambda: _statuses(brokers, addresses))
+        looks = (lambda: _statuses(brokers, addresses), lambda: _load(brokers, peers))
+        shared = Shared(own, access or Access(), memory, peers, tell, *looks)
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -138,6 +141,11 @@ async def start_node(
 def _statuses(brokers: Sequence[Broker], addresses: Sequence[str]) -> tuple[BrokerStatus, ...]:
     counts = [len(broker.listener.connections) for broker in brokers]
     return tuple(BrokerStatus(number, tuple(addresses), count) for number, count in enumerate(counts))
+
+
+def _load(brokers: Sequence[Broker], peers: PeerMemory) -> NodeLoad:
+    slow = SlowFigures.of(broker.listener.probe for broker in brokers)
+    return NodeLoad(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest)
 
 
 async def _end(brokers: Sequence[Broker]) -> None:

@@ -45,6 +45,7 @@ from seawall.wire.fields import (
     write_json,
     write_text,
 )
+from seawall.wire.node_load import NodeLoad
 
 _OK: Final = Struct("<B")
 _FETCH_PREFIX: Final = Struct("<QII")
@@ -226,7 +227,7 @@ class BrokerStatus:
 class ClusterStatusReply:
     """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster.
 
-    Only version 2 is told of brokers.
+    Only version 2 is told of brokers and load.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.CLUSTER_STATUS_REPLY
@@ -240,6 +241,7 @@ class ClusterStatusReply:
     peer_states: tuple[tuple[int, str], ...] = ()
     mode: str | None = None
     brokers: tuple[BrokerStatus, ...] = ()
+    load: NodeLoad | None = None
 
     def encode(self) -> bytes:
         """The payload."""
@@ -260,6 +262,8 @@ class ClusterStatusReply:
                 str(each.number): {"addresses": ",".join(each.addresses), "connections": each.connections}
                 for each in self.brokers
             }
+        if self.load is not None:
+            document["load"] = self.load.document()
         return write_json(document)
 
 
@@ -377,6 +381,7 @@ def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
         peer_states=_peer_states(json_object(document, "peer_states", what)),
         mode=None if document.get("mode") is None else json_text(document, "mode", what),
         brokers=_brokers(json_object(document, "brokers", what)) if "brokers" in document else (),
+        load=NodeLoad.parse(json_object(document, "load", what)) if "load" in document else None,
     )
 
 
