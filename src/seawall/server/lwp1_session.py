@@ -189,6 +189,9 @@ class Lwp1Session:
         taken = 0
         self._unpacked_here = peer_limits.UNPACK_HERE_SIZE
         while taken < len(rows):
+            if self._last is not None:
+                # It ends: nothing more that came with the last frame counts.
+                return len(rows)
             count = self._take(buffer, rows, taken) if self._has_room() else 0
             if not count:
                 self._is_behind = True
