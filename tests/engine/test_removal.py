@@ -164,9 +164,9 @@ def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
 def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     both = filled(6)
     seen: list[DeleteRecords] = []
-    commit = both.store._removal._commit
+    commit = both.store.removal._commit
     monkeypatch.setattr(
-        both.store._removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
+        both.store.removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
     )
     both.store.delete_records(TOPIC, before_seq=6, match=A)
     both.store.delete_records(TOPIC, before_seq=3)
@@ -189,7 +189,7 @@ def test_a_delete_of_many_ranges_is_several_controls(monkeypatch: pytest.MonkeyP
 def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 2)
     both = filled(30)
-    commit, left = both.store._removal._commit, [2]
+    commit, left = both.store.removal._commit, [2]
 
     def failing(controls: list, *, durable: bool) -> None:
         if not left[0]:
@@ -197,7 +197,7 @@ def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest
         left[0] -= 1
         commit(controls, durable=durable)
 
-    monkeypatch.setattr(both.store._removal, "_commit", failing)
+    monkeypatch.setattr(both.store.removal, "_commit", failing)
     with pytest.raises(FullError):
         both.store.delete_records(TOPIC, match=A)
     assert live_seqs(both.topic) == [seq for seq in range(1, 31) if seq not in (1, 4, 7, 10)]
@@ -221,7 +221,7 @@ def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
     both = filled(9, cap_records=5)
     both.store.delete_records(TOPIC, before_seq=7)
     both.store.checkpoint()
-    assert both.store._removal._tags == {}
+    assert both.store.removal._tags == {}
 
 
 def test_a_delete_may_span_fragments_and_whole_segments() -> None:
@@ -468,12 +468,12 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
         path = home.path(deletes_name(Seq(first)))
         stored = load_deletes(both.disk, path, home.preface(Seq(first))) if both.disk.exists(path) else None
         assert dead == ({seq for low, end in stored.ranges.tolist() for seq in range(low, end)} if stored else set())
-    assert both.store._removal.store_deletes() == 0, "only what has changed is written"
+    assert both.store.removal.store_deletes() == 0, "only what has changed is written"
     both.reopen(crash=False)
-    assert both.store._removal.store_deletes() == 0
+    assert both.store.removal.store_deletes() == 0
     both.disk.open(home.path(deletes_name(Seq(both.sealed()[0][0])))).write([b"\xff" * 9], 4096)
     both.reopen(crash=False)
-    assert both.store._removal.store_deletes() == 1, "a damaged one is made again"
+    assert both.store.removal.store_deletes() == 1, "a damaged one is made again"
 
 
 @pytest.mark.parametrize("durability", ["ephemeral", "memory"])
@@ -489,7 +489,7 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
         commit.carry_out()
         due.append(store.finish(commit))
         if due[-1]:
-            assert store._removal.has_dead()
+            assert store.removal.has_dead()
             store.tidy_up(commit.limited)
         assert not store.is_tidy_up_due
     assert not any(due[:40]), "there is room"
@@ -507,7 +507,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     both.store.delete_records(TOPIC, match=A)
     both.store.checkpoint()
     both.store.delete_topic(TOPIC)
-    removal = both.store._removal
+    removal = both.store.removal
     assert not any((removal._sizes, removal._tags, removal._oldest, removal.loose, removal._stored))
     both.store.retain()
     both.store.close()

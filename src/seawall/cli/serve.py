@@ -175,6 +175,8 @@ def _settings(config: Config, host: str | None, port: int | None) -> NodeSetting
         brokers=own.brokers,
         past_end=own.v1_past_end,
         bounds=ConnectionLimits(stall_s=own.stall, outbox_size=own.outbox_size, v1_idle_s=own.v1_idle or None),
+        peer_memory=own.peer_memory,
+        connection_memory=own.connection_memory,
         tls=_tls(own),
     )
 

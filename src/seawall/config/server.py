@@ -81,6 +81,20 @@ class ServerConfig(Section):
             "memory it may take before writes are held; 0 is what its control group allows, else what the machine has",
         ),
     )
+    peer_memory: int = field(
+        default=0,
+        metadata=about(
+            size_or_zero(limits.PEER_MEMORY_SIZE_MIN, limits.TIB),
+            "memory that is held for all peers together (frames, requests, answers); 0 is a quarter of memory_limit",
+        ),
+    )
+    connection_memory: int = field(
+        default=limits.CONNECTION_MEMORY_SIZE,
+        metadata=about(
+            size(limits.MIB, limits.TIB),
+            "memory that is held for one connection, but for a single frame or answer that is larger",
+        ),
+    )
     read_rate: int = field(
         default=0,
         metadata=about(

@@ -159,8 +159,12 @@ class AsyncLog(AsyncTransactions):
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
         """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
-        delete = self._opened().delete
-        return await self._on_thread(delete, topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
+        log = self._opened()
+        if (tag is None) != (tag_prefix is None):
+            # Each piece is a call of its own: what this loop has to commit has its turn in between.
+            while await self._on_thread(log.look_up_tags, topic):
+                continue
+        return await self._on_thread(log.delete, topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
 
     async def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage; others wait meanwhile."""

@@ -42,7 +42,7 @@ class BrokerLog(ServedLog):
         self._is_kicked = False
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._pod = first._log, first._driver, first._store, first._pod
-        self._readers = first._readers
+        self._readers, self._checkers = first._readers, first._checkers
         self.landing = Landing(self._store.spare_memory)
         self.ring, self.pending = first._rings[index], self._pod.arrivals.pending[index]
         with self._opened().looking():

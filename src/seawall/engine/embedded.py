@@ -198,8 +198,16 @@ class EmbeddedLog(EmbeddedSessions):
         match = None if tag is None else TagMatch(MatchKind.EQ, tag)
         if tag_prefix is not None:
             match = TagMatch(MatchKind.PREFIX, tag_prefix)
+        while match is not None and self.look_up_tags(topic):
+            continue
         with self.changing() as store:
             return store.delete_records(topic, before_seq=before_seq, match=match)
+
+    def look_up_tags(self, topic: str) -> bool:
+        """Look up the tags of some records ahead of a delete by tag, while nobody else changes anything; false when
+        none are left. Others have their turn in between."""
+        with self.changing() as store:
+            return store.removal.look_up_tags(topic)
 
     def commit(self, owner: str, topic: str, next_seq: int) -> None:
         """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""

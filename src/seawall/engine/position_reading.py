@@ -73,6 +73,11 @@ class PositionPlan:
         self.told = told
         self.is_last = is_last
 
+    @property
+    def size(self) -> int:
+        """Bytes that are read."""
+        return sum(run.size for _, plan in self._parts for run in plan.runs)
+
     def stored(self) -> list[StoredBatch | ReceivedSkip]:
         """Batches as they are stored, and SKIPs, by position; gaps are left to the seqs of the batches."""
         found: list[StoredBatch | ReceivedSkip] = [*self._skips]

@@ -128,18 +128,30 @@ class Removal:
         """What a delete removes, in pieces that fit one control each."""
         if match is None:
             return [DeletedSeqs.between(topic.floor, Seq(below - 1))]
-        tags = self._tags.setdefault(topic.topic_id, TagIndex())
-        # Arrow is loaded by whoever deletes by tag, not by whoever opens a log.
-        from seawall.engine.tag_scan import catch_up
-
-        catch_up(tags, topic, self._logs[topic.topic_id])
-        seqs = tags.find(match, below)
+        while self.look_up_tags(topic.name):
+            continue
+        seqs = self._tags[topic.topic_id].find(match, below)
         if not len(seqs):
             return []
         dead = topic.dead(Seq(int(seqs[0])), Seq(int(seqs[-1])))
         ranges = DeletedSeqs.of(seqs[~dead.contains(seqs)]).ranges
         firsts = range(0, len(ranges), limits.DELETE_RANGES_MAX)
         return [DeletedSeqs(ranges[first : first + limits.DELETE_RANGES_MAX]) for first in firsts]
+
+    def look_up_tags(self, name: str) -> bool:
+        """Look up the tags of some more records, ahead of a delete by tag; whether there are others left.
+
+        A delete does the same for all that are left: whoever calls this first, piece by piece, lets others have their
+        turn in between.
+        """
+        topic = self._catalog.named(name)
+        if topic.topic_id not in self._logs:
+            return False
+        # Arrow is loaded by whoever deletes by tag, not by whoever opens a log.
+        from seawall.engine.tag_scan import catch_up
+
+        tags = self._tags.setdefault(topic.topic_id, TagIndex())
+        return catch_up(tags, topic, self._logs[topic.topic_id])
 
     # --- retention -----------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ from seawall.io.memory_use import give_back_memory
 from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
 from seawall.kernels.tables import Values
-from seawall.limits import READER_THREADS
+from seawall.limits import CHECKER_THREADS, READER_THREADS
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.index_cache import INDEXES
 from seawall.topics.state import TopicState
@@ -74,6 +74,8 @@ class ServedLog(ServedSessions):
     pending: Records
     #: Threads of readers, whose disk operations have to wait for all others.
     _readers: ThreadPoolExecutor
+    #: Threads for what takes processor time and holds no lock of the interpreter.
+    _checkers: ThreadPoolExecutor
 
     def __init__(
         self,
@@ -106,6 +108,7 @@ class ServedLog(ServedSessions):
         """Open the data directory; `async with` does it."""
         await super().open()
         self._readers = ThreadPoolExecutor(READER_THREADS, "seawall-reader", initializer=read_when_idle)
+        self._checkers = ThreadPoolExecutor(CHECKER_THREADS, "seawall-checker")
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         log = self._opened()
@@ -132,6 +135,7 @@ class ServedLog(ServedSessions):
             self._timer.cancel()
             await self.end_expiry()
             self._readers.shutdown(wait=False)
+            self._checkers.shutdown(wait=False)
         await super().close()
 
     def abandon(self) -> None:
@@ -315,6 +319,10 @@ class ServedLog(ServedSessions):
     async def aside(self, read: Callable[[], R]) -> R:
         """Carry out a large read on a thread whose disk operations wait for those of all others."""
         return await self._loop.run_in_executor(self._readers, read)
+
+    async def beside(self, work: Callable[[], R]) -> R:
+        """Do something on a thread that takes processor time, and mostly without the lock of the interpreter."""
+        return await self._loop.run_in_executor(self._checkers, work)
 
     def relieve(self) -> None:
         """Memory is short: begin to return what can be, and to place what waits in the log."""

@@ -104,15 +104,15 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
         self._writer = writer
-        self._removal = Removal(catalog, logs, self._commit_many, self.sync)
-        self._removal.look_everywhere()
+        self.removal = Removal(catalog, logs, self._commit_many, self.sync)
+        self.removal.look_everywhere()
         self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
-        self._maker = RoomMaker(writer, self._removal, self._log_of, self.upkeep)
+        self._maker = RoomMaker(writer, self.removal, self._log_of, self.upkeep)
         self._committer = Committer(
             catalog,
             writer,
             ShortWay(wal, writer.frontier, term, can_write=PLAIN_SYNC_IS_ENOUGH and isinstance(machine.files, OsFiles)),
-            self._removal,
+            self.removal,
             sessions.window,
             machine.clock,
             maker=self._maker,
@@ -181,7 +181,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
         self._require_usable()
         self._committer.absorb()
-        removed = self._removal.delete(name, before_seq=before_seq, match=match)
+        removed = self.removal.delete(name, before_seq=before_seq, match=match)
         self._let_go()
         return removed
 
@@ -189,7 +189,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """Evict what is too old or too much, of some topics or of all of them."""
         self._require_usable()
         self._committer.absorb()
-        self._removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
+        self.removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
 
     def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
@@ -238,12 +238,12 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     @property
     def is_tidy_up_due(self) -> bool:
         """Whether `tidy_up` has something to do."""
-        return self._wal.at + self._writer.staged >= self.upkeep.look_at or self._removal.has_dead()
+        return self._wal.at + self._writer.staged >= self.upkeep.look_at or self.removal.has_dead()
 
     def is_due_behind(self, commit: Commit) -> bool:
         """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
         now = TimestampNs(self._machine.clock.wall_ns()) if commit.limited else TimestampNs(0)
-        return any(self._removal.is_due(topic, now) for topic in commit.limited) or self.is_tidy_up_due
+        return any(self.removal.is_due(topic, now) for topic in commit.limited) or self.is_tidy_up_due
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
@@ -297,10 +297,10 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             self._snapshots.write(Snapshot(position, self._wal.at, self._machine.clock.wall_ns(), sections))
             self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
             self.upkeep.checkpointed(self._wal.at)
-        self._removal.look_everywhere()
+        self.removal.look_everywhere()
         self._let_go()
         with self._preparing():
-            self._removal.store_deletes()
+            self.removal.store_deletes()
 
     def plan_places(self) -> list[PlaceJob]:
         """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
@@ -353,7 +353,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def _parts(self) -> FollowerParts:
         hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
-        shared = (self._catalog, self._committer, self._writer, self._maker, self._removal, self.sessions)
+        shared = (self._catalog, self._committer, self._writer, self._maker, self.removal, self.sessions)
         return FollowerParts(*shared, hooks, self._machine.clock, self._term)
 
     def begin_term(self) -> None:
@@ -396,7 +396,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
                 self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
             case TopicDelete():
                 self._writer.frontier.remove_topic(part.topic_id)
-                self._removal.forget(part.topic_id)
+                self.removal.forget(part.topic_id)
                 log = self._logs.pop(part.topic_id, None)
                 if log is not None:
                     log.close()
@@ -423,17 +423,17 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def _let_go(self) -> None:
         """Give back the space of segments in which nothing is left."""
         with self._preparing():
-            self._removal.drop_dead()
+            self.removal.drop_dead()
             self._directory.restore_ballast()
 
     def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
         """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
         try:
             now = TimestampNs(self._machine.clock.wall_ns())
-            due = [topic for topic in limited if self._removal.is_due(topic, now)]
+            due = [topic for topic in limited if self.removal.is_due(topic, now)]
             if due:
                 self.retain(due)
-            elif self._removal.loose:
+            elif self.removal.loose:
                 self._let_go()
             at = self._wal.at + self._writer.staged
             if at >= self.upkeep.look_at:

@@ -6,7 +6,6 @@ Kernels find the tags and Arrow tells them apart, so Python sees each distinct t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,25 +14,25 @@ from seawall.core.types import Seq
 from seawall.engine.reading import stored_batches
 from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import CorruptionError
-from seawall.limits import MIB
+from seawall.limits import TAG_SLICE_SIZE
 from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.arrow import decode_table
 from seawall.wire.batches import block_of
 
-#: Bytes of batches looked at together: enough that few tags come twice, little enough to hold.
-_RUN_SIZE: Final = 8 * MIB
 
-
-def catch_up(index: TagIndex, topic: TopicState, log: TopicLog) -> None:
-    """Add the tags of every record of the topic that the index has not seen and that may be live."""
+def catch_up(index: TagIndex, topic: TopicState, log: TopicLog) -> bool:
+    """Add the tags of some records that the index has not seen and that may be live; whether there are others left."""
     seq = max(index.next_seq, topic.floor)
-    while batches := stored_batches(log, seq, topic.next_seq, _RUN_SIZE):
+    batches = stored_batches(log, seq, topic.next_seq, TAG_SLICE_SIZE)
+    if batches:
         _add(index, batches, seq)
         last = batches[-1].header
-        seq = Seq(last.base_seq + last.record_count)
+        index.next_seq = Seq(last.base_seq + last.record_count)
+        return True
     index.next_seq = topic.next_seq
     index.drop_below(topic.floor)
+    return False
 
 
 def _add(index: TagIndex, batches: Sequence[StoredBatch], from_seq: Seq) -> None:

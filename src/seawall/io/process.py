@@ -1,8 +1,9 @@
-"""This process: its number, bytes nobody can guess, and what becomes of its objects in a child that it forks."""
+"""This process: its number, its threads, bytes nobody can guess, and what becomes of its objects in a forked child."""
 
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from typing import Protocol
 
@@ -12,6 +13,7 @@ __all__ = [
     "Disowned",
     "OwnProcess",
     "disown_on_fork",
+    "let_others_run",
     "not_inherited",
     "process_id",
     "random_bytes",
@@ -41,6 +43,11 @@ def _disown_all() -> None:
 
 
 os.register_at_fork(after_in_child=_disown_all)
+
+
+def let_others_run() -> None:
+    """Let another thread have the interpreter, if one waits for it: sooner than the interpreter would by itself."""
+    time.sleep(0)
 
 
 def not_inherited(what: str) -> WrongStateError:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
+from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.server.read_rate import ReadRate
 from seawall.server.refusals import refuse
@@ -128,6 +129,11 @@ class Admission:
             self._right = access.right_of_certificate(certificate_name)
             self._rate = access.rate_of_certificate(certificate_name) or self._rate
         self._tries = 0
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is taken from it."""
+        return limits.PAYLOAD_SIZE_MIN if self.is_admitted else limits.UNADMITTED_PAYLOAD_SIZE_MAX
 
     @property
     def is_over(self) -> bool:

@@ -29,6 +29,7 @@ from seawall.engine.broker_log import BrokerLog
 from seawall.engine.served_log import ServedLog
 from seawall.io.loops import loop_factory
 from seawall.server.access import Access
+from seawall.server.budget import PeerMemory
 from seawall.server.context import ServerContext, ServerSettings
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener, MakeSession
@@ -39,6 +40,7 @@ from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 from seawall.wire.codes import VERSION_1, VERSION_2
 from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.node_load import NodeLoad
 
 R = TypeVar("R")
 
@@ -60,6 +62,9 @@ class NodeSettings:
     bounds: ConnectionLimits = field(default_factory=ConnectionLimits)
     #: Event loops that connections are dealt to.
     brokers: int = 1
+    #: Bytes that are held for all peers, 0 for a part of the memory limit; and for each connection.
+    peer_memory: int = 0
+    connection_memory: int = limits.CONNECTION_MEMORY_SIZE
     #: How connections are encrypted; None if they are not.
     tls: SSLContext | None = None
 
@@ -71,11 +76,14 @@ class Shared:
     settings: NodeSettings
     access: Access
     memory: Memory
+    #: What is held for peers.
+    peers: PeerMemory
     tell: Callable[[str], None]
     #: The brokers there are, as they are now.
     look: Callable[[], tuple[BrokerStatus, ...]]
     #: What all brokers have counted, by cause.
     counts: Callable[[], dict[str, int]]
+    load: Callable[[], NodeLoad]
 
     def count(self) -> int:
         """Connections of all brokers."""
@@ -91,13 +99,18 @@ class Broker:
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
         self.ingest = Ingest(log, self.loop, number)
-        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.counts)
+        context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.counts, shared.load)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
             VERSION_2: partial(Lwp2Session, context),
         }
         self.listener = Listener(
-            versions, bounds=own.bounds, connections_max=own.connections_max, count_all=shared.count
+            versions,
+            bounds=own.bounds,
+            connections_max=own.connections_max,
+            count_all=shared.count,
+            memory=shared.peers,
+            needs_token=not access.is_open,
         )
         # Memory is that of all: one broker returns it and tells of it, each holds its own connections.
         give_back, tell = (_nothing, _nothing) if number else (log.relieve, shared.tell)

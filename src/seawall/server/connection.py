@@ -8,8 +8,9 @@ The version byte of the first frame decides which session a connection gets (`li
 all frames is not read for until it calls `go_on`; neither is a peer that does not take its answers. Both feel it.
 
 INV-CONNECTION-SHARED: bytes handed to a session are the session's until `feed` returns, and not longer.
-INV-CONNECTION-BOUND: a connection holds at most one frame of the agreed size, one receive, and the bounded outbox.
-INV-CONNECTION-ENDS: a peer that sends a frame too slowly, takes no answers or says nothing is let go.
+INV-CONNECTION-BOUND: what a connection holds is counted, and no more is received while there is no room (`budget`).
+INV-CONNECTION-ENDS: a peer that sends a frame too slowly, takes no answers, says nothing, or shows no token in time
+where one is needed, is let go; sooner if others wait for the memory that it holds.
 
 A crash takes what was received and not taken, and what was not sent: the peer asks again. This module must not know
 topics, sessions, or what a frame means.
@@ -18,15 +19,16 @@ topics, sessions, or what a frame means.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.receiving import queued_size
-from seawall.io.sending import FilePiece, FileSender, read_piece
+from seawall.io.sending import FilePiece, read_piece
 from seawall.io.tls import common_name
 from seawall.kernels import frames
+from seawall.server.budget import ConnectionMemory
+from seawall.server.outbox import Outbox
 from seawall.server.receive_room import Arriving, ReceiveRoom
 from seawall.server.session import Answered, Bytes, ConnectionLimits, Session
 from seawall.wire.codes import VERSION_2, ErrorCode
@@ -35,28 +37,25 @@ from seawall.wire.decoder import split_failure
 if TYPE_CHECKING:
     from seawall.server.listener import Listener
 
-#: Stretches of files that are sent in one go; others have their turn in between.
-_FILE_PIECE_SIZE: Final = 4 * limits.MIB
-
 
 class Connection(asyncio.BufferedProtocol):
     """One TCP connection."""
 
-    def __init__(self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits) -> None:
+    def __init__(
+        self, listener: Listener, room: ReceiveRoom, bounds: ConnectionLimits, memory: ConnectionMemory
+    ) -> None:
         self._listener = listener
-        self._arriving = Arriving(room, self._queued)
+        #: What it may hold for its peer; the session counts what it holds there, too.
+        self.memory = memory
+        self.probe = listener.probe
+        self._arriving = Arriving(room, self._queued, memory, self._memory_reserved)
         self._bounds = bounds
         self._loop = listener.loop
         self._session: Session | None = None
-        self._outbox: deque[bytes | memoryview | FilePiece] = deque()
-        self._outbox_size = 0
-        self._sender: FileSender | None = None
         #: The descriptor of the socket, once somebody needs it.
         self._fd = -1
-        self._written = 0
-        self._is_writable = True
         self._is_full = False
-        self._is_blocked = False
+        self._is_blocked = self._is_short_of_memory = False
         self._is_reading = True
         self._is_deaf = self._is_finishing = False
         #: Whether the peer sends nothing more: then nothing can come that would make a reset.
@@ -67,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_began: float | None = None
         self._progress = (0, now)
         self._timer: asyncio.TimerHandle | None = None
+        self._admitted_by: asyncio.TimerHandle | None = None
         #: Set by the session: seconds without a frame until `silent`, and until the end; None is never.
         self.keepalive_s: float | None = None
         self.idle_s: float | None = bounds.v1_idle_s
@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unsent_size(self) -> int:
         """Bytes that were written and are not sent."""
-        return self._transport.get_write_buffer_size() + self._outbox_size
+        return self._outbox.unsent_size
 
     @property
     def is_full(self) -> bool:
@@ -104,12 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send bytes behind everything that was written before."""
         if self.is_closing or not data:
             return
-        self._written += len(data)
-        if self._outbox:
-            self._outbox.append(data)
-            self._outbox_size += len(data)
-        else:
-            self._transport.write(data)
+        self._outbox.write(data)
         self._bound_outbox()
 
     def send_file(self, piece: FilePiece) -> None:
@@ -125,10 +120,7 @@ class Connection(asyncio.BufferedProtocol):
             self.write(data)
             piece.release()
             return
-        self._written += piece.size
-        self._outbox.append(piece)
-        self._outbox_size += piece.size
-        self._pump()
+        self._outbox.send_file(piece)
         self._bound_outbox()
 
     def go_on(self) -> None:
@@ -136,16 +128,17 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_blocked or self.is_closing:
             return
         self._is_blocked = False
-        rest = self._arriving.take_rest()
-        self._split(rest, rest.size)
-        self._adjust_reading()
+        with self.probe.watching("frames that waited"):
+            rest = self._arriving.take_rest()
+            self._split(rest, rest.size)
+            self._adjust_reading()
 
     def be_deaf(self) -> None:
         """Take no notice of anything that the peer still sends."""
         self._is_deaf = True
         self._arriving.drop()
         self._frame_began = None
-        self._is_blocked = False
+        self._is_blocked = self._is_short_of_memory = False
         self._adjust_reading()
 
     def finish(self, last: bytes = b"") -> None:
@@ -155,7 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         self.write(last)
         self.be_deaf()
         self._is_finishing = True
-        if not self._outbox:
+        if not self._outbox.has_pieces:
             self._shut()
 
     def drain(self, drain_ms: int) -> None:
@@ -175,9 +168,12 @@ class Connection(asyncio.BufferedProtocol):
         """A peer is there."""
         self._transport = cast(asyncio.Transport, transport)
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
-        # Told of everything that cannot be sent at once: files have to wait for it, and the bound is kept here.
-        self._transport.set_write_buffer_limits(high=0)
+        self._outbox = Outbox(
+            self._transport, self._loop, self.memory.working, sent_all=self._sent_all, broken=self.abort
+        )
         self._arm()
+        if self._listener.needs_token:
+            self._admitted_by = self._loop.call_later(self._bounds.admission_s, self._require_admitted)
         self._listener.remember(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -188,7 +184,11 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have come."""
         if self._is_deaf:
             self._discard(nbytes)
-            return
+        else:
+            with self.probe.watching("receive"):
+                self._receive(nbytes)
+
+    def _receive(self, nbytes: int) -> None:
         arrived = self._arriving.received(nbytes)
         if arrived is not None:
             self._take(*arrived, nbytes)
@@ -211,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> Answered | None:
         """What is left of it, if what came is one frame, small or large, that the session has taken and answered."""
         is_large = self._arriving.is_whole(size)
-        if not (is_large or came == size < limits.LARGE_BATCH_SIZE) or self._is_blocked or self._outbox:
+        if not (is_large or came == size < limits.LARGE_BATCH_SIZE) or self._is_blocked or self._outbox.has_pieces:
             return None
         is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
         socket, state = self._descriptor() if is_straight else -1, self._arriving.state if is_large else None
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         arriving = self._arriving
         state = arriving.state
         while code == frames.SPLIT_FULL and not self._is_deaf:
-            payload_max = limits.PAYLOAD_SIZE_MIN if self._session is None else self._session.payload_max
+            payload_max = self._payload_max
             found = arriving.rows
             code = frames.split_frames(buffer, start, end, payload_max, found, state)
             _, count, start, *_ = state.tolist()
@@ -248,6 +248,9 @@ class Connection(asyncio.BufferedProtocol):
                     return
                 if self._hears():
                     buffer, start, end = arriving.fed(buffer, rows, start, end)
+                if code == frames.SPLIT_TOO_LARGE and payload_max < self._payload_max:
+                    # One of these frames had a token: what is behind it may be larger.
+                    code = frames.SPLIT_FULL
         if not self._hears():
             return
         if code != frames.SPLIT_MORE:
@@ -257,8 +260,19 @@ class Connection(asyncio.BufferedProtocol):
         if start < end and self._frame_began is None:
             self._frame_began = now
         arriving.wait(buffer, start, end)
+        self._is_short_of_memory = not arriving.reserve()
         if arriving.awaited and self._queued() and not self._has_room_for(arriving.awaited):
             self._is_blocked = True
+
+    @property
+    def _payload_max(self) -> int:
+        """The largest payload that is taken now."""
+        return self._listener.first_payload_max if self._session is None else self._session.payload_max
+
+    def _memory_reserved(self) -> None:
+        """The frame that arrives has the memory that it waited for."""
+        self._is_short_of_memory = False
+        self._adjust_reading()
 
     def _has_room_for(self, size: int) -> bool:
         return self._session is None or self._session.has_room_for(size)
@@ -302,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _adjust_reading(self) -> None:
         """Receive while there is room for what comes and for its answers."""
-        wanted = self._is_deaf or not (self._is_blocked or self._is_full)
+        wanted = self._is_deaf or not (self._is_blocked or self._is_full or self._is_short_of_memory)
         if wanted == self._is_reading or self._transport.is_closing():
             return
         self._is_reading = wanted
@@ -321,56 +335,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Not everything could be sent at once."""
-        self._is_writable = False
+        self._outbox.pause()
 
     def resume_writing(self) -> None:
         """Everything that the transport had is sent."""
-        self._is_writable = True
-        self._pump()
+        with self.probe.watching("send"):
+            self._outbox.resume()
 
-    def _pump(self) -> None:
-        """Send what waits behind a file, and files once nothing is before them."""
-        while self._outbox and not self._transport.is_closing():
-            first = self._outbox[0]
-            if not isinstance(first, FilePiece):
-                self._outbox.popleft()
-                self._outbox_size -= len(first)
-                self._transport.write(first)
-            elif not self._is_writable or self._transport.get_write_buffer_size() or not self._send_piece(first):
-                return
-        if self._outbox:
-            return
+    def _sent_all(self) -> None:
         if self._is_finishing:
             self._shut()
-        elif self._is_writable and self._session is not None:
+        elif self._session is not None:
             self._is_full = False
             self._adjust_reading()
             self._session.has_room()
-
-    def _send_piece(self, piece: FilePiece) -> bool:
-        """Send of a file what there is room for; whether it is all sent."""
-        sender = self._sender
-        if sender is None:
-            sender = self._sender = FileSender(self._transport.get_extra_info("socket"))
-        try:
-            sent = sender.send(piece, _FILE_PIECE_SIZE)
-        except OSError:
-            sent = 0
-        if sent == 0:
-            # The disk fails inside a frame, or the peer is gone: no frame can follow.
-            self.abort()
-            return False
-        if sent is not None:
-            piece.at += sent
-            piece.size -= sent
-            self._outbox_size -= sent
-            if not piece.size:
-                self._loop.remove_writer(sender.fileno())
-                self._outbox.popleft()
-                piece.release()
-                return True
-        self._loop.add_writer(sender.fileno(), self._pump)
-        return False
 
     def _bound_outbox(self) -> None:
         if not self._is_full and self.unsent_size > self._bounds.outbox_size:
@@ -417,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._is_deaf or not self._is_reading:
             return
         elif self._frame_began is not None:
-            allowed = self._bounds.frame_time_s + self._arriving.needed / self._bounds.frame_bytes_per_second
+            allowed = self._bounds.frame_time(self._arriving.needed, is_contended=self._is_in_the_way)
             if now - self._frame_began > allowed:
                 text = f"a frame took longer than {allowed:.0f} s to arrive"
                 version = int(self._arriving.state[frames.STATE_VERSION])
@@ -430,31 +408,42 @@ class Connection(asyncio.BufferedProtocol):
             self._asked_at = now
             self._session.silent()
 
+    def _require_admitted(self) -> None:
+        """Let go of a peer that has not shown its token in time."""
+        if self._is_deaf or (self._session is not None and self._session.is_admitted):
+            return
+        text = f"no token was shown within {self._bounds.admission_s:.0f} s"
+        version = int(self._arriving.state[frames.STATE_VERSION])
+        code, answered = ErrorCode.AUTHENTICATION_REQUIRED, self._session is not None
+        self._fail(ProtocolError(text, code=code, closes=True, answered=answered), version)
+
+    @property
+    def _is_in_the_way(self) -> bool:
+        """Whether others wait for memory, and this connection holds some."""
+        working = self.memory.working
+        return working.is_contended and working.used > limits.RECEIVE_SIZE
+
     def _is_quiet(self, now: float) -> bool:
         """Whether a sign of life is due from the peer, and was not asked for yet."""
         return self.keepalive_s is not None and now - max(self._received_at, self._asked_at) > self.keepalive_s
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether answers wait and none was sent for too long."""
-        unsent = self.unsent_size
-        sent = self._written - unsent
-        if not unsent or sent != self._progress[0]:
+        """Whether answers wait, and too few were sent for too long: none, or little while others need the memory."""
+        sent, (before, since), is_in_the_way = self._outbox.sent_size, self._progress, self._is_in_the_way
+        least = (now - since) * self._bounds.frame_bytes_per_second if is_in_the_way else 1
+        if not self.unsent_size or sent - before >= least:
             self._progress = sent, now
             return False
-        return now - self._progress[1] > self._bounds.stall_s
+        return now - since > (self._bounds.contended_stall_s if is_in_the_way else self._bounds.stall_s)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """The connection is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._sender is not None:
-            self._loop.remove_writer(self._sender.fileno())
-            self._sender.close()
-        for piece in self._outbox:
-            if isinstance(piece, FilePiece):
-                piece.release()
-        self._outbox.clear()
+        for timer in (self._timer, self._admitted_by):
+            if timer is not None:
+                timer.cancel()
+        self._outbox.close()
         self._arriving.drop()
         self._listener.forget(self)
         if self._session is not None:
             self._session.lost()
+        self.memory.close()

@@ -19,6 +19,7 @@ from seawall.server.topic_commands import TopicCommands
 from seawall.server.transaction_commands import TransactionCommands
 from seawall.wire.codes import Features
 from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
+from seawall.wire.node_load import NodeLoad
 
 FEATURES: Final = int(
     Features.LZ4
@@ -59,6 +60,8 @@ class ServerContext:
     brokers: Callable[[], tuple[BrokerStatus, ...]] = tuple
     #: How often things happened in the node that its operator should know of, by cause.
     counts: Callable[[], dict[str, int]] = dict
+    #: How busy the node is now; None if nobody knows.
+    load: Callable[[], NodeLoad | None] = lambda: None
     transactions: TransactionCommands = field(init=False)
     sessions: SessionCommands = field(init=False)
 
@@ -75,6 +78,7 @@ class ServerContext:
             leader_id=self.settings.node_id,
             current_term=self.log.term,
             brokers=self.brokers(),
+            load=self.load(),
             details={
                 "state": "ok" if failure is None else "read-only",
                 "reason": "" if failure is None else reason_of(failure),

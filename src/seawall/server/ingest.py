@@ -4,9 +4,9 @@
     take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`, `memory_way`)
     answer     what can be said now, one ACK frame for each connection and turn
 
-No Python runs for a batch, but for compressed ones, whose records have to be looked at, and for repetitions that the
-order has forgotten. A connection whose window or whose ring is full is not read from until there is room; where the
-order holds back what is in the way, it is asked to give that back.
+No Python runs for a batch, but for compressed ones, whose records have to be looked at (`compressed_batches`), and for
+repetitions that the order has forgotten. A connection whose window or whose ring is full is not read from until there
+is room; where the order holds back what is in the way, it is asked to give that back.
 
 What is refused on arrival uses its number, by a slot of its own, so that no later batch of order 5 waits for it. Only a
 log that takes nothing refuses without that, and its client closes the hole.
@@ -39,7 +39,7 @@ from seawall.fabric.records import Records
 from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
 from seawall.kernels.frames import Rows, State
-from seawall.server.compressed_batches import judge_compressed
+from seawall.server.compressed_batches import CompressedBatches
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Answered, Bytes
 from seawall.wire.ack_rows import ACK_ROW
@@ -90,6 +90,7 @@ class Ingest:
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
         #: Who has sent the last large batch that passed the ring by: what they are received into is kept for more.
         self._landed: Publishing | None = None
+        self._compressed = CompressedBatches(log, loop)
         log.on_answers = self.answer
         log.on_session = self._fence_older
         log.living_clients = self._clients
@@ -250,6 +251,8 @@ class Ingest:
             self._last, self._alone_since = publishing, self._time()
         given = rows.size
         rows = rows[: max(0, publishing.room)]
+        if publishing.is_checking:
+            return 0
         if not rows.size or self._is_kept_out(publishing):
             self._waiting[publishing] = None
             return 0
@@ -260,18 +263,22 @@ class Ingest:
             *(rules.orders, _NO_OFFSETS, verdicts),
         )
         broken = None
+        looks = _NO_OFFSETS
         if others:
-            judge_compressed(buffer, rows, verdicts)
+            looks = np.flatnonzero(verdicts == arriving.LOOK)
+            judged = self._compressed.judge(publishing, buffer, rows, verdicts)
+            rows, verdicts = rows[:judged], verdicts[:judged]
             found = np.flatnonzero(verdicts == arriving.BROKEN)
             if found.size:
                 broken = int(rows[found[0]]["id"])
                 rows, verdicts = rows[: found[0]], verdicts[: found[0]]
         handled = self._publish(publishing, buffer, rows, verdicts)
+        del publishing.checked[: int(looks.searchsorted(handled))]
         if broken is not None and handled == rows.size:
             raise ProtocolError(
                 f"batch {broken}: only servers send such a header", code=ErrorCode.INVALID_PAYLOAD, closes=True
             )
-        if handled < given:
+        if handled < given and not (handled == rows.size and publishing.is_checking):
             self._waiting[publishing] = None
         return handled
 

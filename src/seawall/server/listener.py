@@ -22,9 +22,11 @@ from typing import Final
 from seawall import limits
 from seawall.errors import ProtocolError
 from seawall.io.accepting import Accepted, AcceptingPort, watch_peer
+from seawall.server.budget import PeerMemory
 from seawall.server.connection import Connection
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
+from seawall.server.slow_callbacks import SlowCallbacks
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 
 __all__ = ["Listener", "MakeSession"]
@@ -47,10 +49,13 @@ class Listener:
         connections_max: int = limits.CONNECTIONS_MAX,
         room: ReceiveRoom | None = None,
         count_all: Callable[[], int] | None = None,
+        memory: PeerMemory | None = None,
+        needs_token: bool = False,
     ) -> None:
         """`versions` are the sessions of each protocol version; a peer of none of them is told so by the first.
 
-        `count_all` counts the connections that `connections_max` is for, where there are other listeners.
+        `count_all` counts the connections that `connections_max` is for, where there are other listeners. `memory` is
+        what may be held for all peers. Where a peer `needs_token`, little is taken from it before it has shown one.
         """
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
@@ -59,6 +64,12 @@ class Listener:
         self._versions = versions
         self._bounds = bounds or ConnectionLimits()
         self._connections_max = connections_max
+        self._memory = memory or PeerMemory()
+        #: Counts what takes too long on the loop.
+        self.probe = SlowCallbacks()
+        self.needs_token = needs_token
+        #: The largest payload of a first frame.
+        self.first_payload_max = limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN
         self._count_all = count_all or (lambda: len(self.connections))
         #: The listeners that have connections in turn, where there are several, and the ports whose they are.
         self._dealt: Sequence[Listener] = (self,)
@@ -142,7 +153,7 @@ class Listener:
             port.close()
 
     def _make(self) -> Connection:
-        return Connection(self, self._room, self._bounds)
+        return Connection(self, self._room, self._bounds, self._memory.open())
 
     # --- for connections -------------------------------------------------------------------------------------------
 

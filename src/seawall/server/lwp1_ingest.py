@@ -5,7 +5,7 @@
     decided   what became of batches: once all of a run are decided, so are its frames
 
 A batch of several frames is stored as a whole or not at all, so its frames share their fate. Compressed frames are made
-plain first, one by one.
+plain first, one by one, by the session.
 
 INV-RUN-ANSWERED: a run has an answer for each of its frames, in their order, once all its batches are decided.
 
@@ -32,6 +32,7 @@ from seawall.server.refusals import refuse, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus, ErrorCode, V1Flags
+from seawall.wire.fields import Buffer
 from seawall.wire.lwp1 import encode_acks, plain_payload
 
 _HEADER: Final = limits.FRAME_HEADER_SIZE
@@ -163,14 +164,16 @@ class Lwp1Ingest:
         #: Runs that are not decided, in their order.
         self._runs: deque[Run] = deque()
 
-    def take(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> Run | None:
+    def take(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, plain: Buffer | None = None) -> Run | None:
         """Publish a run of frames from `first` on, at least one; None if the ring has no room.
 
-        Raises `ProtocolError` for a frame that brings nothing, or what cannot be made plain.
+        `plain` is the payload of the first one, if it is compressed. Raises `ProtocolError` for a frame that brings
+        nothing.
         """
-        _, size, _, _, _, length, _, _, _, flags, _, _ = rows[first].item()
+        at, size, _, _, _, length, _, _, _, flags, _, _ = rows[first].item()
         if flags & _LZ4 or not length or size > limits.SERVER_RECEIVE_SIZE:
-            return self._take_one(buffer, rows[first : first + 1], topic)
+            payload = plain_payload(0, buffer[at + _HEADER : at + size].tobytes()) if plain is None else plain
+            return self._take_one(payload, rows[first : first + 1], topic)
         return self._publish(buffer, rows, first, topic, self._room.batches)
 
     def end(self) -> None:
@@ -215,13 +218,11 @@ class Lwp1Ingest:
 
     # --- batches -----------------------------------------------------------------------------------------------------
 
-    def _take_one(self, buffer: Bytes, rows: Rows, topic: TopicState) -> Run | None:
+    def _take_one(self, payload: Buffer, rows: Rows, topic: TopicState) -> Run | None:
         """Publish one frame that is compressed, or large."""
-        at, size, _, _, _, _, _, _, _, flags, _, _ = rows[0].item()
-        payload = plain_payload(flags, buffer[at + _HEADER : at + size].tobytes())
         plain = rows.copy()
         plain["at"], plain["payload_length"], plain["kind"] = 0, len(payload), int(V1Flags.BATCH)
-        framed = np.frombuffer(bytes(_HEADER) + payload, np.uint8)
+        framed = np.frombuffer(b"".join((bytes(_HEADER), payload)), np.uint8)
         out: Bytes = np.empty(limits.BATCH_HEADER_SIZE + len(payload), np.uint8)
         return self._publish(framed, plain, 0, topic, out)
 

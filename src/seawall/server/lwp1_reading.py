@@ -28,8 +28,9 @@ from seawall.core.types import Offset, TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import OffsetBounds, StreamPiece, StreamRead, consumer_owner
 from seawall.engine.store import Store
-from seawall.limits import KIB
+from seawall.limits import KIB, V1_FETCH_DATA_SIZE_MAX
 from seawall.server.access import Admission
+from seawall.server.budget import Lease
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import U64_MAX, V1_OFFSET_END, ErrorCode
@@ -70,8 +71,8 @@ class Lwp1Reading:
             raise unknown_topic(topic_id)
         return topic
 
-    async def fetch(self, request: Fetch) -> FetchReply | CatchingUp | ErrorReply:
-        """Bytes of a topic from an offset on."""
+    async def fetch(self, request: Fetch, lease: Lease) -> FetchReply | CatchingUp | ErrorReply:
+        """Bytes of a topic from an offset on; what they take of memory is counted by `lease`."""
         topic = await self.topic(request.topic_id)
         start, is_end_asked = request.start_offset, request.start_offset >= V1_OFFSET_END
         bounds = await self._bounds(topic)
@@ -88,7 +89,10 @@ class Lwp1Reading:
             return self._behind_the_end(start, bounds.end)
         if start < bounds.floor:
             self._count("fetch_below_floor")
-        size_max = self._admission.portion_now(request.max_bytes)
+        wanted = min(request.max_bytes, V1_FETCH_DATA_SIZE_MAX, bounds.end - max(start, bounds.floor))
+        # What is read, and the frame that it is joined to.
+        await lease.acquire(2 * wanted)
+        size_max = self._admission.portion_now(lease.portion(request.max_bytes))
         if not size_max:
             # Published clients take an answer that comes late for that to their next request.
             self._count("read_rate")

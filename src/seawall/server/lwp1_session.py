@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from seawall import limits
@@ -31,21 +32,25 @@ from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
 from seawall.kernels.frames import Rows, State
 from seawall.server.access import Access, Admission
+from seawall.server.budget import ConnectionMemory, Lease
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
 from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
+from seawall.server.slow_callbacks import SlowCallbacks
 from seawall.server.topic_commands import DEFAULT_TOPIC_ID, TopicCommands, unknown_topic
 from seawall.topics.state import TopicState
 from seawall.wire.codes import ErrorCode, V1Flags, V1Kind
-from seawall.wire.fields import JsonValue
+from seawall.wire.compression import plain_size_max
+from seawall.wire.fields import Buffer, JsonValue
 from seawall.wire.lwp1 import (
     encode_ack,
     encode_fetch_reply,
     encode_reply,
     frame_kind,
+    plain_payload,
 )
 from seawall.wire.lwp1_replies import AuthenticateReply, FetchReply, Reply
 from seawall.wire.lwp1_requests import (
@@ -66,6 +71,16 @@ _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1
 
 class Line(Protocol):
     """The connection as a session uses it."""
+
+    @property
+    def memory(self) -> ConnectionMemory:
+        """What may be held for the peer."""
+        ...
+
+    @property
+    def probe(self) -> SlowCallbacks:
+        """Counts what takes too long on its loop."""
+        ...
 
     @property
     def is_full(self) -> bool:
@@ -129,8 +144,6 @@ class Lwp1Service:
 class Lwp1Session:
     """One connection that speaks version 1."""
 
-    payload_max: int = limits.V1_PAYLOAD_SIZE_MAX
-
     def __init__(self, service: Lwp1Service, line: Line) -> None:
         self._service = service
         self._line = line
@@ -149,10 +162,25 @@ class Lwp1Session:
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
         self._ingest = Lwp1Ingest(service.log, service.ingest, service.room, self._told, self._go_on)
+        #: The next compressed payload when it is plain, or why it cannot be; bytes counted for it; and bytes of
+        #: payloads that may still be decompressed right here, of what came together.
+        self._plain: Buffer | None = None
+        self._refused_payload: ProtocolError | None = None
+        self._counted_plain = self._unpacked_here = 0
         #: Why topic 0 could not be made, for the frame that needed it.
         self._refused_default: ProtocolError | None = None
 
     # --- what a connection says --------------------------------------------------------------------------------------
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is taken now."""
+        return self._admission.payload_max
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the peer has shown a token, or needs none."""
+        return self._admission.is_admitted
 
     def place_for(self, _size: int, _take_back: Callable[[], None], *, at_hand: Callable[[], bool]) -> None:
         """Frames of version 1 do not lie anywhere as they come."""
@@ -164,7 +192,11 @@ class Lwp1Session:
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Take frames as far as that can be now; how many."""
         taken = 0
+        self._unpacked_here = limits.UNPACK_HERE_SIZE
         while taken < len(rows):
+            if self._last is not None:
+                # It ends: nothing more that came with the last frame counts.
+                return len(rows)
             count = self._take(buffer, rows, taken) if self._has_room() else 0
             if not count:
                 self._is_behind = True
@@ -221,7 +253,9 @@ class Lwp1Session:
             kind = frame_kind(flags, length)
             if kind is V1Kind.INGEST:
                 topic = self._topic_of(topic_id)
-                if topic is None:
+                if topic is None or (
+                    flags & V1Flags.LZ4 and not self._is_plain(flags, buffer[at + _HEADER : at + size])
+                ):
                     return 0
                 return self._ingest_run(buffer, rows, first, topic)
             if kind is V1Kind.KEEPALIVE:
@@ -234,8 +268,12 @@ class Lwp1Session:
                 error = self._admission.check(batch_id)
                 if error is not None:
                     raise error
-                payload = buffer[at + _HEADER : at + size].tobytes()
-                self._begin(self._carry_out(parse_request(batch_id, payload)))
+                request = parse_request(batch_id, buffer[at + _HEADER : at + size].tobytes())
+                if isinstance(request, Authenticate):
+                    # At once: the next frame may be larger if this token is known.
+                    self._authenticate(request)
+                else:
+                    self._begin(self._carry_out(request))
         except ProtocolError as error:
             self._refuse(error, None if flags & _OTHER_KINDS else batch_id)
         return 1
@@ -254,11 +292,37 @@ class Lwp1Session:
             self._begin_default_topic()
         return topic
 
+    def _is_plain(self, flags: int, payload: Bytes) -> bool:
+        """Whether the payload of the next frame is decompressed; if not it soon is, and the frame comes again."""
+        if self._refused_payload is not None:
+            refused, self._refused_payload = self._refused_payload, None
+            raise refused
+        if self._plain is None and payload.size <= self._unpacked_here:
+            self._unpacked_here -= payload.size
+            self._plain = plain_payload(flags, payload.tobytes())
+        if self._plain is None:
+            self._begin(self._unpack(flags, payload.tobytes()))
+        return self._plain is not None
+
+    async def _unpack(self, flags: int, payload: bytes) -> None:
+        """Decompress a payload on a thread; what it becomes is counted until it is taken."""
+        memory = self._line.memory
+        try:
+            with memory.working.lease() as lease:
+                await lease.acquire(plain_size_max(len(payload)))
+                self._plain = await self._service.log.beside(partial(plain_payload, flags, payload))
+            memory.waiting.hold(len(self._plain))
+            self._counted_plain = len(self._plain)
+        except ProtocolError as error:
+            self._refused_payload = error
+
     def _ingest_run(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState) -> int:
         """Publish one frame or a run of them; how many, 0 if there is no room."""
-        run = self._ingest.take(buffer, rows, first, topic)
+        run = self._ingest.take(buffer, rows, first, topic, self._plain)
         if run is None:
             return 0
+        self._line.memory.waiting.hold(-self._counted_plain)
+        self._plain, self._counted_plain = None, 0
         count = len(run.batch_ids)
         self._answers.append(run)
         self._unacked_frames += count
@@ -292,7 +356,7 @@ class Lwp1Session:
     # --- commands ----------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._command = self._loop.create_task(work)
+        self._command = self._loop.create_task(self._line.probe.watched(work))
         self._command.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -308,33 +372,34 @@ class Lwp1Session:
     async def _carry_out(self, request: Request) -> None:
         """Answer one command; nothing else is taken meanwhile."""
         try:
-            self._answers.append(await self._answer_to(request))
+            with self._line.memory.working.lease() as lease:
+                self._answers.append(await self._answer_to(request, lease))
+                self._write()
         except (SeawallError, OSError) as error:
             self._refuse(refusal(error))
 
-    async def _answer_to(self, request: Request) -> bytes:
+    async def _answer_to(self, request: Request, lease: Lease) -> bytes:
         match request:
             case Fetch():
-                return _frames(await self._reading.fetch(request))
+                return _frames(await self._reading.fetch(request, lease))
             case Subscribe():
                 return encode_reply(await self._reading.subscribe(request))
             case Unsubscribe():
                 return encode_ack(self._reading.unsubscribe(request))
             case CommitOffset():
                 return encode_reply(await self._reading.commit(request))
-            case Authenticate():
-                return self._authenticate(request)
             case _:
                 return encode_reply(await self._service.commands.carry_out(request))
 
-    def _authenticate(self, request: Authenticate) -> bytes:
+    def _authenticate(self, request: Authenticate) -> None:
         is_known = self._admission.authenticate(request.token)
+        reply = AuthenticateReply(is_known, "welcome" if is_known else "this token is not known")
+        self._answers.append(encode_reply(reply))
         if not is_known:
             self._service.count("authentication_failed")
             if self._admission.is_over:
                 self._line.be_deaf()
                 self._end_with(b"")
-        return encode_reply(AuthenticateReply(is_known, "welcome" if is_known else "this token is not known"))
 
     # --- answers -----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
 from seawall.errors import ProtocolError
 from seawall.server.access import Admission
+from seawall.server.budget import Lease
 from seawall.server.connection import Connection
 from seawall.server.portions import Portion, next_portion, refuse_start, topic_of
 from seawall.server.position_portions import next_position_portion, start_position
@@ -92,22 +93,29 @@ class Fetching:
         while True:
             async with self._turns:
                 size_max = await self._room(request.max_bytes)
-                news = self._log.news
-                found = await self._next(request, start, size_max)
-                left = deadline - loop.time()
-                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
-                gap = found if isinstance(found, Gap) else _skip_before(found, request)
-                if gap is not None:
-                    if isinstance(found, Portion):
-                        found.release()
-                    self._connection.write(encode_control(gap, request_id=request_id))
-                    return
-                assert isinstance(found, Portion), "what is no gap is a portion"
-                if found.size >= max(1, request.min_bytes) or not found.is_last or left <= 0 or self._is_hurried:
-                    found.send(self._connection, Command.FETCH_DATA, request_id)
-                    return
-                found.release()
+                with self._connection.memory.working.lease() as lease:
+                    news = self._log.news
+                    found = await self._next(lease, request, start, size_max)
+                    self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
+                    left = deadline - loop.time()
+                    if self._answer(request, request_id, found, is_late=left <= 0):
+                        return
             await self._log.wait_for_news(left, news)
+
+    def _answer(self, request: Fetch, request_id: int, found: Portion | Gap, *, is_late: bool) -> bool:
+        """Send what was found, if it is enough or is not to wait for more; whether it was sent."""
+        gap = found if isinstance(found, Gap) else _skip_before(found, request)
+        if gap is not None:
+            if isinstance(found, Portion):
+                found.release()
+            self._connection.write(encode_control(gap, request_id=request_id))
+            return True
+        assert isinstance(found, Portion), "what is no gap is a portion"
+        if found.size >= max(1, request.min_bytes) or not found.is_last or is_late or self._is_hurried:
+            found.send(self._connection, Command.FETCH_DATA, request_id)
+            return True
+        found.release()
+        return False
 
     def has_room(self) -> None:
         """All that was written is sent."""
@@ -120,15 +128,21 @@ class Fetching:
             await self._sent.wait()
         return await self._admission.portion(size, lambda: self._is_hurried)
 
-    async def _next(self, request: Fetch, start: int, size_max: int) -> Portion | Gap:
+    async def _next(self, lease: Lease, request: Fetch, start: int, size_max: int) -> Portion | Gap:
         bounds = (size_max, request.max_records)
         if request.topic_id == ALL_TOPICS:
             told = None if request.within is None else Told(*request.within)
             return await next_position_portion(
-                self._log, Position(start), told, size_max=bounds[0], records_max=bounds[1], flags=request.flags
+                *(self._log, lease, Position(start), told),
+                size_max=bounds[0],
+                records_max=bounds[1],
+                flags=request.flags,
             )
         return await next_portion(
-            self._log, request.topic_id, Seq(start), size_max=bounds[0], records_max=bounds[1], flags=request.flags
+            *(self._log, lease, request.topic_id, Seq(start)),
+            size_max=bounds[0],
+            records_max=bounds[1],
+            flags=request.flags,
         )
 
     async def commit(self, request: Commit, request_id: int) -> None:

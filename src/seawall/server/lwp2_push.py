@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
+from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from seawall import limits
@@ -22,6 +23,7 @@ from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError
 from seawall.server.access import Admission
+from seawall.server.budget import Lease
 from seawall.server.connection import Connection
 from seawall.server.lwp2_fetch import start_seq
 from seawall.server.portions import Portion, next_portion, topic_of
@@ -38,6 +40,14 @@ Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
 _LOOK_AGAIN_S: Final = 30.0
 
 
+class _Pushed(Enum):
+    """What has become of a portion: some of what there is was sent, all of it, or none since it is short."""
+
+    SOME = auto()
+    ALL = auto()
+    SHORT = auto()
+
+
 class Subscription:
     """One subscription: where it is, and what it may send."""
 
@@ -51,6 +61,8 @@ class Subscription:
         #: How far that position was told, where some of it was.
         self.told: Told | None = None
         self.is_over = False
+        #: Whether something was sent since it was told that it has caught up.
+        self.is_behind = True
         #: Set when something has changed that it may wait for: credit, room, its end.
         self.changed = asyncio.Event()
 
@@ -69,6 +81,8 @@ class Subscriptions:
         self._admission = admission
         self._begin_task = begin
         self._live: dict[int, Subscription] = {}
+        #: Portions that are read at the same time: whoever waits for its turn finds out that there is no room any more.
+        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
 
     def __len__(self) -> int:
         """How many there are."""
@@ -80,6 +94,9 @@ class Subscriptions:
             raise ProtocolError(f"{request_id} is a subscription already", code=ErrorCode.WRONG_STATE, closes=False)
         if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
             text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
+            raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
+        if not self._connection.memory.standing.try_take(limits.REQUEST_SIZE):
+            text = "the server has no memory for another subscription: end some, or raise server.peer_memory"
             raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
         made = self._live[request_id] = Subscription(request)
         self._begin_task(self._push(made, request_id), request_id)
@@ -125,37 +142,63 @@ class Subscriptions:
     async def _push(self, subscription: Subscription, request_id: int) -> None:
         try:
             await self._begin(subscription, request_id)
-            is_behind = True
+            lingers = subscription.request.linger_us > 0
             while size_max := await self._may_send(subscription):
                 news = self._log.news
-                found = await self._next(subscription, size_max)
-                if isinstance(found, Portion) and _may_grow(subscription.request, found):
-                    found.release()
+                pushed = await self._push_portion(subscription, request_id, size_max, lingers=lingers)
+                lingers = subscription.request.linger_us > 0
+                if pushed is _Pushed.SHORT:
                     await self._linger(subscription)
-                    found = await self._next(subscription, size_max)
-                self._admission.has_sent(size_max, 0 if isinstance(found, Gap) else found.size)
-                if subscription.is_over:
-                    if isinstance(found, Portion):
-                        found.release()
-                    return
-                if isinstance(found, Gap):
-                    self._tell_gap(subscription, found, request_id)
-                    continue
-                for skip in found.skips:
-                    self._connection.write(encode_control(skip, request_id=request_id))
-                if found.chunk_count:
-                    is_behind = True
-                    self._send(subscription, found, request_id)
-                self._advance(subscription, found)
-                if not found.is_last:
-                    continue
-                if is_behind:
-                    is_behind = False
-                    arrived = CaughtUp(subscription.next_seq, subscription.next_position)
-                    self._connection.write(encode_control(arrived, request_id=request_id))
-                await self._log.wait_for_news(_LOOK_AGAIN_S, news)
+                    lingers = False
+                elif pushed is _Pushed.ALL:
+                    await self._log.wait_for_news(_LOOK_AGAIN_S, news)
         finally:
             self._live.pop(request_id, None)
+            self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
+
+    async def _push_portion(
+        self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
+    ) -> _Pushed:
+        """Read the next portion when there is memory for it, and send it; not if it is short and `lingers`."""
+        async with self._turns:
+            if not self._can_send(subscription):
+                # Others of this connection have used the room meanwhile.
+                self._admission.has_sent(size_max, 0)
+                return _Pushed.SOME
+            return await self._read_and_send(subscription, request_id, size_max, lingers=lingers)
+
+    async def _read_and_send(
+        self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
+    ) -> _Pushed:
+        with self._connection.memory.working.lease() as lease:
+            found = await self._next(lease, subscription, size_max)
+            is_short = isinstance(found, Portion) and lingers and _may_grow(subscription.request, found)
+            is_sent = not (is_short or subscription.is_over)
+            self._admission.has_sent(size_max, 0 if isinstance(found, Gap) or not is_sent else found.size)
+            if is_sent:
+                return self._tell(subscription, found, request_id)
+            if isinstance(found, Portion):
+                found.release()
+            return _Pushed.SHORT if is_short else _Pushed.SOME
+
+    def _tell(self, subscription: Subscription, found: Portion | Gap, request_id: int) -> _Pushed:
+        """Send a portion, or a gap."""
+        if isinstance(found, Gap):
+            self._tell_gap(subscription, found, request_id)
+            return _Pushed.SOME
+        for skip in found.skips:
+            self._connection.write(encode_control(skip, request_id=request_id))
+        if found.chunk_count:
+            subscription.is_behind = True
+            self._send(subscription, found, request_id)
+        self._advance(subscription, found)
+        if not found.is_last:
+            return _Pushed.SOME
+        if subscription.is_behind:
+            subscription.is_behind = False
+            arrived = CaughtUp(subscription.next_seq, subscription.next_position)
+            self._connection.write(encode_control(arrived, request_id=request_id))
+        return _Pushed.ALL
 
     async def _linger(self, subscription: Subscription) -> None:
         """Wait for as long as the subscriber wishes, or until it is over."""
@@ -182,19 +225,29 @@ class Subscriptions:
         """Wait until there is credit and room; bytes that may be sent, 0 if the subscription is over."""
         size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
         while not subscription.is_over:
-            if subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE:
+            if self._can_send(subscription):
                 return await self._admission.portion(size_max, lambda: subscription.is_over)
             subscription.changed.clear()
             await subscription.changed.wait()
         return 0
 
-    async def _next(self, subscription: Subscription, size_max: int) -> Portion | Gap:
+    def _can_send(self, subscription: Subscription) -> bool:
+        """Whether there is credit and room for another frame, or it is over."""
+        has_room = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
+        return has_room or subscription.is_over
+
+    async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> Portion | Gap:
         request = subscription.request
         if request.topic_id == ALL_TOPICS:
             place = (subscription.next_position, subscription.told)
-            return await next_position_portion(self._log, *place, size_max=size_max, records_max=0, flags=request.flags)
+            return await next_position_portion(
+                *(self._log, lease, *place), size_max=size_max, records_max=0, flags=request.flags
+            )
         return await next_portion(
-            self._log, request.topic_id, subscription.next_seq, size_max=size_max, records_max=0, flags=request.flags
+            *(self._log, lease, request.topic_id, subscription.next_seq),
+            size_max=size_max,
+            records_max=0,
+            flags=request.flags,
         )
 
     def _tell_gap(self, subscription: Subscription, gap: Gap, request_id: int) -> None:

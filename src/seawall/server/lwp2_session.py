@@ -33,6 +33,7 @@ from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
 from seawall.server.publishing import Publishing
 from seawall.server.refusals import read_only_text
+from seawall.server.request_memory import RequestMemory
 from seawall.server.session import Answered, Bytes
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
@@ -70,7 +71,6 @@ class Lwp2Session:
         self._server = server
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        self.payload_max = limits.PAYLOAD_SIZE_MIN
         self._publishing: Publishing | None = None
         self._is_greeting = False
         self._is_welcome = False
@@ -84,11 +84,22 @@ class Lwp2Session:
         self._subscriptions = Subscriptions(server.log, connection, self._begin, self._admission)
         window = {"window_batches": server.settings.window_batches, "window_bytes": server.settings.window_bytes}
         self._keyed = KeyedPublishing(server.log, server.commands, server.ingest, connection, **window)
+        self._requests = RequestMemory(connection.memory.waiting, connection.go_on)
         self._pings = 0
         connection.idle_s = server.settings.idle_ms / 1000
         connection.rearm()
 
     # --- frames ----------------------------------------------------------------------------------------------------
+
+    @property
+    def payload_max(self) -> int:
+        """The largest payload that is taken now."""
+        return self._admission.payload_max
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the peer has shown a token, or needs none."""
+        return self._admission.is_admitted
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
         """Take frames; fewer than there are where batches, or what is published under keys, have no room."""
@@ -109,8 +120,11 @@ class Lwp2Session:
             command = int(rows["command"][handled])
             if command == _PUBLISH_KEYED and not self._keyed.has_room:
                 return handled
+            if not self._requests.has_memory(size):
+                return handled
             payload = buffer[at + _HEADER : at + size].tobytes()
             self._take(int(kinds[handled]), command, request_id, payload)
+            self._requests.not_begun()
             handled += 1
         return rows.size if self._last is not None else handled
 
@@ -247,20 +261,21 @@ class Lwp2Session:
         return True
 
     def _begin(self, work: Coroutine[None, None, None], request_id: int) -> None:
-        task = self._loop.create_task(self._run(work, request_id))
+        task = self._loop.create_task(self._run(work, request_id, self._requests.begun()))
         self._tasks.add(task)
         self._unanswered += 1
         task.add_done_callback(self._done)
         # One that is cancelled before its first step has not taken its work up.
         task.add_done_callback(lambda _: work.close())
 
-    async def _run(self, work: Coroutine[None, None, None], request_id: int) -> None:
+    async def _run(self, work: Coroutine[None, None, None], request_id: int, size: int) -> None:
         try:
-            await work
+            await self._connection.probe.watched(work)
         except (SeawallError, OSError) as error:
             self._refuse(error, request_id)
         finally:
             self._unanswered -= 1
+            self._requests.ended(size)
             # What there was no room for, of a window or of the requests, has some now.
             self._connection.go_on()
 
@@ -313,6 +328,7 @@ class Lwp2Session:
             self._publishing = self._server.ingest.begin(
                 *(self, client_id, epoch), features=features, window_batches=window, window_bytes=settings.window_bytes
             )
+            self._publishing.memory = self._connection.memory.working
         keepalive_ms = max(limits.KEEPALIVE_MS_MIN, hello.keepalive_ms or settings.keepalive_ms)
         idle_ms = max(settings.idle_ms, 3 * keepalive_ms)
         self._connection.keepalive_s, self._connection.idle_s = keepalive_ms / 1000, idle_ms / 1000

@@ -29,9 +29,12 @@ from seawall.io.memory_use import MemoryUse
 from seawall.io.sockets import format_address
 from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
+from seawall.server.budget import PeerMemory
 from seawall.server.pressure import Levels, Memory
+from seawall.server.slow_callbacks import SlowFigures
 from seawall.server.unfit_ranges import UNFIT
 from seawall.wire.lwp1_replies import BrokerStatus
+from seawall.wire.node_load import NodeLoad
 
 __all__ = ["Node", "NodeSettings", "start_node"]
 
@@ -110,9 +113,13 @@ async def start_node(
     try:
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
-        shared = Shared(
-            own, access or Access(), memory, tell, lambda: _statuses(brokers, addresses), lambda: _counts(brokers)
+        peers = _peer_memory(own, memory)
+        looks = (
+            lambda: _statuses(brokers, addresses),
+            lambda: _counts(brokers),
+            lambda: _load(brokers, peers),
         )
+        shared = Shared(own, access or Access(), memory, peers, tell, *looks)
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -150,10 +157,21 @@ def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
     return dict(counted)
 
 
+def _load(brokers: Sequence[Broker], peers: PeerMemory) -> NodeLoad:
+    slow = SlowFigures.of(broker.listener.probe for broker in brokers)
+    return NodeLoad(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest)
+
+
 async def _end(brokers: Sequence[Broker]) -> None:
     """End the loops that are not the log's own: nobody has anything for them any more."""
     for broker in brokers[1:]:
         await end_beside(broker)
+
+
+def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
+    """What may be held for peers: as much as is set, else a part of the memory limit."""
+    part = max(limits.PEER_MEMORY_SIZE_MIN, memory.limit * limits.PEER_MEMORY_PERCENT // 100)
+    return PeerMemory(settings.peer_memory or part, settings.connection_memory)
 
 
 def _memory_of(config: Config) -> MemoryUse:

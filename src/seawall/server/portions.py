@@ -14,6 +14,7 @@ This module must not know credit, or who waits for what.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -28,6 +29,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import NotFoundError, ProtocolError
 from seawall.io.sending import FilePiece
+from seawall.server.budget import Lease
 from seawall.server.cold_files import warm_up
 from seawall.server.connection import Connection
 from seawall.server.unfit_ranges import UNFIT
@@ -90,6 +92,11 @@ class Portion:
         self.chunk_count += batches
         self.record_count += records
 
+    @property
+    def memory_size(self) -> int:
+        """Bytes of it that are in memory, and not in files."""
+        return sum(len(chunk) for chunk in self.chunks if not isinstance(chunk, FileStretch))
+
     def send(self, connection: Connection, command: Command, request_id: int) -> None:
         """Write the frame; what is pinned is given back when it is sent."""
         flags = DataFlags.CAUGHT_UP if self.is_last else DataFlags.MORE
@@ -137,11 +144,14 @@ class Portion:
 
 
 async def next_portion(
-    log: ServedLog, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
+    log: ServedLog, lease: Lease, topic_id: TopicId, from_seq: Seq, *, size_max: int, records_max: int, flags: ReadFlags
 ) -> Portion | Gap:
-    """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before."""
+    """What a reader of one topic at a seq gets next: batches, none if it is at the end, or the gap it stands before.
+
+    What it takes of memory is counted by `lease`; where there is no room for it, this waits.
+    """
     # What is read here is held in memory, which what is sent as it lies is not.
-    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else limits.FETCH_READ_SIZE_MAX
+    most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.portion(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, most))
 
     def plan(store: OrderedStore) -> tuple[ReadPlan, Portion]:
@@ -158,13 +168,31 @@ async def next_portion(
     made, portion = await log.ask(plan)
     if flags & ReadFlags.STORED_CODEC and _is_direct(made):
         _fill_from_files(portion, made)
+        lease.resize(portion.memory_size)
         await warm_up(log, portion.stretches(), portion.release)
         return portion
-    if sum(run.size for run in made.runs) <= _READ_HERE_MAX:
-        items = made.carry_out()
-    else:
-        items = await log.aside(made.carry_out)
-    return _filled(portion, made, items, from_seq, flags)
+    try:
+        await lease.acquire(sum(run.size for run in made.runs))
+    except asyncio.CancelledError:
+        made.release()
+        raise
+    found = await _read(log, made, portion, from_seq, flags, size_max)
+    lease.resize(found.memory_size if isinstance(found, Portion) else 0)
+    return found
+
+
+async def _read(
+    log: ServedLog, made: ReadPlan, portion: Portion, from_seq: Seq, flags: ReadFlags, size_max: int
+) -> Portion | Gap:
+    """Read what is planned: much of it on a thread."""
+    if sum(run.size for run in made.runs) > _READ_HERE_MAX:
+        return await log.aside(lambda: _filled(portion, made, made.carry_out(), from_seq, flags, size_max))
+    items = made.carry_out()
+    fill = partial(_filled, portion, made, items, from_seq, flags, size_max)
+    if sum(plain_size(item, flags) for item in items if isinstance(item, StoredBatch)) > _READ_HERE_MAX:
+        # Little is stored, and it decompresses to much.
+        return await log.aside(fill)
+    return fill()
 
 
 def topic_of(store: OrderedStore, topic_id: TopicId) -> TopicState:
@@ -186,6 +214,13 @@ def skip_frame(topic_id: TopicId, skip: Skip) -> Gap:
     first = skip.first_client_seq
     numbers = (first, first + skip.count - 1, skip.client_id, skip.position, TimestampNs(0))
     return Gap(topic_id, GapReason.SKIPPED, GapUnit.CLIENT_SEQ, *numbers)
+
+
+def plain_size(batch: StoredBatch, flags: ReadFlags) -> int:
+    """Bytes of a batch as a reader takes it, before what was deleted is left out."""
+    if batch.is_plain or flags & ReadFlags.STORED_CODEC:
+        return len(batch.data)
+    return limits.BATCH_HEADER_SIZE + batch.header.raw_length
 
 
 def chunk_of(batch: StoredBatch, from_seq: Seq, flags: ReadFlags) -> bytes | memoryview:
@@ -232,8 +267,10 @@ def _fill_from_files(portion: Portion, plan: ReadPlan) -> None:
     portion.is_last = plan.end_seq >= plan.next_seq
 
 
-def _filled(portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags) -> Portion | Gap:
-    """The batches before the first gap, or that gap."""
+def _filled(
+    portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: Seq, flags: ReadFlags, size_max: int
+) -> Portion | Gap:
+    """The batches before the first gap, as many as have room when they are plain; or that gap."""
     for item in items:
         if isinstance(item, LostRange):
             return portion if portion.chunk_count else gap_frame(portion.topic_id, item)
@@ -243,6 +280,9 @@ def _filled(portion: Portion, plan: ReadPlan, items: list[ReadItem], from_seq: S
                 return portion
             portion.skips.append(skip_frame(portion.topic_id, item.skip))
         else:
+            if portion.chunk_count and portion.size + plain_size(item, flags) > size_max and not item.is_plain:
+                # Compressed ones may become much larger than what was planned: the next portion begins with it.
+                return portion
             portion.add(chunk_of(item, from_seq, flags), 1, item.record_count)
             portion.next_seq, portion.next_position = item.next_seq, Position(item.position + 1)
     # What was deleted behind the last batch is passed over in silence.

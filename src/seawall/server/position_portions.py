@@ -9,6 +9,7 @@ This module must not know who reads.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from seawall import limits
@@ -17,7 +18,9 @@ from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.position_reading import PositionPlan, Told
 from seawall.engine.records import ReceivedSkip
 from seawall.engine.served_log import ServedLog
-from seawall.server.portions import Portion, chunk_of, skip_frame
+from seawall.engine.topic_log import StoredBatch
+from seawall.server.budget import Lease
+from seawall.server.portions import Portion, chunk_of, plain_size, skip_frame
 from seawall.topics.skips import Skip
 from seawall.wire.codes import ALL_TOPICS, ReadBy, ReadFlags
 from seawall.wire.lwp2_reading import Gap
@@ -39,6 +42,7 @@ async def start_position(log: ServedLog, by: ReadBy, start: int) -> Position:
 
 async def next_position_portion(
     log: ServedLog,
+    lease: Lease,
     from_position: Position,
     told: Told | None = None,
     *,
@@ -48,22 +52,25 @@ async def next_position_portion(
 ) -> Portion | Gap:
     """What a reader of all topics at a position gets next: batches, none if it is at the end, or a SKIP.
 
-    `told` says what of the position it has already.
+    `told` says what of the position it has already. What it takes of memory is counted by `lease`; where there is no
+    room for it, this waits.
     """
-    size_max = max(1, min(size_max, limits.FETCH_SMALL_SIZE_MAX))
+    size_max = max(1, min(size_max, lease.portion(limits.FETCH_SMALL_SIZE_MAX)))
     while True:
         plan, end = await log.ask(partial(_plan, from_position, told, size_max, records_max or None))
-        items = await log.aside(plan.stored)
         portion = Portion(_ALL, Seq(0), Seq(0), from_position, Seq(0), Seq(0))
-        portion.is_last = plan.is_last
-        for item in items:
-            if isinstance(item, ReceivedSkip):
-                if portion.chunk_count:
-                    portion.is_last = False
-                    return portion
-                return await log.ask(partial(_skip_frame, item))
-            portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
-            portion.next_position = Position(item.position + 1)
+        lease.resize(0)
+        try:
+            await lease.acquire(plan.size)
+        except asyncio.CancelledError:
+            plan.release()
+            raise
+        stop = await log.aside(partial(_fill, portion, plan, flags, size_max))
+        lease.resize(portion.memory_size)
+        if stop is not None and portion.chunk_count:
+            return portion
+        if isinstance(stop, ReceivedSkip):
+            return await log.ask(partial(_skip_frame, stop))
         if portion.chunk_count:
             if plan.told is not None:
                 portion.next_position, portion.told = plan.end_position, plan.told
@@ -73,6 +80,26 @@ async def next_position_portion(
             return portion
         # All that lay there was deleted.
         from_position, told = plan.end_position, plan.told
+
+
+def _fill(portion: Portion, plan: PositionPlan, flags: ReadFlags, size_max: int) -> StoredBatch | ReceivedSkip | None:
+    """Add batches to a portion, as many as have room when they are plain; what it stopped at, None at the end."""
+    portion.is_last = plan.is_last
+    last = None
+    for item in plan.stored():
+        if isinstance(item, ReceivedSkip):
+            portion.is_last &= not portion.chunk_count
+            return item
+        if last is not None and not item.is_plain and portion.size + plain_size(item, flags) > size_max:
+            portion.is_last = False
+            portion.next_position = item.position
+            if item.position == last:
+                portion.told = Told(item.header.topic_id, item.base_seq)
+            return item
+        portion.add(chunk_of(item, item.base_seq, flags), 1, item.record_count)
+        last = item.position
+        portion.next_position = Position(last + 1)
+    return None
 
 
 def _plan(

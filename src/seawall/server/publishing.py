@@ -16,6 +16,7 @@ import numpy.typing as npt
 from seawall.core.types import ClientId, SessionEpoch
 from seawall.engine.lone_desk import LoneTurn
 from seawall.kernels.frames import Rows
+from seawall.server.budget import Account
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.codes import POSITION_UNKNOWN, AckStatus, ErrorCode, Features
 
@@ -53,7 +54,8 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("is_told_failure", "lone_size", "passes_ring", "session_epoch", "turn", "window_batches", "window_bytes"),
+        *("checked", "is_checking", "is_told_failure", "lone_size", "memory", "passes_ring", "session_epoch", "turn"),
+        *("window_batches", "window_bytes"),
     )
 
     def __init__(
@@ -89,6 +91,11 @@ class Publishing:
         self.lone_size = 0
         #: Whether its peer knows that nothing more can be written.
         self.is_told_failure = False
+        #: Verdicts about the compressed batches that come next, and whether some are being found out.
+        self.checked: list[int] = []
+        self.is_checking = False
+        #: Where memory is counted that its batches take on the way; None if nobody counts it.
+        self.memory: Account | None = None
 
     @property
     def undecided(self) -> int:

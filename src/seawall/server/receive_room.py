@@ -11,6 +11,10 @@ the next batch has come as far as the system's memory: nobody else publishes whi
 no room for it, it stays there (`awaited`). Bytes of a large frame are summed as they arrive; more of it than the loop
 has received is taken from the socket by one call.
 
+The memory of a frame that has begun to arrive is reserved as a whole before more of it is received (`reserve`), so
+frames that have begun can end. What is kept because its session does not take it is counted as waiting; while the
+node has too much of that, a receive is small (`budget`).
+
 INV-ARRIVING-LENT: what is lent is left before it is somebody else's: when it is taken back, when its batch is taken,
 and when nobody listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
 
@@ -28,6 +32,7 @@ import numpy as np
 from seawall import limits
 from seawall.kernels import frames
 from seawall.kernels.batch_arrival import receive_batch
+from seawall.server.budget import ConnectionMemory
 from seawall.server.session import Bytes
 from seawall.wire.read_buffers import READ_BUFFERS
 
@@ -65,10 +70,20 @@ class ReceiveRoom:
 class Arriving:
     """The bytes of one connection that are no frames yet."""
 
-    __slots__ = ("_expected", "_is_lent", "_loans", "_own", "_own_end", "_queued", "_rest", "_room", "needed", "state")
+    __slots__ = (
+        *("_expected", "_go_on", "_is_lent", "_kept", "_loans", "_memory", "_own", "_own_end", "_queued", "_reserved"),
+        *("_rest", "_room", "_wanted", "needed", "state"),
+    )
 
-    def __init__(self, room: ReceiveRoom, queued: Callable[[], int]) -> None:
+    def __init__(
+        self, room: ReceiveRoom, queued: Callable[[], int], memory: ConnectionMemory, go_on: Callable[[], None]
+    ) -> None:
+        """`go_on` is called when memory was reserved that a frame had to wait for."""
         self._room = room
+        self._memory = memory
+        self._go_on = go_on
+        #: Bytes reserved for the frame that arrives, bytes that it waits for, and bytes counted for what is kept.
+        self._reserved = self._wanted = self._kept = 0
         #: Bytes that have come as far as the system's memory.
         self._queued = queued
         #: Bytes that are no whole frame yet: copied out of the shared memory, or the start of memory for it alone.
@@ -104,10 +119,12 @@ class Arriving:
             left = self._own.size - self._own_end
             return self._own.data[self._own_end : self._own_end + (left if left < _PIECES_SIZE else _PIECE_SIZE)]
         slab = self._room.slab
-        if not self._rest.size:
-            return slab.data
-        slab[: self._rest.size] = self._rest
-        return slab.data[self._rest.size :]
+        start, end = self._rest.size, slab.size
+        if start:
+            slab[:start] = self._rest
+        if self._memory.waiting.is_over:
+            end = start + limits.RECEIVE_SHORT_SIZE
+        return slab.data[start:end]
 
     def _begin_large(self, size: int, lender: Lender | None) -> None:
         memory = None
@@ -116,7 +133,9 @@ class Arriving:
             take_back = partial(self._take_back, self._loans)
             memory = lender.place_for(size, take_back, at_hand=lambda: self._rest.size + self._queued() >= size)
         self._is_lent = memory is not None
-        if memory is None:
+        if memory is not None:
+            self._count_reserved(0)
+        else:
             if self.needed <= _SHARED_FRAME_MAX:
                 return
             # Fresh memory is not touched: the peer that announces a large frame costs some as it sends it.
@@ -161,6 +180,35 @@ class Arriving:
         self._expected = size if size > _SHARED_FRAME_MAX else 0
         self._own, self._is_lent = None, False
         self.needed = 0
+        self._count_reserved(0)
+
+    def reserve(self) -> bool:
+        """Reserve the memory of the frame that has begun to arrive; false if it has to wait, until `go_on`."""
+        has_begun = not self._is_lent and (self._own is not None or self._rest.size > 0)
+        size = self.needed if has_begun else 0
+        if size <= self._reserved:
+            self._count_reserved(size)
+            return True
+        self._count_reserved(0)
+        if self._memory.working.take(size, self._granted):
+            self._reserved = size
+            return True
+        self._wanted = size
+        return False
+
+    def _granted(self) -> None:
+        """The memory that a frame waits for is reserved."""
+        if self._wanted:
+            self._reserved, self._wanted = self._wanted, 0
+            self._go_on()
+
+    def _count_reserved(self, size: int) -> None:
+        """Reserve no more than this, and wait for nothing."""
+        if self._wanted and not self._memory.working.leave(self._granted):
+            self._reserved = self._wanted
+        self._wanted = 0
+        self._memory.working.hold(size - self._reserved)
+        self._reserved = size
 
     def wait(self, buffer: Bytes, start: int, end: int) -> None:
         """The rest is the beginning of a frame: keep it, out of the memory that others use."""
@@ -172,7 +220,10 @@ class Arriving:
         self._move(buffer, start, end)
 
     def keep(self, buffer: Bytes, start: int, end: int) -> None:
-        """Keep what is left of a buffer, which nobody takes for now: where it is, if nobody else uses that."""
+        """Keep the unconsumed tail of a buffer; copy it only if the buffer is shared."""
+        self._count_reserved(0)
+        self._kept = end - start
+        self._memory.waiting.hold(self._kept)
         if self._is_lent or buffer is self._room.slab:
             self._move(buffer, start, end)
         else:
@@ -185,11 +236,16 @@ class Arriving:
 
     def take_rest(self) -> Bytes:
         """What was kept, which is the caller's now."""
+        self._memory.waiting.hold(-self._kept)
+        self._kept = 0
         rest, self._rest = self._rest, _NOTHING
         return rest
 
     def drop(self) -> None:
         """Nobody wants to know what comes."""
+        self._count_reserved(0)
+        self._memory.waiting.hold(-self._kept)
+        self._kept = 0
         self._rest, self._own, self._is_lent = _NOTHING, None, False
         self.needed = self._expected = 0
 
@@ -198,3 +254,4 @@ class Arriving:
         if self._is_lent and loan == self._loans:
             assert self._own is not None, "something was lent"
             self._move(self._own, 0, self._own_end)
+            self._count_reserved(self.needed)

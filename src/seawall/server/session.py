@@ -26,7 +26,12 @@ class Session(Protocol):
 
     @property
     def payload_max(self) -> int:
-        """The largest payload that is agreed."""
+        """The largest payload that is taken now."""
+        ...
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether the peer has shown a token, or needs none."""
         ...
 
     def feed(self, buffer: Bytes, rows: Rows) -> int:
@@ -89,9 +94,21 @@ class ConnectionLimits:
     frame_time_s: float = limits.FRAME_TIME_S
     frame_bytes_per_second: int = limits.FRAME_BYTES_PER_SECOND
     stall_s: float = limits.SEND_STALL_S
+    #: The same while others wait for the memory that the peer holds.
+    contended_frame_time_s: float = limits.CONTENDED_FRAME_TIME_S
+    contended_frame_bytes_per_second: int = limits.CONTENDED_FRAME_BYTES_PER_SECOND
+    contended_stall_s: float = limits.CONTENDED_STALL_S
+    #: From the beginning of a connection to its token, where one is needed.
+    admission_s: float = limits.ADMISSION_S
     outbox_size: int = limits.OUTBOX_SIZE
     linger_s: float = limits.LINGER_S
     linger_size: int = limits.LINGER_SIZE
     handshake_s: float = limits.HANDSHAKE_S
     #: Silence after which a connection of version 1, or one that has sent nothing yet, ends; None is never.
     v1_idle_s: float | None = None
+
+    def frame_time(self, size: int, *, is_contended: bool) -> float:
+        """Seconds that a frame of so many bytes may take to arrive."""
+        if is_contended:
+            return self.contended_frame_time_s + size / self.contended_frame_bytes_per_second
+        return self.frame_time_s + size / self.frame_bytes_per_second

@@ -4,7 +4,7 @@ Nobody pays for it who never deletes by tag: it is made by the first such delete
 adds what has come since. It is never stored.
 
 Memory: 8 bytes a tagged record and about 150 bytes a distinct tag, for the records a topic still has. Records without
-a tag cost nothing.
+a tag cost nothing. Loops over many tags let other threads run now and then: an event loop may wait for the interpreter.
 
 Seqs come in rising order, so each tag's seqs are sorted as they arrive. Tags are bytes and compared as bytes. Records
 that go otherwise than by their tag (by floor, by seq) stay in the index until a sweep; whoever asks filters them out.
@@ -24,6 +24,8 @@ import numpy.typing as npt
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
+from seawall.io.process import let_others_run
+from seawall.limits import TAG_SLICE_COUNT
 from seawall.storage.control_deletes import MatchKind, TagMatch
 
 Seqs = npt.NDArray[np.int64]
@@ -62,11 +64,15 @@ class TagIndex:
         cuts = np.searchsorted(numbers[order], np.arange(len(tags) + 1, dtype=np.int32)).tolist()
         for number, tag in enumerate(tags):
             self._extend(tag, by_tag[cuts[number] : cuts[number + 1]])
+            if not number % TAG_SLICE_COUNT:
+                let_others_run()
 
     def find(self, match: TagMatch, below: Seq) -> Seqs:
         """The seqs below `below` whose tag matches, ascending."""
         found = [np.empty(0, np.int64)]
-        for tag in self._matching(match):
+        for number, tag in enumerate(self._matching(match)):
+            if not number % TAG_SLICE_COUNT:
+                let_others_run()
             seqs = self._seqs[tag]
             found.append(np.frombuffer(seqs[: bisect_left(seqs, below)], np.int64))
         joined = np.concatenate(found)
@@ -76,7 +82,9 @@ class TagIndex:
 
     def forget(self, match: TagMatch, below: Seq) -> None:
         """Let go of what `find` gives for the same arguments."""
-        for tag in self._matching(match):
+        for number, tag in enumerate(self._matching(match)):
+            if not number % TAG_SLICE_COUNT:
+                let_others_run()
             self._cut(tag, bisect_left(self._seqs[tag], below))
 
     def drop_below(self, seq: Seq) -> None:

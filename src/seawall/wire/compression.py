@@ -75,7 +75,12 @@ def decompress(codec: Codec, data: Buffer, raw_length: int) -> Buffer:
 
 def decompress_v1(data: Buffer) -> bytes:
     """The plain payload of a compressed version 1 frame, at most `BLOCK_SIZE_MAX` bytes."""
-    return _decompress_lz4(data, min(BLOCK_SIZE_MAX, len(data) * _LZ4_RATIO_MAX + _LZ4_SLACK))
+    return _decompress_lz4(data, plain_size_max(len(data)))
+
+
+def plain_size_max(size: int) -> int:
+    """Bytes that a compressed version 1 payload of this size can become."""
+    return min(BLOCK_SIZE_MAX, size * _LZ4_RATIO_MAX + _LZ4_SLACK)
 
 
 def _decompress_lz4(data: Buffer, size_max: int) -> bytes:

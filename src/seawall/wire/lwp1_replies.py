@@ -45,6 +45,7 @@ from seawall.wire.fields import (
     write_json,
     write_text,
 )
+from seawall.wire.node_load import NodeLoad
 
 _OK: Final = Struct("<B")
 _FETCH_PREFIX: Final = Struct("<QII")
@@ -226,7 +227,7 @@ class BrokerStatus:
 class ClusterStatusReply:
     """Who leads and who lives; `mode` is "standalone" on a single node and absent in a cluster.
 
-    Only version 2 reports brokers, and `details`: `state`, `reason`, `counts`, and whatever else a server adds.
+    Only version 2 reports brokers, load, and `details`: `state`, `reason`, `counts`, and whatever else a server adds.
     """
 
     COMMAND: ClassVar[V1Command] = V1Command.CLUSTER_STATUS_REPLY
@@ -241,6 +242,7 @@ class ClusterStatusReply:
     mode: str | None = None
     brokers: tuple[BrokerStatus, ...] = ()
     details: JsonObject = field(default_factory=dict)
+    load: NodeLoad | None = None
 
     def encode(self) -> bytes:
         """The payload."""
@@ -261,6 +263,8 @@ class ClusterStatusReply:
                 str(each.number): {"addresses": ",".join(each.addresses), "connections": each.connections}
                 for each in self.brokers
             }
+        if self.load is not None:
+            document["load"] = self.load.document()
         return write_json({**self.details, **document})
 
 
@@ -378,6 +382,7 @@ def parse_cluster_status_reply(payload: Buffer) -> ClusterStatusReply:
         peer_states=_peer_states(json_object(document, "peer_states", what)),
         mode=None if document.get("mode") is None else json_text(document, "mode", what),
         brokers=_brokers(json_object(document, "brokers", what)) if "brokers" in document else (),
+        load=NodeLoad.parse(json_object(document, "load", what)) if "load" in document else None,
         details={key: value for key, value in document.items() if key not in ClusterStatusReply.__slots__},
     )
 

@@ -1,0 +1,123 @@
+"""What one peer, or a thousand, can make a node hold in memory: judged by what the process has resident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hostile_node import HostileNode
+from hostile_peers import Peers, fetch, send_what_it_takes, subscribe, watching
+
+import seawall
+from conftest import StartNode
+from seawall.core.types import Offset, TopicId
+from seawall.limits import KIB, MIB
+from seawall.wire.codes import Command, Kind, V1Flags
+from seawall.wire.frames import encode_header_v1, encode_header_v2
+from seawall.wire.lwp1 import encode_request
+from seawall.wire.lwp1_requests import Fetch as FetchBytes
+
+MEMORY_LIMIT = 384 * MIB
+LIMITED = ("--memory-limit", str(MEMORY_LIMIT))
+TOKEN = "a-token-for-everybody"
+VALUE = bytes(256 * KIB)
+
+
+def filled(node: HostileNode, mib: int, *, token: str = "") -> int:
+    """Publish so many MiB to a topic; its id."""
+    with seawall.connect(node.url, token=token) as log:
+        topic_id = log.create_topic("t").topic_id
+        for _ in range(mib // 8):
+            log.publish("t", [VALUE] * (8 * MIB // len(VALUE)))
+    return topic_id
+
+
+def served(node: HostileNode, *, token: str = "") -> None:
+    """An honest client is served: it publishes, and reads what it has published."""
+    with seawall.connect(node.url, token=token) as log:
+        log.create_topic("honest")
+        log.publish("honest", [b"value"] * 100)
+        assert log.read_arrow("honest").num_rows == 100
+
+
+def half_a_frame_v1() -> bytes:
+    """The first half of the largest frame of version 1: a header, and bytes that lead nowhere."""
+    header = encode_header_v1(int(V1Flags.BATCH), batch_id=1, record_count=1, payload_length=16 * MIB, topic_id=1)
+    return header + bytes(8 * MIB)
+
+
+def half_a_frame_v2() -> bytes:
+    """The same in version 2: a control frame."""
+    header = encode_header_v2(Kind.CONTROL, Command.HELLO, request_id=1, payload_length=16 * MIB)
+    return header + bytes(8 * MIB)
+
+
+@pytest.mark.slow
+def test_256_subscriptions_that_never_read_stay_within_the_memory_limit(start_node: StartNode) -> None:
+    node = start_node(*LIMITED)
+    topic_id = filled(node, 256)
+    with Peers(node) as peers, watching(node) as watch:
+        silent = peers.greet(receive_size=64 * KIB)
+        silent.sendall(b"".join(subscribe(topic_id, number) for number in range(1, 257)))
+        for _ in range(3):
+            with seawall.connect(node.url) as log:
+                assert log.read_arrow("t").num_rows == 1024
+    assert watch.most < MEMORY_LIMIT, f"{watch.most // MIB} MiB"
+    assert node.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_hundred_silent_readers_stay_within_the_memory_limit(start_node: StartNode) -> None:
+    node = start_node(*LIMITED)
+    topic_id = filled(node, 64)
+    with Peers(node) as peers, watching(node) as watch:
+        for number in range(100):
+            silent = peers.greet(receive_size=64 * KIB)
+            silent.sendall(subscribe(topic_id, 1) if number % 2 else fetch(topic_id, 1))
+            old = peers.connect(receive_size=64 * KIB)
+            old.sendall(encode_request(FetchBytes(TopicId(topic_id), Offset(0), 16 * MIB)))
+        served(node)
+    assert watch.most < MEMORY_LIMIT, f"{watch.most // MIB} MiB"
+    assert node.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_flood_of_fetches_stays_within_the_memory_limit(start_node: StartNode) -> None:
+    node = start_node(*LIMITED)
+    topic_id = filled(node, 64)
+    with Peers(node) as peers, watching(node) as watch:
+        silent = peers.greet(receive_size=64 * KIB)
+        silent.sendall(b"".join(fetch(topic_id, number) for number in range(1, 1025)))
+        served(node)
+    assert watch.most < MEMORY_LIMIT, f"{watch.most // MIB} MiB"
+    assert node.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [half_a_frame_v1, half_a_frame_v2])
+def test_halves_of_large_frames_stay_within_the_memory_limit(start_node: StartNode, half: Callable[[], bytes]) -> None:
+    node = start_node(*LIMITED)
+    data = half()
+    with Peers(node) as peers, watching(node) as watch:
+        for _ in range(100):
+            send_what_it_takes(peers.connect(), data)
+        served(node)
+    assert watch.most < MEMORY_LIMIT, f"{watch.most // MIB} MiB"
+    assert node.stop() == 0
+
+
+@pytest.mark.parametrize("half", [half_a_frame_v1, half_a_frame_v2])
+def test_a_peer_without_a_token_holds_no_memory(
+    start_node: StartNode, tmp_path: Path, half: Callable[[], bytes]
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    node = start_node(*LIMITED, "--token-file", str(tokens))
+    served(node, token=TOKEN)
+    before, data = node.resident_size, half()
+    with Peers(node) as peers, watching(node) as watch:
+        for _ in range(20):
+            send_what_it_takes(peers.connect(), data)
+    assert watch.most - before < 16 * MIB, f"{(watch.most - before) // MIB} MiB"
+    assert node.stop() == 0
