@@ -143,6 +143,9 @@ CURSOR_OWNER_SIZE_MAX = 255
 TOPICS_MAX = 100_000
 CURSORS_MAX = 1_000_000
 
+#: Different configurations of topics that are remembered while snapshot and log are read: 1 KiB each.
+TOPIC_CONFIGS_CACHED = 256
+
 #: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait.
 IDEMPOTENCY_KEYS_MAX = 100_000
 
@@ -222,11 +225,23 @@ CLIENTS_REMEMBERED = 16_384
 #: Bytes a scan of a segment takes at once, where a batch is not larger.
 SEGMENT_SCAN_SIZE = 1 * MIB
 
-#: Files of sealed segments that a topic keeps open for its readers. Opening one costs some microseconds, an index stays
-#: loaded without it; descriptors are what a process with thousands of segments runs out of.
-SEGMENTS_OPEN_MAX = 64
+#: Files of segments that a process keeps open over all topics: so many of its descriptors, one part in four, and never
+#: fewer or more than these. Reopening one costs some microseconds; beyond a few thousand nobody notices.
+SEGMENT_FILES_PART = 4
+SEGMENT_FILES_OPEN_MIN = 32
+SEGMENT_FILES_OPEN_MAX = 4_096
 
-#: Segments that are begun before those before them are sealed; each has a file open.
+#: Descriptors that are neither connections nor segment files: files of the log, event loops, rings, locks, pipes, and
+#: files that are open for a moment. A busy server has some fifty; others may share the process.
+OTHER_DESCRIPTORS = 160
+
+#: Descriptors of one connection: its socket, and the duplicate that files are sent through.
+CONNECTION_DESCRIPTORS = 2
+
+#: Descriptors that are kept open to be given up when a change under way needs one and there is none left.
+DESCRIPTORS_IN_RESERVE = 4
+
+#: Segments that are begun before those before them are sealed: the indexes of all are in memory and in snapshots.
 SEGMENTS_FILLING_MAX = 64
 
 #: Bytes between two wanted batches that are read and thrown away sooner than the read is split.
@@ -383,6 +398,9 @@ READER_THREADS = 4
 
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
+
+#: Connections beyond that which are open at the same time because they are told so; more are closed without a word.
+CONNECTIONS_REFUSED_AT_ONCE = 32
 
 #: How long one frame may take: this, and its size at this rate. Slower peers keep memory that others need.
 FRAME_TIME_S = 30.0

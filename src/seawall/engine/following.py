@@ -104,6 +104,7 @@ class Follower:
             return Following(0, self.next_position)
         self.write(commit)
         done = self.finish(commit)
+        self._rooms.let_go()
         self._hooks.tidy_up(commit.limited)
         return done
 
@@ -125,8 +126,11 @@ class Follower:
                 for share in look.shares
             ]
             rooms = self._rooms.make(needs, look.logged_from(0), now)
+            commit = FollowCommit(look)
+            for room, (_, need) in zip(rooms, needs, strict=True):
+                self._rooms.pin_places(room, need, commit.pins)
         with self._hooks.changing():
-            return self._stage(look, rooms, entries, sides, blogs, now)
+            return self._stage(commit, rooms, entries, sides, blogs, now)
 
     def write(self, commit: FollowCommit) -> None:
         """Write a commit, on this thread."""
@@ -139,6 +143,7 @@ class Follower:
     def finish(self, commit: FollowCommit) -> Following:
         """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
         parts = self._parts
+        commit.pins.unpin_all()
         next_position = Position(commit.look.first + commit.look.count)
         with self._hooks.changing():
             if commit.epoch is not None:
@@ -226,7 +231,7 @@ class Follower:
         self._progress[kernels.PROGRESS_TIME] = max(int(self._progress[kernels.PROGRESS_TIME]), timestamp_ns)
 
     def let_go(self) -> None:
-        """Give up room that was reserved for batches which were not ordered after all."""
+        """Give up room and descriptors that were reserved for batches which were not ordered after all."""
         self._rooms.let_go()
 
     def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
@@ -241,10 +246,10 @@ class Follower:
     # --- staging -------------------------------------------------------------------------------------------------
 
     def _stage(
-        self, look: Look, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
+        self, commit: FollowCommit, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
     ) -> FollowCommit:
         """Stage everything, in order, and give every batch its place."""
-        writer, commit = self._parts.writer, FollowCommit(look)
+        writer, look = self._parts.writer, commit.look
         if look.first != writer.next_position:
             writer.flush(durable=False)
         self._stage_ahead(rooms, commit, look.first, now)
@@ -362,7 +367,7 @@ class Follower:
         for head, (source, size) in enumerate(zip(sources.tolist(), sizes.tolist(), strict=True)):
             buffers += (heads[head * _HEADER : (head + 1) * _HEADER], blocks[source + _HEADER : source + size])
         if room.is_kept:
-            commit.add_place(segment.file, at, buffers, is_uncached=room.is_uncached)
+            commit.add_place(segment.shared, at, buffers, is_uncached=room.is_uncached)
         else:
             # Memory needs nobody to write it; readers see it when it is published.
             segment.write_at(at, buffers)

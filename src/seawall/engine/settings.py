@@ -8,6 +8,7 @@ from typing import Self
 
 from seawall import limits
 from seawall.config import Config
+from seawall.io.descriptors import descriptor_limit, segment_file_share
 from seawall.io.interfaces import Clock, Files
 from seawall.storage.lane_types import Observer
 
@@ -33,6 +34,8 @@ class StoreSettings:
     checkpoint_size: int = limits.CHECKPOINT_SIZE
     #: How long what is staged waits for its transaction.
     staging_ttl_ms: int = limits.STAGING_TTL_MS
+    #: Files of segments that are open at the same time, over all topics.
+    segment_files: int = limits.SEGMENT_FILES_OPEN_MIN
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
@@ -45,4 +48,5 @@ class StoreSettings:
             ballast_size=storage.ballast_size,
             checkpoint_size=storage.checkpoint_size,
             staging_ttl_ms=storage.staging_ttl_ms,
+            segment_files=segment_file_share(descriptor_limit()),
         )

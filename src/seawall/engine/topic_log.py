@@ -40,10 +40,11 @@ from seawall.engine.planning import (
 )
 from seawall.engine.waiting import Waiting
 from seawall.io.interfaces import Files
-from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
+from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import BatchIndex, Entries, join_entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.open_files import OpenFiles
 from seawall.storage.segment_names import sort_names
 from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
@@ -123,8 +124,6 @@ class TopicLog:
         self._locate = locate
         self.sealed = sealed
         self.filling = filling
-        #: Sealed segments whose files are open, the one used last at the end.
-        self._open: dict[SealedSegment, None] = {}
         #: Whether the next batch begins a segment, however little is in the one that is written on.
         self.wants_roll = False
 
@@ -174,7 +173,6 @@ class TopicLog:
         """Have a segment no more: its file becomes somebody else's. It is not the one that is written on."""
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
-            self._open.pop(segment, None)
         else:
             check(segment is not self.filling[-1].segment, "INV-PLACES-FOLLOW", segment.path)
             self.filling = [each for each in self.filling if each.segment is not segment]
@@ -311,7 +309,7 @@ class TopicLog:
 
         def last_position(number: int) -> Position:
             # One of which nothing is left tells what the one before it does.
-            while not len(index := self._index_of(self.sealed[number])):
+            while not len(index := self.sealed[number].index):
                 if not number:
                     return Position(-1)
                 number -= 1
@@ -348,14 +346,14 @@ class TopicLog:
 
         def first_offset(number: int) -> Offset:
             # One of which nothing is left tells what the one before it does.
-            while not len(index := self._index_of(self.sealed[number])):
+            while not len(index := self.sealed[number].index):
                 if not number:
                     return Offset(-1)
                 number -= 1
             return _first_offset(index, 0)
 
         near = bisect_right(range(len(self.sealed)), offset, key=first_offset) - 1
-        while near > 0 and not len(self._index_of(self.sealed[near])):
+        while near > 0 and not len(self.sealed[near].index):
             near -= 1
         return max(0, near)
 
@@ -368,7 +366,7 @@ class TopicLog:
         """The index of every segment from a sealed one on."""
         # By their numbers: a copy of the rest of the list costs more than a seek.
         for number in range(near, len(self.sealed)):
-            yield self._index_of(self.sealed[number])
+            yield self.sealed[number].index
         for filling in self.filling:
             yield filling.segment.index
 
@@ -384,7 +382,7 @@ class TopicLog:
             near = bisect_left(self.sealed, seq, key=_LAST_SEQ)
             if near < len(self.sealed):
                 segment = self.sealed[near]
-                index = self._index_of(segment)
+                index = segment.index
                 # Where the end of a segment is damaged its name still says how far it went.
                 last_seq = segment.name.last_seq
                 add = partial(self._add_sealed, planned, segment)
@@ -411,16 +409,6 @@ class TopicLog:
             else:
                 planned.add_logged(self._locate, entries[first:last], addresses[first:last])
 
-    def _index_of(self, segment: SealedSegment) -> BatchIndex:
-        """The index of a sealed segment, whose file may be opened for it; the one not used for longest is closed."""
-        self._open.pop(segment, None)
-        self._open[segment] = None
-        if len(self._open) > SEGMENTS_OPEN_MAX:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.rest()
-        return segment.index
-
 
 def _first_offset(index: BatchIndex, entry: int) -> Offset:
     return Offset(int(index.slice(entry, entry + 1)["base_offset"][0]))
@@ -430,16 +418,19 @@ def _reaches(index: BatchIndex, seq: Seq) -> bool:
     return len(index) > 0 and index.last_seq >= seq
 
 
-def topic_home(files: Files, directory: DataDirectory, topic_id: TopicId) -> TopicHome:
-    """Where the segments of a topic are."""
-    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id)
+def topic_home(
+    files: Files, directory: DataDirectory, topic_id: TopicId, open_files: OpenFiles | None = None
+) -> TopicHome:
+    """Where the segments of a topic are; those with `open_files` are opened as they are needed."""
+    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id, open_files)
 
 
 def remove_segments(home: TopicHome) -> None:
     """Remove every file of a topic that is deleted; names that mean nothing to Seawall stay."""
-    names = home.files.list(home.directory)
+    names = home.names()
     unknown = sort_names(names).unknown
     for name in names:
         if name not in unknown:
             home.files.unlink(home.path(name))
-    home.files.sync_directory(home.directory)
+    if names:
+        home.files.sync_directory(home.directory)

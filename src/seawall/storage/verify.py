@@ -109,7 +109,9 @@ class Verification:
         self._look_around()
         yield from self._verify_snapshots()
         yield from self._verify_log()
-        for name in self._files.list(self._directory.topics):
+        listed = self._files.list(self._directory.topics)
+        known = (topic_directory_name(topic_id) for topic_id, topic in (self._topics or {}).items() if topic.live)
+        for name in sorted({*listed, *known}):
             yield from self._verify_topic(name)
 
     def _look_around(self) -> None:
@@ -231,12 +233,12 @@ class Verification:
             self._note_name(path)
             return
         known = None if self._topics is None else self._topics.get(topic_id)
-        listed = self._files.list(path)
+        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
+        listed = home.names()
         if self._topics is not None and known is None:
             if listed:
                 self.totals.notes.append(f"{path}: files of a topic that was deleted or lost; they were not read")
             return
-        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
         names = sort_names(listed)
         for unknown in names.unknown:
             self._note_name(home.path(unknown))

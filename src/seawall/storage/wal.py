@@ -39,10 +39,11 @@ from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
 from seawall.io.interfaces import File, Files, ReadableBuffer
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
+from seawall.storage import wal_files
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, WalAddress, encode_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare, wal_addresses, wal_path
+from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare, wal_addresses
 
 
 class WalWriter:
@@ -294,8 +295,7 @@ class WalWriter:
         first_at = self._starts[index]
         file = self._handles.get(first_at)
         if file is None:
-            file = self._files.open(wal_path(self._directory, first_at), read_only=True)
-            self._handles[first_at] = file
+            file = self._handles[first_at] = wal_files.open_to_read(self._files, self._directory, first_at)
         return file, DATA_START + at - first_at
 
     def drop_before(self, at: WalAddress) -> int:
@@ -309,7 +309,7 @@ class WalWriter:
                 break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
             first_at = self._starts[0]
             self._forget(first_at)
-            self._files.unlink(wal_path(self._directory, first_at))
+            self._files.unlink(wal_files.wal_path(self._directory, first_at))
             del self._starts[0]
             dropped += 1
         if dropped:
