@@ -35,11 +35,11 @@ from seawall.storage.segments import (
     SealedSegment,
     SealReason,
     SegmentLimits,
-    TopicHome,
     read_segment_preface,
     reserve_target,
     seal_reason,
 )
+from seawall.storage.topic_home import TopicHome
 from seawall.testing import SimCrash, SimDisk
 from seawall.wire.batches import batch_header, encode_batch
 

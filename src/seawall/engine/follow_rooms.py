@@ -41,9 +41,11 @@ class FollowRooms:
         self._committer.forget_rooms()
         self._forgotten = self._committer.forgotten
 
-    def make(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> list[Room]:
+    def make(
+        self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int, pins: FilePins | None = None
+    ) -> list[Room]:
         """A room for what each topic needs, counted in, and for `logged` bytes in the log; where one finds none, all
-        are as they were."""
+        are as they were. Files that large batches may go to are among the `pins`, or open until `let_go`."""
         logged += HEADROOM + len(needs) * CONTROL_ROOM
         self._writer.reserve(logged, TimestampNs(now))
         rooms: list[Room] = []
@@ -56,18 +58,14 @@ class FollowRooms:
                     room = self._maker.make(topic, need, logged, TimestampNs(now))
                     room.ahead += rolls
                     self._rooms[topic.topic_id] = room
-                self.pin_places(room, need, self._pins)
+                if room.is_kept and need.size >= LARGE_BATCH_SIZE:
+                    (self._pins if pins is None else pins).pin(room.filling.segment.shared)
                 rooms.append(room)
         except BaseException:
             # What the others have counted in is not coming.
             self._drop()
             raise
         return rooms
-
-    def pin_places(self, room: Room, need: Need, pins: FilePins) -> None:
-        """Have the file of a room open if there may be large batches among what is needed."""
-        if room.is_kept and need.size >= LARGE_BATCH_SIZE:
-            pins.pin(room.filling.segment.shared)
 
     def make_ahead(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> None:
         """`make` for batches that are counted in when they come."""

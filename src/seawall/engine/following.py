@@ -104,7 +104,6 @@ class Follower:
             return Following(0, self.next_position)
         self.write(commit)
         done = self.finish(commit)
-        self._rooms.let_go()
         self._hooks.tidy_up(commit.limited)
         return done
 
@@ -119,16 +118,14 @@ class Follower:
         self._rooms.drop_old()
         with self._hooks.preparing():
             now = self._parts.clock.wall_ns()
-            rings = (entries, sides, self._mask)
-            look = look_at(self._parts.catalog, *rings, first_position, count, self.commit_size_max)
+            order = (entries, sides, self._mask, first_position, count)
+            look = look_at(self._parts.catalog, *order, self.commit_size_max)
             needs = [
                 (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
                 for share in look.shares
             ]
-            rooms = self._rooms.make(needs, look.logged_from(0), now)
             commit = FollowCommit(look)
-            for room, (_, need) in zip(rooms, needs, strict=True):
-                self._rooms.pin_places(room, need, commit.pins)
+            rooms = self._rooms.make(needs, look.logged_from(0), now, commit.pins)
         with self._hooks.changing():
             return self._stage(commit, rooms, entries, sides, blogs, now)
 
@@ -142,9 +139,8 @@ class Follower:
 
     def finish(self, commit: FollowCommit) -> Following:
         """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
-        parts = self._parts
+        parts, next_position = self._parts, Position(commit.look.first + commit.look.count)
         commit.pins.unpin_all()
-        next_position = Position(commit.look.first + commit.look.count)
         with self._hooks.changing():
             if commit.epoch is not None:
                 parts.writer.finish_flush(commit.epoch, durable=commit.durable)
@@ -157,9 +153,8 @@ class Follower:
     def _apply_aside(self, aside: Aside, position: Position) -> None:
         """What was logged ahead of batches takes effect."""
         self._parts.catalog.apply(aside, position)
-        for part in aside.parts:
-            if isinstance(part, FloorRaise):
-                self._parts.removal.evicted(part)
+        for part in (each for each in aside.parts if isinstance(each, FloorRaise)):
+            self._parts.removal.evicted(part)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
         if not 0 <= count <= self._mask + 1 or not entries.size == sides.size == self._mask + 1:

@@ -46,7 +46,8 @@ from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.open_files import OpenFiles
 from seawall.storage.segment_names import sort_names
-from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, TopicHome, seal_reason
+from seawall.storage.segments import ActiveSegment, SealedSegment, SegmentLimits, seal_reason
+from seawall.storage.topic_home import TopicHome
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 
 _NS_PER_MS: Final = 1_000_000

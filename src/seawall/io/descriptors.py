@@ -26,6 +26,7 @@ from seawall import limits
 from seawall.errors import DescriptorsError
 
 __all__ = [
+    "MANY_DESCRIPTORS",
     "NO_DESCRIPTORS",
     "DescriptorBudget",
     "descriptor_limit",
@@ -40,7 +41,7 @@ __all__ = [
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 #: What "any number" of descriptors counts as.
-_MANY: Final = 1 << 20
+MANY_DESCRIPTORS: Final = 1 << 20
 
 
 def is_exhausted(error: BaseException) -> bool:
@@ -59,7 +60,7 @@ def no_descriptor(error: OSError, path: str) -> DescriptorsError:
 def descriptor_limit() -> int:
     """Descriptors this process may have now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MANY if soft == resource.RLIM_INFINITY else soft
+    return MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_descriptor_limit() -> int:

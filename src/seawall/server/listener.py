@@ -2,8 +2,12 @@
 
 A listener of a server with several loops may deal what it takes to the listeners of all of them, in turn (`deal_to`).
 
-A listener that has all the connections it may have still takes one more, to tell it so (error 32) in the version it
-speaks. `count` keeps how often each kind of bad input and each end by a limit was seen.
+A listener that has all the connections it may have still takes some more, to tell them so (error 32) in the version
+they speak; those beyond are closed at once. Where no descriptor is left, none is taken for a moment. `count` keeps how
+often each kind of bad input and each end by a limit was seen.
+
+INV-LISTENER-BOUND: no more sockets are open than connections are allowed, and `CONNECTIONS_REFUSED_AT_ONCE` more,
+whether their peers say anything or not.
 
 A crash closes the port and all connections. This module must not know what sessions do.
 """
@@ -30,6 +34,8 @@ __all__ = ["Listener", "MakeSession"]
 MakeSession = Callable[[Connection], Session]
 
 _BACKLOG: Final = limits.LISTEN_BACKLOG
+#: Connections that are taken in one turn of the loop.
+_ACCEPTED_AT_ONCE: Final = 64
 #: How long no connection is taken after one could not be.
 _ACCEPT_PAUSE_S: Final = 1.0
 
@@ -50,6 +56,8 @@ class Listener:
 
         `count_all` counts the connections that `connections_max` is for, where there are other listeners.
         """
+        #: Sockets that were ever given to this listener, and those of them that are closed: each has one writer.
+        self._given = self._gone = 0
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         #: Causes for which connections were refused or ended.
@@ -58,24 +66,22 @@ class Listener:
         self._bounds = bounds or ConnectionLimits()
         self._connections_max = connections_max
         self._count_all = count_all or (lambda: len(self.connections))
-        #: The listeners that have connections in turn, where there are several, and the ports whose they are.
-        self._dealt: Sequence[Listener] = ()
+        #: The listeners that have connections in turn, and the ports whose they are.
+        self._dealt: Sequence[Listener] = (self,)
         self._turn = 0
         self._ports: list[AcceptingPort] = []
         self._opening: set[asyncio.Task[object]] = set()
+        #: Connections that are not made yet.
+        self._unmade: set[Connection] = set()
         self._room = room or ReceiveRoom()
-        self._servers: list[asyncio.Server] = []
         self._is_stopped = False
 
     async def listen(self, host: str, port: int, tls: SSLContext | None = None) -> tuple[str, int]:
         """Begin to take connections at one more address, encrypted with `tls`; the one bound, also for port 0."""
         server = await self.loop.create_server(
-            *(self._make, host, port), backlog=_BACKLOG, reuse_address=True, ssl=tls, start_serving=not self._dealt
+            *(self._make, host, port), backlog=_BACKLOG, reuse_address=True, ssl=tls, start_serving=False
         )
         bound = server.sockets[0].getsockname()
-        if not self._dealt:
-            self._servers.append(server)
-            return str(bound[0]), int(bound[1])
         for each in server.sockets:
             port_again = AcceptingPort(each.fileno(), _BACKLOG)
             self._ports.append(port_again)
@@ -88,18 +94,35 @@ class Listener:
         self._dealt = listeners
 
     def _deal(self, port: AcceptingPort, tls: SSLContext | None) -> None:
-        """Take the connections that wait, and give each to the next loop."""
+        """Take connections that wait, and give each to the next loop."""
         try:
-            while (accepted := port.accept()) is not None:
+            for _ in range(_ACCEPTED_AT_ONCE):
+                accepted = port.accept()
+                if accepted is None:
+                    return
                 listener = self._dealt[self._turn % len(self._dealt)]
+                if sum(each.open_count for each in self._dealt) >= self._sockets_max:
+                    self.count("connection_limit")
+                    accepted.close()
+                    continue
                 self._turn += 1
+                listener._given += 1
                 listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
-        except OSError as error:
+        except OSError:
             # No descriptors or memory for more: others may be let go meanwhile.
             self.count("accept_failed")
             self.loop.remove_reader(port.fileno())
             self.loop.call_later(_ACCEPT_PAUSE_S, self._deal_again, port, tls)
-            self.loop.call_exception_handler({"message": "a connection could not be taken", "exception": error})
+
+    @property
+    def open_count(self) -> int:
+        """Sockets of this listener that are open, whether they are connections yet or not."""
+        return self._given - self._gone
+
+    @property
+    def _sockets_max(self) -> int:
+        """INV-LISTENER-BOUND."""
+        return self._connections_max + limits.CONNECTIONS_REFUSED_AT_ONCE
 
     def _deal_again(self, port: AcceptingPort, tls: SSLContext | None) -> None:
         if not self._is_stopped:
@@ -109,21 +132,26 @@ class Listener:
         """A connection was dealt to this loop."""
         if self._is_stopped:
             accepted.close()
+            self._gone += 1
             return
         opening = self.loop.create_task(self._open(accepted, tls))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
     async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
+        connection = self._make()
+        self._unmade.add(connection)
         # A peer that is gone already, or does not shake hands, is nobody's business.
         with suppress(OSError):
-            await self.loop.connect_accepted_socket(self._make, accepted, ssl=tls)
+            await self.loop.connect_accepted_socket(lambda: connection, accepted, ssl=tls)
+        if connection in self._unmade:
+            self._unmade.discard(connection)
+            accepted.close()
+            self._gone += 1
 
     def stop(self) -> None:
         """Take no more connections; those that are there go on. Stopping twice is fine."""
         self._is_stopped = True
-        for server in self._servers:
-            server.close()
         while self._ports:
             port = self._ports.pop()
             self.loop.remove_reader(port.fileno())
@@ -136,6 +164,7 @@ class Listener:
 
     def remember(self, connection: Connection) -> None:
         """A connection is there; one that was taken just before the end is too late."""
+        self._unmade.discard(connection)
         if self._is_stopped:
             connection.abort()
         else:
@@ -159,6 +188,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
+        self._gone += 1
         self.connections.discard(connection)
 
     def count(self, cause: str) -> None:

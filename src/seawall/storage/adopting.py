@@ -29,7 +29,8 @@ from seawall.io.interfaces import File
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segment_names import active_name, adopting_name, adopting_seq
-from seawall.storage.segments import ActiveSegment, TopicHome
+from seawall.storage.segments import ActiveSegment
+from seawall.storage.topic_home import TopicHome
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import checksum
 

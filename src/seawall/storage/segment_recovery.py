@@ -37,7 +37,8 @@ from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes
 from seawall.storage.preface import DATA_START, Preface
 from seawall.storage.segment_names import SealedName, TopicFiles, active_name, deletes_name, index_name, sort_names
 from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.segments import ActiveSegment, SealedSegment
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 
 __all__ = ["TopicRecovery", "recover_topic"]
 

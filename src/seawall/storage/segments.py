@@ -34,68 +34,27 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.core.types import Seq, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError
-from seawall.io.files import NO_SPACE, parent_directory, write_all
-from seawall.io.interfaces import File, Files, ReadableBuffer
+from seawall.io.files import NO_SPACE, write_all
+from seawall.io.interfaces import File, ReadableBuffer
 from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar, write_sidecar
-from seawall.storage.open_files import OpenFiles
-from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.preface import DATA_START, Preface
 from seawall.storage.segment_names import SealedName, active_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
 from seawall.storage.shared_file import SharedFile
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 
 __all__ = [
     "ActiveSegment",
     "SealReason",
     "SealedSegment",
     "SegmentLimits",
-    "TopicHome",
-    "read_segment_preface",
     "reserve_target",
     "seal_reason",
 ]
 
 _NS_PER_MS: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class TopicHome:
-    """Where the segments of one topic live, and what their files must say about themselves."""
-
-    files: Files
-    directory: str
-    directory_id: bytes
-    topic_id: TopicId
-    #: The files of segments that are open, over all topics; None where each stays open until it is closed.
-    open_files: OpenFiles | None = None
-
-    def path(self, name: str) -> str:
-        """Path of a file of the topic."""
-        return f"{self.directory}/{name}"
-
-    def names(self) -> list[str]:
-        """Names in the topic's directory; none if it was not made yet."""
-        try:
-            return self.files.list(self.directory)
-        except FileNotFoundError:
-            return []
-
-    def make_directory(self) -> None:
-        """Make the topic's directory, durably; it is made with the first segment."""
-        self.files.make_directory(self.directory)
-        self.files.sync_directory(parent_directory(self.directory))
-
-    def open_segment(self, name: str, *, exclusive: bool = False, read_only: bool = False) -> File:
-        """Open the file of a segment, with `exclusive` a new one; `DescriptorsError` if no descriptor is left."""
-        opener = self.files if self.open_files is None else self.open_files
-        return opener.open(self.path(name), exclusive=exclusive, read_only=read_only)
-
-    def preface(self, first_seq: Seq, created_ns: int = 0) -> Preface:
-        """The preface of a segment of the topic."""
-        return Preface(
-            FileKind.SEGMENT, self.directory_id, first=first_seq, created_ns=created_ns, topic_id=self.topic_id
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +96,6 @@ def reserve_target(reserved: int, needed: int) -> int:
     """Bytes to reserve when `reserved` are not enough for `needed`: as much again as there is, within bounds."""
     step = min(max(reserved, limits.SEGMENT_RESERVE_SIZE_MIN), limits.SEGMENT_RESERVE_SIZE_MAX)
     return max(reserved + step, needed)
-
-
-def read_segment_preface(file: File, home: TopicHome, first_seq: Seq) -> Preface | None:
-    """The preface of an open segment file; None if it is damaged, which costs no record.
-
-    `CorruptionError` if it is sound and says that the file is another segment, which must not be taken for this one.
-    """
-    data = file.read(DATA_START, 0)
-    try:
-        preface = Preface.parse(data, kind=FileKind.SEGMENT, path=file.path)
-    except CorruptionError:
-        return None
-    if (preface.directory_id, preface.topic_id, preface.first) != (home.directory_id, home.topic_id, first_seq):
-        raise CorruptionError(
-            f"{file.path}: says it starts at seq {preface.first} of topic {preface.topic_id} in directory "
-            f"{preface.directory_id.hex()}; here belongs seq {first_seq} of topic {home.topic_id} in directory "
-            f"{home.directory_id.hex()}"
-        )
-    return preface if len(data) == DATA_START else None
 
 
 class ActiveSegment:

@@ -50,8 +50,9 @@ from seawall.storage.segment_names import (
     topic_directory_name,
 )
 from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.segments import SealedSegment
 from seawall.storage.snapshots import Snapshot, snapshot_name
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
 from seawall.storage.wal_reader import Damage, WalBatch, WalRun, read_runs
 
