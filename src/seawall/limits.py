@@ -141,6 +141,10 @@ CURSOR_OWNER_SIZE_MAX = 255
 
 #: Topics, and cursors over all topics, of one data directory: both live in memory and in every snapshot.
 TOPICS_MAX = 100_000
+
+#: Topics that one commit creates, and the bytes that one of them takes in the log at the most.
+TOPICS_CREATED_AT_ONCE = 256
+TOPIC_CREATE_SIZE_MAX = 4 * KIB
 CURSORS_MAX = 1_000_000
 
 #: Different configurations of topics that are remembered while snapshot and log are read: 1 KiB each.

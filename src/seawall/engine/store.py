@@ -45,7 +45,7 @@ from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
-from seawall.errors import RetryableError, SeawallError
+from seawall.errors import CallerError, RetryableError, SeawallError
 from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -139,17 +139,49 @@ class Store(Changeable, StoreTransactions):
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
+        (created,) = self.create_topics([(name, config)])
+        if isinstance(created, SeawallError):
+            raise created
+        return created
+
+    @property
+    def creates_max(self) -> int:
+        """Topics that one commit may create."""
+        return max(1, min(limits.TOPICS_CREATED_AT_ONCE, self.commit_size_max // limits.TOPIC_CREATE_SIZE_MAX))
+
+    def create_topics(self, wanted: Sequence[tuple[str, TopicConfig]]) -> list[TopicState | SeawallError]:
+        """Create topics by one commit, at most `creates_max`: each topic, or why it was not created.
+
+        Durable when this returns. Errors that concern all of them are raised, and nothing is created then.
+        """
         self._require_usable()
-        return self._create(name, config, is_reserved=False)
+        return self._create_all(wanted, is_reserved=False)
 
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
+        (created,) = self._create_all([(name, config)], is_reserved=is_reserved)
+        if isinstance(created, SeawallError):
+            raise created
+        return created
+
+    def _create_all(
+        self, wanted: Sequence[tuple[str, TopicConfig]], *, is_reserved: bool
+    ) -> list[TopicState | SeawallError]:
         created_ms = self._machine.clock.wall_ns() // 1_000_000
-        created = self.catalog.create(name, config, created_ms, is_reserved=is_reserved)
-        ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
-        self._commit(created, ceiling)
-        topic = self.catalog.find(created.topic_id)
-        assert topic is not None, "it was created just now"
-        return topic
+        planned: dict[str, TopicCreate] = {}
+        refused: dict[int, SeawallError] = {}
+        for number, (name, config) in enumerate(wanted):
+            try:
+                planned[name] = self.catalog.create(name, config, created_ms, is_reserved=is_reserved, ahead=planned)
+            except (CallerError, RetryableError) as error:
+                refused[number] = error
+        ceiling = Seq(1 + self._settings.ceiling_step)
+        controls: list[SimpleControl] = []
+        for created in planned.values():
+            controls += (created, Ceiling(created.topic_id, ceiling, Seq(1)))
+        if controls:
+            self._commit(*controls)
+        known = self.catalog.stored
+        return [refused.get(number) or known(name) for number, (name, _) in enumerate(wanted)]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
