@@ -145,6 +145,8 @@ TOPICS_MAX = 100_000
 #: Topics that one commit creates, and the bytes that one of them takes in the log at the most.
 TOPICS_CREATED_AT_ONCE = 256
 TOPIC_CREATE_SIZE_MAX = 4 * KIB
+#: Connections over which one client creates topics at the same time, so that they share commits.
+CREATES_AT_ONCE = 16
 CURSORS_MAX = 1_000_000
 
 #: Different configurations of topics that are remembered while snapshot and log are read: 1 KiB each.

@@ -1,4 +1,4 @@
-"""Attacks on the descriptors of a server: silent connections and many topics never end it, and it goes on behind them."""
+"""Attacks on the descriptors of a server: neither silent connections nor many topics end it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-import pytest
 from hostile_node import HostileNode
 
 import seawall
-from seawall.errors import FullError, SeawallError
 
 #: How long a condition may take to come about.
 DEADLINE_S = 30.0

@@ -1,4 +1,4 @@
-"""A full disk under a server: creating topics is refused and may be tried again; nothing ends, nothing is left behind."""
+"""A full disk under a server: creating topics is refused and may be tried again, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -40,12 +40,13 @@ from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
 from seawall.engine.store_transactions import StoreTransactions
+from seawall.engine.topic_creation import Wanted, creates_max, only, plan_creations
 from seawall.engine.topic_log import remove_segments, topic_home
 from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
-from seawall.errors import CallerError, RetryableError, SeawallError
+from seawall.errors import RetryableError, SeawallError
 from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -94,11 +95,15 @@ class Store(Changeable, StoreTransactions):
         self._snapshots = snapshots
         #: Bytes that the appends of one commit may take in the log.
         self.commit_size_max = min(limits.LANE_BUFFER_SIZE, settings.wal_file_size) // 2
+        #: Topics that one commit may create.
+        self.creates_max = creates_max(self.commit_size_max)
         self._wal = wal
         self._logs = logs
         #: What topics of class ephemeral share.
         self.spare_memory = logs.spare_memory
         logs.open_files.on_sync_failed = self.refuse_changes
+        #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
+        self.recover_waiting = logs.recover_waiting
         self._term = term
         self._leaves_mark = True
         #: What the first change has to log about the end before; None once it is done.
@@ -139,49 +144,23 @@ class Store(Changeable, StoreTransactions):
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
-        (created,) = self.create_topics([(name, config)])
-        if isinstance(created, SeawallError):
-            raise created
-        return created
+        return only(self.create_topics([(name, config)]))
 
-    @property
-    def creates_max(self) -> int:
-        """Topics that one commit may create."""
-        return max(1, min(limits.TOPICS_CREATED_AT_ONCE, self.commit_size_max // limits.TOPIC_CREATE_SIZE_MAX))
-
-    def create_topics(self, wanted: Sequence[tuple[str, TopicConfig]]) -> list[TopicState | SeawallError]:
-        """Create topics by one commit, at most `creates_max`: each topic, or why it was not created.
-
-        Durable when this returns. Errors that concern all of them are raised, and nothing is created then.
-        """
+    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
+        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
+        wrong with all of them is raised."""
         self._require_usable()
         return self._create_all(wanted, is_reserved=False)
 
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
-        (created,) = self._create_all([(name, config)], is_reserved=is_reserved)
-        if isinstance(created, SeawallError):
-            raise created
-        return created
+        return only(self._create_all([(name, config)], is_reserved=is_reserved))
 
-    def _create_all(
-        self, wanted: Sequence[tuple[str, TopicConfig]], *, is_reserved: bool
-    ) -> list[TopicState | SeawallError]:
-        created_ms = self._machine.clock.wall_ns() // 1_000_000
-        planned: dict[str, TopicCreate] = {}
-        refused: dict[int, SeawallError] = {}
-        for number, (name, config) in enumerate(wanted):
-            try:
-                planned[name] = self.catalog.create(name, config, created_ms, is_reserved=is_reserved, ahead=planned)
-            except (CallerError, RetryableError) as error:
-                refused[number] = error
-        ceiling = Seq(1 + self._settings.ceiling_step)
-        controls: list[SimpleControl] = []
-        for created in planned.values():
-            controls += (created, Ceiling(created.topic_id, ceiling, Seq(1)))
+    def _create_all(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
+        now_ms, step = self._machine.clock.wall_ns() // 1_000_000, self._settings.ceiling_step
+        controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
         if controls:
             self._commit(*controls)
-        known = self.catalog.stored
-        return [refused.get(number) or known(name) for number, (name, _) in enumerate(wanted)]
+        return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
@@ -352,10 +331,6 @@ class Store(Changeable, StoreTransactions):
         if not self._writer.is_settled:
             return []
         return [seal for log in self._logs for seal in log.plan_seals()]
-
-    def recover_waiting(self) -> bool:
-        """Put some topics in order of which batches wait in the log since the opening; false if none is left."""
-        return self._logs.recover_waiting()
 
     @property
     def log_end(self) -> int:
