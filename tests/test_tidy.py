@@ -25,7 +25,7 @@ FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
 #: Files longer than allowed, by path.
-LONG_FILES: dict[str, int] = {"src/seawall/limits.py": 458}
+LONG_FILES: dict[str, int] = {}
 
 #: Functions longer than allowed, by path and name.
 LONG_FUNCTIONS: dict[str, int] = {}

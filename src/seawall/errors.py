@@ -20,6 +20,7 @@ Catch a branch, not a leaf: the branch says what to do next.
     │   ├── DiskFullError        the disk has no room for what must be reserved before anything is promised
     │   ├── LockedError          another process holds the thing
     │   └── FullError            a bounded queue, ring or table has no room now
+    │       └── DescriptorsError the process or the machine has no file descriptor left now
     ├── CorruptionError          stored or received bytes are not what was written
     │   ├── SegmentDamageError   a stretch of a segment is damaged; carries its bytes and seqs, what follows can be read
     │   └── ChecksumError        a checksum does not match
@@ -42,6 +43,7 @@ __all__ = [
     "ConflictError",
     "CorruptionError",
     "DataLossError",
+    "DescriptorsError",
     "DiskFullError",
     "FatalError",
     "FencedError",
@@ -147,6 +149,10 @@ class DiskFullError(RetryableError):
 
 class FullError(RetryableError):
     """A bounded queue, ring or table has no room now."""
+
+
+class DescriptorsError(FullError):
+    """The process or the machine has no file descriptor left; it passes when others close files or connections."""
 
 
 class CorruptionError(SeawallError):

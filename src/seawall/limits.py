@@ -153,7 +153,16 @@ CURSOR_OWNER_SIZE_MAX = 255
 
 #: Topics, and cursors over all topics, of one data directory: both live in memory and in every snapshot.
 TOPICS_MAX = 100_000
+
+#: Topics that one commit creates, and the bytes that one of them takes in the log at the most.
+TOPICS_CREATED_AT_ONCE = 256
+TOPIC_CREATE_SIZE_MAX = 4 * KIB
+#: Connections over which one client creates topics at the same time, so that they share commits.
+CREATES_AT_ONCE = 16
 CURSORS_MAX = 1_000_000
+
+#: Different configurations of topics that are remembered while snapshot and log are read: 1 KiB each.
+TOPIC_CONFIGS_CACHED = 256
 
 #: Idempotency keys one topic remembers at a time; more appends with keys than this in a window have to wait. And the
 #: size of a key: what a program names its work by, not data.
@@ -236,15 +245,27 @@ CLIENTS_REMEMBERED = 16_384
 #: Bytes a scan of a segment takes at once, where a batch is not larger.
 SEGMENT_SCAN_SIZE = 1 * MIB
 
-#: Files of sealed segments that a topic keeps open for its readers. Opening one costs some microseconds, an index stays
-#: in memory without it; descriptors are what a process with thousands of segments runs out of.
-SEGMENTS_OPEN_MAX = 64
-
 #: Bytes of the indexes of sealed segments in the memory of a process, 48 for each of 1.4 million batches: reading one
 #: of 10,000 batches again takes less than a millisecond.
 INDEX_CACHE_SIZE = 64 * MIB
 
-#: Segments that are begun before those before them are sealed; each has a file open.
+#: Files of segments that a process keeps open over all topics: so many of its descriptors, one part in four, and never
+#: fewer or more than these. Reopening one costs some microseconds; beyond a few thousand nobody notices.
+SEGMENT_FILES_PART = 4
+SEGMENT_FILES_OPEN_MIN = 32
+SEGMENT_FILES_OPEN_MAX = 4_096
+
+#: Descriptors that are neither connections nor segment files: files of the log, event loops, rings, locks, pipes, and
+#: files that are open for a moment. A busy server has some fifty; others may share the process.
+OTHER_DESCRIPTORS = 160
+
+#: Descriptors of one connection: its socket, and the duplicate that files are sent through.
+CONNECTION_DESCRIPTORS = 2
+
+#: Descriptors that are kept open to be given up when a change under way needs one and there is none left.
+DESCRIPTORS_IN_RESERVE = 4
+
+#: Segments that are begun before those before them are sealed: the indexes of all are in memory and in snapshots.
 SEGMENTS_FILLING_MAX = 64
 
 #: Bytes between two wanted batches that are read and thrown away sooner than the read is split.
@@ -399,6 +420,9 @@ PRESSURE_PASS_S = 10.0
 READER_THREADS = 4
 #: Connections of one listener: 100,000 would fit the memory, but not the descriptors a process usually gets.
 CONNECTIONS_MAX = 10_000
+
+#: Connections beyond that which are open at the same time because they are told so; more are closed without a word.
+CONNECTIONS_REFUSED_AT_ONCE = 32
 
 #: How long one frame may take: this, and its size at this rate. Slower peers keep memory that others need.
 FRAME_TIME_S = 30.0

@@ -172,13 +172,14 @@ def test_io_uring() -> None:
 @pytest.mark.parametrize(
     ("soft", "hard", "status", "found"),
     [
-        (4_096, 8_192, Status.OK, "4096, can be raised to 8192"),
-        (1_024, -1, Status.WARN, "1024, can be raised to any number"),
-        (-1, -1, Status.OK, "any number, can be raised to any number"),
+        (4_096, 8_192, Status.OK, "4096, a server raises that to 8192: 1000 connections of 2 descriptors each"),
+        (1_024, 1_024, Status.WARN, "1024, a server raises that to 1024: 292 connections"),
+        (1_024, -1, Status.OK, "1024, a server raises that to any number: 1000 connections"),
+        (-1, -1, Status.OK, "any number, a server raises that to any number"),
     ],
 )
 def test_open_files(soft: int, hard: int, status: Status, found: str) -> None:
-    finds(machine_checks.check_open_files(soft, hard), status, found)
+    finds(machine_checks.check_open_files(soft, hard, 1_000), status, found)
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,8 @@ class Both:
         else:
             self.store.close()
         self.store = opened(self.disk, self.clock)
+        # Topics are put in order when they are first used.
+        self.store.topic_log(self.topic.topic_id)
         self.model.crashed |= {*range(self.model.head + 1, self.topic.next_seq)}
         self.model.head = self.topic.head_seq
 
@@ -221,7 +223,8 @@ class Both:
 
     def sealed(self) -> list[tuple[int, int]]:
         """First and last seq of every sealed segment there is."""
-        names = self.disk.list("/data/topics/00000001")
+        directory = "/data/topics/00000001"
+        names = self.disk.list(directory) if self.disk.exists(directory) else []
         return [(int(name[:20]), int(name[21:41])) for name in names if name.endswith(".sealed")]
 
 

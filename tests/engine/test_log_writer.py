@@ -67,11 +67,11 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
             topic.check_invariants()
         entries = [
             tuple(entry)
-            for log in store._logs.values()
+            for log in store._logs
             for filling in log.filling
             for entry in filling.segment.index.entries.tolist()
         ]
-        fillings = [filling for log in store._logs.values() for filling in log.filling]
+        fillings = [filling for log in store._logs for filling in log.filling]
         waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
         found = logged(disk, store)
         store.close()

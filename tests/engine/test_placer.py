@@ -196,7 +196,7 @@ def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: 
     assert until(lambda: any(snapshots.glob("*")))
     assert until(lambda: log._store.upkeep.look_at > 0)
     # All but the segment that is written on is sealed, and nothing waits.
-    (topic,) = log._store._logs.values()
+    (topic,) = log._store._logs
     assert (len(topic.sealed), [len(filling.waiting) for filling in topic.filling]) == (2, [0])
     assert values(log) == wanted
 
@@ -206,7 +206,7 @@ def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatc
     wanted = publish(log, 800)
     log.close()
     with open_log(tmp_path / "data") as again:
-        (topic,) = again._store._logs.values()
+        topic = again._store._logs.of(again._store.topic_named("events"))
         assert [len(filling.waiting) for filling in topic.filling] == [0]
         assert values(again) == wanted
 

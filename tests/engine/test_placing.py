@@ -61,7 +61,7 @@ def store(disk: SimDisk) -> Store:
 
 
 def waiting(store: Store) -> int:
-    return sum(len(filling.waiting) for log in store._logs.values() for filling in log.filling)
+    return sum(len(filling.waiting) for log in store._logs for filling in log.filling)
 
 
 def place_all(store: Store) -> list[PlaceJob]:
@@ -198,12 +198,12 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
         seal.settle()
         assert [stored(store, name) for name in ("a", "b")] == before
     assert store.plan_seals() == []
-    assert [(len(log.sealed), len(log.filling)) for log in store._logs.values()] == [(1, 1), (1, 1)]
+    assert [(len(log.sealed), len(log.filling)) for log in store._logs] == [(1, 1), (1, 1)]
     # A crash here finds them sealed, though no snapshot knows.
     disk.crash()
     again = opened(disk)
     assert [stored(again, name) for name in ("a", "b")] == before
-    assert [len(log.sealed) for log in again._logs.values()] == [1, 1]
+    assert [len(log.sealed) for log in again._logs] == [1, 1]
     again.close()
 
 

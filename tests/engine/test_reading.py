@@ -221,15 +221,15 @@ def test_times_lead_to_seqs() -> None:
     store.close()
 
 
-def test_files_of_many_segments_do_not_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seawall.engine.topic_log.SEGMENTS_OPEN_MAX", 2)
+def test_files_of_many_segments_do_not_stay_open() -> None:
     disk, store = filled(60)
     store.checkpoint()
     store.close()
     _, store = new_store(disk)
+    store._logs.open_files.capacity = 2
     for _ in range(2):
         assert seqs_of(read_all(store)) == list(range(1, 301))
-        assert sum(segment._shared is not None for segment in log_of(store).sealed) <= 2
+        assert len(store._logs.open_files) <= 2
     sealed = sum(len(segment.index) for segment in log_of(store).sealed)
     filling = log_of(store).filling[0].segment.index.memory_size
     assert store.index_size("events") == sealed * 48 + filling

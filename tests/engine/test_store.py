@@ -205,9 +205,10 @@ def test_a_failed_sync_ends_writing_and_leaves_reading() -> None:
 def test_a_failed_name_of_a_topic_ends_writing() -> None:
     """A directory whose name was never synced would take acked records with it."""
     disk, store = new_store()
+    store.create_topic("events", TopicConfig())
     disk.fail("sync_directory", path="/data/topics")
     with pytest.raises(SyncError):
-        store.create_topic("events", TopicConfig())
+        publish(store, "events", [b"a"])
     with pytest.raises(FatalError, match="an earlier change failed"):
         store.create_topic("events", TopicConfig())
     store.close()

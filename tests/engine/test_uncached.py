@@ -23,6 +23,7 @@ from seawall.io.interfaces import ReadableBuffer
 from seawall.io.memory_files import MemoryFiles
 from seawall.io.ring import DiskRing, HasDescriptor
 from seawall.limits import KIB, MIB, PAGE_SIZE
+from seawall.storage.shared_file import SharedFile
 
 LARGE = 300 * KIB
 
@@ -162,7 +163,7 @@ def test_a_loop_does_the_same(tmp_path: Path, uncached: list[int], kept: int) ->
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 100))
 def test_pieces_are_all_of_a_place(sizes: list[int], at: int) -> None:
     buffers = [bytes([number]) * size for number, size in enumerate(sizes)]
-    place = PlaceWrite(MemoryFiles().open("f", create=True), at, sum(sizes), [*buffers], is_uncached=True)
+    place = PlaceWrite(SharedFile(MemoryFiles().open("f", create=True)), at, sum(sizes), [*buffers], is_uncached=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(appends, "_PIECE_SIZE", 16)
         pieces = place.pieces()

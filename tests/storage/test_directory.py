@@ -84,7 +84,7 @@ def test_relative_paths_work_on_the_real_machine(path: str, tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with opened(OsFiles(), path, ballast_size=PAGE_SIZE) as directory:
         assert sorted(os.listdir(path)) == WHOLE
-        assert os.path.isdir(directory.make_topic(0x1F))
+        assert directory.topic(0x1F).endswith("topics/0000001f")
         with pytest.raises(LockedError, match="process 4711"):
             opened(OsFiles(), path)
     with opened(OsFiles(), path, create=False, ballast_size=PAGE_SIZE) as again:
@@ -106,15 +106,6 @@ def test_a_directory_is_made_only_where_that_is_wanted() -> None:
     with pytest.raises(NotFoundError):
         opened(disk, create=False)
     assert disk.list(PATH) == []
-
-
-def test_a_topic_gets_a_durable_directory() -> None:
-    disk = SimDisk(1)
-    directory = opened(disk)
-    assert directory.make_topic(0x2A) == f"{PATH}/topics/0000002a" == directory.topic(0x2A)
-    assert directory.make_topic(0x2A) == directory.topic(0x2A)
-    disk.crash("none")
-    assert disk.list(f"{PATH}/topics") == ["0000002a"]
 
 
 # --- the lock ----------------------------------------------------------------------------------------------------
@@ -447,7 +438,6 @@ def test_a_crash_around_the_ballast_changes_nothing_else(keep: str) -> None:
         try:
             directory.release_ballast()
             directory.restore_ballast()
-            directory.make_topic(1)
             finished = True
         except SimCrash:
             disk.crash(keep)
@@ -457,5 +447,4 @@ def test_a_crash_around_the_ballast_changes_nothing_else(keep: str) -> None:
             assert again.directory_id == directory.directory_id
             assert again.restore_ballast()
             assert len(contents(disk, f"{PATH}/BALLAST")) == BALLAST_SIZE
-            again.make_topic(1)
     assert calls > 5

@@ -18,7 +18,8 @@ from seawall.storage.preface import DATA_START
 from seawall.storage.segment_names import active_name, deletes_name, index_name
 from seawall.storage.segment_recovery import TopicRecovery, recover_topic
 from seawall.storage.segment_scan import SegmentDamage
-from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome
+from seawall.storage.segments import ActiveSegment, SealedSegment
+from seawall.storage.topic_home import TopicHome
 from seawall.testing import SimCrash, SimDisk
 from seawall.testing.disk_file import SimFile
 from seawall.wire.batches import batch_header, encode_batch

@@ -31,7 +31,8 @@ from seawall.storage.segment_drops import drop_segments
 from seawall.storage.segment_limits import SealReason, SegmentLimits, reserve_target, seal_reason
 from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, find_damage, read_batches, scan_segment
-from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.segments import ActiveSegment, SealedSegment
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 from seawall.testing import SimCrash, SimDisk
 from seawall.wire.batches import batch_header, encode_batch
 

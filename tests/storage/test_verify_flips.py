@@ -28,8 +28,8 @@ from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress
 from seawall.storage.findings import VerifyReport
 from seawall.storage.preface import DATA_START, PREFACE_SIZE
 from seawall.storage.read_only import open_for_reading
-from seawall.storage.segments import TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 from seawall.storage.wal_files import open_wal_file
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)

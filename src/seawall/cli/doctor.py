@@ -74,7 +74,7 @@ def examine(config: Config, environ: Mapping[str, str], data: Path) -> Iterator[
     yield machine_checks.check_disk_sync(host, directory, Path("/proc/mounts"))
     yield machine_checks.check_disk_free(host, directory)
     yield machine_checks.check_permissions(data, config)
-    yield machine_checks.check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    yield machine_checks.check_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE), config.server.connections)
     yield machine_checks.check_huge_pages(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     yield software_checks.check_java(environ)
     if "pyspark" in versions:

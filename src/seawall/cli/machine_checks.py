@@ -14,6 +14,7 @@ from seawall.bench.machine import cpu_model
 from seawall.cli.checks import Check, Status, size_text
 from seawall.config import Config
 from seawall.errors import SyncError
+from seawall.io.descriptors import MANY_DESCRIPTORS, DescriptorBudget
 from seawall.io.files import write_all
 from seawall.io.interfaces import Host
 from seawall.io.permissions import exposure
@@ -158,12 +159,13 @@ def check_io_uring(available: bool, detail: str) -> Check:
     return Check("io_uring", Status.MISSING, detail, cost, fix)
 
 
-def check_open_files(soft: int, hard: int) -> Check:
-    """Descriptors this process may have."""
-    found = f"{_limit_text(soft)}, can be raised to {_limit_text(hard)}"
-    if 0 <= soft < OPEN_FILES_MIN:
-        cost = "each connection and each open segment takes one; beyond the limit connections are refused"
-        return Check("open files", Status.WARN, found, cost, "ulimit -n 65536   (a service: LimitNOFILE=65536)")
+def check_open_files(soft: int, hard: int, connections: int) -> Check:
+    """Descriptors this process may have, and how a server would share them out: it raises its limit to the hard one."""
+    budget = DescriptorBudget.of(hard if hard >= 0 else MANY_DESCRIPTORS, connections)
+    found = f"{_limit_text(soft)}, a server raises that to {_limit_text(hard)}: {budget}"
+    if 0 <= hard < OPEN_FILES_MIN or budget.connections < connections:
+        cost = f"a server refuses connections beyond {budget.connections} (server.connections is {connections})"
+        return Check("open files", Status.WARN, found, cost, "ulimit -Hn 65536   (a service: LimitNOFILE=65536)")
     return Check("open files", Status.OK, found)
 
 

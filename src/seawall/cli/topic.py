@@ -7,18 +7,26 @@ Results go to standard output, as a table or, with `--json`, as JSON with every 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from seawall.cli.data_directory import json_option, print_json, read_settings
 from seawall.cli.log_place import look_at, open_place, place_options
+from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
     from seawall.client.commands import RemoteTopic
     from seawall.engine.embedded import TopicInfo
     from seawall.wire.fields import JsonValue
+
+#: Topics that are created between two looks at the bar, and refusals that are shown.
+_CREATED_AT_ONCE: Final = 256
+_REFUSALS_SHOWN: Final = 20
 
 
 @click.group()
@@ -32,22 +40,61 @@ def topic() -> None:
 
 
 @topic.command()
-@click.argument("name")
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Give a setting a value; may be repeated.")
 @click.option("--order", type=click.Choice(["0", "1", "2", "5"]), help="How its records are ordered: --set order=N.")
 @place_options
 @json_option
-def create(name: str, settings: tuple[str, ...], order: str | None, data: Path, as_json: bool) -> None:
-    """Create the topic NAME, and the data directory where it is missing.
+def create(names: tuple[str, ...], settings: tuple[str, ...], order: str | None, data: Path, as_json: bool) -> None:
+    """Create topics, and the data directory where it is missing. Many share their commits.
+
+    Of several topics those that cannot be created are named on standard error, and the others are created: exit code 1.
 
     \b
-    Example:
+    Examples:
       seawall topic create events --set ttl_ms=86400000 --set durability=disk
+      seawall topic create orders invoices payments
     """
     wanted = read_settings(settings) | ({} if order is None else {"order": int(order)})
-    with open_place(data, create=True) as log:
-        info = log.create_topic(name, **wanted)
-    _show(info, as_json, f"created {name} (topic {info.topic_id})")
+    created: list[TopicInfo | RemoteTopic] = []
+    refused: list[SeawallError] = []
+    with open_place(data, create=True) as log, _progress(len(names)) as advance:
+        for first in range(0, len(names), _CREATED_AT_ONCE):
+            group = names[first : first + _CREATED_AT_ONCE]
+            for outcome in log.create_topics([(name, wanted) for name in group]):
+                if isinstance(outcome, SeawallError):
+                    refused.append(outcome)
+                else:
+                    created.append(outcome)
+            advance(len(group))
+    if len(names) == 1 and refused:
+        raise refused[0]
+    if len(names) == 1:
+        _show(created[0], as_json, f"created {created[0].name} (topic {created[0].topic_id})")
+    elif as_json:
+        print_json([_as_json(info) for info in created])
+    else:
+        click.echo(f"created {len(created)} of {len(names)} topics")
+    if refused:
+        _show_refused(refused)
+        raise SystemExit(1)
+
+
+def _show_refused(refused: list[SeawallError]) -> None:
+    for error in refused[:_REFUSALS_SHOWN]:
+        click.echo(f"seawall: {error}", err=True)
+    if refused[_REFUSALS_SHOWN:]:
+        click.echo(f"seawall: and {len(refused) - _REFUSALS_SHOWN} more", err=True)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error where that is a terminal and there is something to wait for; what moves it."""
+    if total <= _CREATED_AT_ONCE or not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    with click.progressbar(length=total, label="creating topics", file=sys.stderr) as bar:
+        yield bar.update
 
 
 @topic.command(name="list")

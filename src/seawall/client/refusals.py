@@ -13,6 +13,7 @@ from seawall.errors import (
     ConfigError,
     ConflictError,
     CorruptionError,
+    DiskFullError,
     FatalError,
     FencedError,
     FullError,
@@ -97,6 +98,9 @@ PRESSURE: Final = frozenset({int(ErrorCode.BACKPRESSURE), int(ErrorCode.RATE_LIM
 def error_of(refusal: Error) -> SeawallError:
     """The error that an ERROR frame tells of."""
     kind = _BY_CODE.get(refusal.code, _BY_CLASS[refusal.error_class])
+    if (refusal.code, refusal.error_class) == (ErrorCode.READ_ONLY, ErrorClass.RETRYABLE):
+        # The disk is full and not broken: nothing was stored, and it passes.
+        kind = DiskFullError
     return kind(f"{refusal.text or name_of(refusal.code)} (code {refusal.code:02x})")
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -64,13 +65,13 @@ from seawall.client.transactions import RemoteTransactions
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
-from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
+from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
 from seawall.io.process import disown_on_fork
-from seawall.limits import SESSIONS_LISTED_MAX
+from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonValue
+from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.lwp1_replies import (
     ClusterStatusReply,
     TopicReply,
@@ -117,6 +118,18 @@ class RemoteLog(RemoteTransactions):
         frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
+
+    def create_topics(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[RemoteTopic | SeawallError]:
+        """Create many topics, given by name and settings, some at a time: each topic, or why it was not created."""
+
+        def create(each: tuple[str, JsonObject]) -> RemoteTopic | SeawallError:
+            try:
+                return self.create_topic(each[0], **each[1])
+            except SeawallError as error:
+                return error
+
+        with ThreadPoolExecutor(min(CREATES_AT_ONCE, max(1, len(wanted))), "seawall-creating") as threads:
+            return list(threads.map(create, wanted))
 
     def status(self) -> ClusterStatusReply:
         """Who serves this log: the node, and its brokers with their addresses and connections."""

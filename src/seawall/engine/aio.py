@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
@@ -30,12 +30,12 @@ from seawall.engine.records import Item, PositionItem, Publishable, seq_after
 from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
 from seawall.engine.subscribing import PositionStart
-from seawall.errors import InvalidInputError, WrongStateError
+from seawall.errors import InvalidInputError, SeawallError, WrongStateError
 from seawall.io.exits import finish_at_exit, report_undelivered
 from seawall.io.process import disown_on_fork
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
-from seawall.wire.fields import JsonValue
+from seawall.wire.fields import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +45,9 @@ _LOOK_S: Final = 0.01
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: A topic to be created: its name, its settings, and who waits for it.
+_Wanted: TypeAlias = tuple[str, JsonObject, "asyncio.Future[TopicInfo]"]
 
 
 class AsyncLog(AsyncTransactions):
@@ -66,6 +69,9 @@ class AsyncLog(AsyncTransactions):
         self._brokers = brokers
         self._networks = networks
         self._log: EmbeddedLog | None = None
+        #: Topics that are to be created, and the task that does that.
+        self._wanted: list[_Wanted] = []
+        self._creating: asyncio.Future[None] | None = None
         self._driver: RingDriver | None = None
         self._join: Callable[[str, bytes], Delivery | None] | None = None
         #: For those who wait for something new; None where nobody does.
@@ -134,8 +140,39 @@ class AsyncLog(AsyncTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`."""
-        return await self._on_thread(self._opened().create_topic, name, **settings)
+        """Create a topic; settings as in `TopicConfig`. Those that are created at the same time share their commits."""
+        wanted: asyncio.Future[TopicInfo] = asyncio.get_running_loop().create_future()
+        self._wanted.append((name, settings, wanted))
+        if self._creating is None:
+            self._creating = asyncio.ensure_future(self._create_wanted())
+        return await wanted
+
+    async def _create_wanted(self) -> None:
+        """Create everything that is wanted, and what is meanwhile."""
+        group: list[_Wanted] = []
+        try:
+            while self._wanted:
+                group, self._wanted = self._wanted, []
+                outcomes = await self._create_group(group)
+                for (_, _, wanted), outcome in zip(group, outcomes, strict=True):
+                    if wanted.done():
+                        # Whoever wanted it has gone.
+                        continue
+                    if isinstance(outcome, TopicInfo):
+                        wanted.set_result(outcome)
+                    else:
+                        wanted.set_exception(outcome)
+        finally:
+            self._creating = None
+            for _, _, wanted in group + self._wanted:
+                wanted.cancel()
+
+    async def _create_group(self, group: list[_Wanted]) -> Sequence[TopicInfo | Exception]:
+        try:
+            create = self._opened().create_topics
+            return await self._on_thread(create, [(name, settings) for name, settings, _ in group])
+        except (SeawallError, OSError) as error:
+            return [error] * len(group)
 
     async def topics(self) -> list[str]:
         """The names of all topics, sorted."""

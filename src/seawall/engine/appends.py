@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from seawall import limits
+from seawall.core.checks import check
 from seawall.core.types import ClientId, ClientSeq, Position, TopicId
 from seawall.errors import WrongStateError
 from seawall.io.files import write_all
@@ -14,6 +15,7 @@ from seawall.io.interfaces import File, ReadableBuffer
 from seawall.sequencer.frontier import Draft, Numbered, signed
 from seawall.storage.control_batches import Control
 from seawall.storage.epoch_write import EpochWrite
+from seawall.storage.shared_file import FilePins, SharedFile
 from seawall.topics.state import TopicState
 from seawall.wire.batches import BatchSource, parse_batch_header
 from seawall.wire.codes import AS_TOPIC, Codec
@@ -107,12 +109,17 @@ class Append:
 class PlaceWrite:
     """Large batches that go to their places at once: `buffers` to position `at` of a segment's file."""
 
-    file: File
+    shared: SharedFile
     at: int
     size: int
     buffers: list[ReadableBuffer]
     #: Whether nobody reads what was written a moment ago: then it need not stay in memory.
     is_uncached: bool
+
+    @property
+    def file(self) -> File:
+        """The open file: its commit has it pinned."""
+        return self.shared.file
 
     def pieces(self) -> list[tuple[int, list[ReadableBuffer]]]:
         """What is written by one call each, and where: the disk has a piece to write while the next is copied.
@@ -149,6 +156,7 @@ class Commit:
     """Appends that are numbered and staged, and what has to be written before they take effect.
 
     First the places, durably, then the epoch, durably if `durable`: INV-REFERENCE-AFTER-DATA.
+    INV-PLACE-PINNED: the file of a place is pinned before its batch is numbered: no descriptor is missing behind that.
     """
 
     durable = False
@@ -160,6 +168,8 @@ class Commit:
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self.places: list[PlaceWrite] = []
+        #: Files that places are written to: they keep their descriptors until the commit is written.
+        self.pins = FilePins()
         #: Topics with caps or ages that were appended to.
         self.limited: list[TopicState] = []
         #: Appends with keys, so that a key counts within its own commit.
@@ -172,12 +182,13 @@ class Commit:
         if self.epoch is not None:
             self.epoch.carry_out(durable=self.durable)
 
-    def add_place(self, file: File, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool) -> None:
-        """Write a batch at its place; places that follow one another are one write."""
+    def add_place(self, shared: SharedFile, at: int, buffers: Sequence[ReadableBuffer], *, is_uncached: bool) -> None:
+        """Write a batch at its place, in a file that is pinned; places that follow one another are one write."""
         size = sum(map(len, buffers))
         last = self.places[-1] if self.places else None
-        if last is not None and last.file is file and last.at + last.size == at:
+        if last is not None and last.shared is shared and last.at + last.size == at:
             last.buffers.extend(buffers)
             last.size += size
         else:
-            self.places.append(PlaceWrite(file, at, size, [*buffers], is_uncached))
+            check(shared in self.pins, "INV-PLACE-PINNED", shared.path)
+            self.places.append(PlaceWrite(shared, at, size, [*buffers], is_uncached))

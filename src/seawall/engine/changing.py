@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from seawall.errors import CallerError, DiskFullError, ReadOnlyError, RetryableError
+from seawall.io.descriptors import is_exhausted, no_descriptor
 from seawall.io.files import NO_SPACE
+
+
+def refusal_of(error: BaseException) -> RetryableError | None:
+    """What somebody is told if the system has refused space or a descriptor; None for all other errors.
+
+    Only for what happened before anything was promised: then nothing was changed.
+    """
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in NO_SPACE:
+        return DiskFullError(f"{error.filename}: the disk is full; free some space on it")
+    return no_descriptor(error, error.filename) if is_exhausted(error) else None
 
 
 class Changeable:
@@ -39,8 +52,9 @@ class Changeable:
         except (CallerError, RetryableError):
             raise
         except BaseException as error:
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(f"{error.filename}: the disk is full; free some space on it") from error
+            refusal = refusal_of(error)
+            if refusal is not None:
+                raise refusal from error
             self.refuse_changes(error)
             raise
 

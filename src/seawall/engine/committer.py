@@ -24,6 +24,7 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.changing import refusal_of
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
@@ -33,7 +34,6 @@ from seawall.engine.topic_log import TopicLog
 from seawall.errors import (
     CallerError,
     ConflictError,
-    DiskFullError,
     FencedError,
     FullError,
     NotFoundError,
@@ -41,7 +41,6 @@ from seawall.errors import (
     SeawallError,
     WrongStateError,
 )
-from seawall.io.files import NO_SPACE
 from seawall.io.interfaces import Clock, ReadableBuffer
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
@@ -110,6 +109,7 @@ class Committer:
         self.absorb()
         commit = Commit()
         is_written = False
+        self._pin_places(appends, commit)
         for append in appends:
             if append.error is None:
                 room = self._rooms[append.topic_id]
@@ -121,6 +121,14 @@ class Committer:
         if is_written or commit.durable:
             commit.epoch = self._writer.begin_flush()
         return commit
+
+    def _pin_places(self, appends: Sequence[Append], commit: Commit) -> None:
+        """Have the files open that large batches go to; those that find no descriptor are refused."""
+        for append in appends:
+            if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
+                room = self._rooms[append.topic_id]
+                if room.is_kept:
+                    self._prepare((append,), partial(commit.pins.pin, room.filling.segment.shared))
 
     def begin_ahead(self, append: Append) -> Commit | None:
         """Begin the commit of one batch before the one under way is finished; None if that cannot be."""
@@ -163,6 +171,7 @@ class Committer:
         if commit.goes_short:
             self.short_way.finish(commit)
             return
+        commit.pins.unpin_all()
         if commit.epoch is not None:
             self._writer.finish_flush(commit.epoch, durable=commit.durable)
         for effect in commit.effects:
@@ -266,9 +275,10 @@ class Committer:
             _refuse(group, error)
             return False
         except OSError as error:
-            if error.errno not in NO_SPACE:
+            refusal = refusal_of(error)
+            if refusal is None:
                 raise
-            _refuse(group, DiskFullError(f"{error.filename}: the disk is full; free some space on it"))
+            _refuse(group, refusal)
             return False
         return True
 
@@ -330,7 +340,7 @@ class Committer:
                 return
             at = segment.place(numbered.size)
             if room.is_kept:
-                commit.add_place(segment.file, at, [header, append.block], is_uncached=room.is_uncached)
+                commit.add_place(segment.shared, at, [header, append.block], is_uncached=room.is_uncached)
                 self._writer.stage_reference(header, segment.first_seq, at)
             else:
                 # Memory needs nobody to write it; readers see it when it is published.

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.creations import Creation, Creations
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_sessions import EmbeddedSessions
 from seawall.engine.placer import Placer
@@ -35,7 +36,7 @@ from seawall.engine.reading import ReadPlan
 from seawall.engine.records import Item, PositionItem, Publishable, encode, seq_after, told
 from seawall.engine.store import Store
 from seawall.engine.subscribing import PositionStart, PositionSubscriber, Subscriber
-from seawall.errors import InvalidInputError, UnsupportedError
+from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.process import disown_on_fork
 from seawall.limits import MIB
@@ -44,7 +45,7 @@ from seawall.storage.findings import VerifyReport
 from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel
-from seawall.wire.fields import JsonValue
+from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.records import encode_raw
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class EmbeddedLog(EmbeddedSessions):
         #: A topic, for who needs no look at what it holds.
         self.topic_named = store.topic_named
         self.queue = CommitQueue(store)
+        self._creations = Creations(self.changing)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
         self.placer = Placer(self.queue, store)
@@ -98,9 +100,19 @@ class EmbeddedLog(EmbeddedSessions):
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
-        config = TopicConfig.from_json(settings)
-        with self.changing() as store:
-            return _info(store.create_topic(name, config))
+        (created,) = self.create_topics([(name, settings)])
+        if isinstance(created, SeawallError):
+            raise created
+        return created
+
+    def create_topics(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[TopicInfo | SeawallError]:
+        """Create many topics, given by name and settings: each topic, or the error that kept it from being created.
+
+        Those that several threads create at the same time share their commits. Durable when this returns.
+        """
+        creations = [Creation.of(name, settings) for name, settings in wanted]
+        self._creations.carry_out(creations)
+        return [_info(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -16,7 +16,9 @@ from seawall.engine.headroom import HEADROOM
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
 from seawall.engine.rooms import Room
+from seawall.limits import LARGE_BATCH_SIZE
 from seawall.storage.control import SegmentRoll
+from seawall.storage.shared_file import FilePins
 from seawall.topics.state import TopicState
 
 
@@ -28,6 +30,8 @@ class FollowRooms:
         self._writer = writer
         self._maker = maker
         self._rooms: dict[TopicId, Room] = {}
+        #: Files that large batches go to which are to be ordered: nothing may be missing when they are followed.
+        self._pins = FilePins()
         self._forgotten = committer.forgotten
 
     def drop_old(self) -> None:
@@ -37,9 +41,11 @@ class FollowRooms:
         self._committer.forget_rooms()
         self._forgotten = self._committer.forgotten
 
-    def make(self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int) -> list[Room]:
+    def make(
+        self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int, pins: FilePins | None = None
+    ) -> list[Room]:
         """A room for what each topic needs, counted in, and for `logged` bytes in the log; where one finds none, all
-        are as they were."""
+        are as they were. Files that large batches may go to are among the `pins`, or open until `let_go`."""
         logged += HEADROOM + len(needs) * CONTROL_ROOM
         self._writer.reserve(logged, TimestampNs(now))
         rooms: list[Room] = []
@@ -52,6 +58,8 @@ class FollowRooms:
                     room = self._maker.make(topic, need, logged, TimestampNs(now))
                     room.ahead += rolls
                     self._rooms[topic.topic_id] = room
+                if room.is_kept and need.size >= LARGE_BATCH_SIZE:
+                    (self._pins if pins is None else pins).pin(room.filling.segment.shared)
                 rooms.append(room)
         except BaseException:
             # What the others have counted in is not coming.
@@ -76,11 +84,13 @@ class FollowRooms:
         return room if has_room and self._writer.has_room(HEADROOM + logged) else None
 
     def let_go(self) -> None:
-        """Take back segments that were begun for batches which did not come."""
+        """Take back segments that were begun for batches which did not come, and give descriptors back."""
+        self._pins.unpin_all()
         if any(room.ahead for room in self._rooms.values()):
             self._drop()
 
     def _drop(self) -> None:
+        self._pins.unpin_all()
         for room in self._rooms.values():
             self._maker.take_back(room)
         self._rooms.clear()

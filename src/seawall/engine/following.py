@@ -118,15 +118,16 @@ class Follower:
         self._rooms.drop_old()
         with self._hooks.preparing():
             now = self._parts.clock.wall_ns()
-            rings = (entries, sides, self._mask)
-            look = look_at(self._parts.catalog, *rings, first_position, count, self.commit_size_max)
+            order = (entries, sides, self._mask, first_position, count)
+            look = look_at(self._parts.catalog, *order, self.commit_size_max)
             needs = [
                 (share.topic, Need(share.records, self._plain_size(look, share, blogs), share.size))
                 for share in look.shares
             ]
-            rooms = self._rooms.make(needs, look.logged_from(0), now)
+            commit = FollowCommit(look)
+            rooms = self._rooms.make(needs, look.logged_from(0), now, commit.pins)
         with self._hooks.changing():
-            return self._stage(look, rooms, entries, sides, blogs, now)
+            return self._stage(commit, rooms, entries, sides, blogs, now)
 
     def write(self, commit: FollowCommit) -> None:
         """Write a commit, on this thread."""
@@ -138,8 +139,8 @@ class Follower:
 
     def finish(self, commit: FollowCommit) -> Following:
         """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
-        parts = self._parts
-        next_position = Position(commit.look.first + commit.look.count)
+        parts, next_position = self._parts, Position(commit.look.first + commit.look.count)
+        commit.pins.unpin_all()
         with self._hooks.changing():
             if commit.epoch is not None:
                 parts.writer.finish_flush(commit.epoch, durable=commit.durable)
@@ -152,9 +153,8 @@ class Follower:
     def _apply_aside(self, aside: Aside, position: Position) -> None:
         """What was logged ahead of batches takes effect."""
         self._parts.catalog.apply(aside, position)
-        for part in aside.parts:
-            if isinstance(part, FloorRaise):
-                self._parts.removal.evicted(part)
+        for part in (each for each in aside.parts if isinstance(each, FloorRaise)):
+            self._parts.removal.evicted(part)
 
     def _check_run(self, first_position: Position, count: int, entries: Records, sides: Records) -> None:
         if not 0 <= count <= self._mask + 1 or not entries.size == sides.size == self._mask + 1:
@@ -226,7 +226,7 @@ class Follower:
         self._progress[kernels.PROGRESS_TIME] = max(int(self._progress[kernels.PROGRESS_TIME]), timestamp_ns)
 
     def let_go(self) -> None:
-        """Give up room that was reserved for batches which were not ordered after all."""
+        """Give up room and descriptors that were reserved for batches which were not ordered after all."""
         self._rooms.let_go()
 
     def _plain_size(self, look: Look, share: Share, blogs: Bytes) -> int:
@@ -241,10 +241,10 @@ class Follower:
     # --- staging -------------------------------------------------------------------------------------------------
 
     def _stage(
-        self, look: Look, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
+        self, commit: FollowCommit, rooms: list[Room], entries: Records, sides: Records, blogs: Bytes, now: int
     ) -> FollowCommit:
         """Stage everything, in order, and give every batch its place."""
-        writer, commit = self._parts.writer, FollowCommit(look)
+        writer, look = self._parts.writer, commit.look
         if look.first != writer.next_position:
             writer.flush(durable=False)
         self._stage_ahead(rooms, commit, look.first, now)
@@ -362,7 +362,7 @@ class Follower:
         for head, (source, size) in enumerate(zip(sources.tolist(), sizes.tolist(), strict=True)):
             buffers += (heads[head * _HEADER : (head + 1) * _HEADER], blocks[source + _HEADER : source + size])
         if room.is_kept:
-            commit.add_place(segment.file, at, buffers, is_uncached=room.is_uncached)
+            commit.add_place(segment.shared, at, buffers, is_uncached=room.is_uncached)
         else:
             # Memory needs nobody to write it; readers see it when it is published.
             segment.write_at(at, buffers)

@@ -133,8 +133,9 @@ class MemoryWay:
             return False
         room, need = found
         segment = room.filling.segment
-        assert isinstance(segment.file, MemoryFile), "a topic of this class has no other"
-        self._file, self._at = ref(segment.file), segment.end
+        file = segment.shared.file
+        assert isinstance(file, MemoryFile), "a topic of this class has no other"
+        self._file, self._at = ref(file), segment.end
         self._desk[lone_arrival.FOLLOWED] = self._follower.next_position
         self._topic_id, self._until_ns = topic_id, room.until_ns
         self._records_left, self._bytes_left = need.records, need.size

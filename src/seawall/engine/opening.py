@@ -14,8 +14,12 @@ always does.
 
 After damage in the log the ceiling itself may be what was lost. Numbering resumes behind as many records as the damaged
 bytes can have held, the gap says corruption, and a checkpoint is written at once, so that the damage is paid for once.
-Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids, which the
-directories show, are not given again.
+Topics that only a damaged part of the log knew are gone from the catalog; their files stay, and their ids are not given
+again: numbering goes on behind as many topics as the damaged bytes can have created.
+
+The segments of topics are put in order when they are first needed (`topic_logs.py`): opening reads the snapshot and the
+log, and touches no directory of a topic. Only after an end that was not clean it looks through all of them, for files
+that a transaction was moving.
 """
 
 from __future__ import annotations
@@ -27,13 +31,12 @@ from typing import Final, TypeVar
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.log_writer import LogWriter
-from seawall.engine.removal import still_needed
-from seawall.engine.replay import Replayed, replay, segment_entries
+from seawall.engine.replay import Replayed, replay
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.engine.topic_log import Filling, TopicLog, remove_segments, topic_home
-from seawall.engine.waiting import Waiting
-from seawall.errors import DiskFullError
+from seawall.engine.topic_log import remove_segments, topic_home
+from seawall.engine.topic_logs import TopicLogs
+from seawall.errors import RetryableError
 from seawall.io.interfaces import Files
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers, at_ceiling
 from seawall.storage.adopting import notes_of, put_back, settle
@@ -42,7 +45,7 @@ from seawall.storage.directory import DataDirectory, open_directory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.lane_types import LaneTrace
 from seawall.storage.lanes import Lane
-from seawall.storage.segment_recovery import recover_topic
+from seawall.storage.open_files import OpenFiles
 from seawall.storage.snapshots import SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.storage.wal_reader import Damage, repair_tail
@@ -106,6 +109,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     catalog = replayed.catalog
     _keep_ids(files, directory, replayed)
+    is_clean = replayed.end.clean and not replayed.damages
     resumed = _resume(replayed, follows=follows)
     frontier = CommitFrontier(
         next_position=Position(max(catalog.next_position, end.position) + (POSITION_JUMP if resumed.is_unclean else 0)),
@@ -113,7 +117,8 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         topics=resumed.numbers,
         ceiling_step=settings.ceiling_step,
     )
-    _end_adoptions(files, directory, replayed)
+    if not is_clean:
+        _end_adoptions(files, directory, replayed)
     term = Term(catalog.term + 1)
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
@@ -126,11 +131,14 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         wal,
         catalog,
         writer,
-        {
-            topic.topic_id: _recover_log(files, directory, topic, replayed, writer)
-            for topic in catalog
-            if _is_kept(topic)
-        },
+        TopicLogs(
+            files,
+            directory,
+            OpenFiles(files, settings.segment_files),
+            writer.locate,
+            {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
+            replayed.segments,
+        ),
         term,
         lost=resumed.lost,
         sessions=replayed.sessions,
@@ -140,7 +148,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         if resumed.is_unclean or resumed.lost:
             store.begin_term()
         if replayed.damages:
-            with contextlib.suppress(DiskFullError):
+            with contextlib.suppress(RetryableError):
                 store.checkpoint()
     except BaseException:
         store.close()
@@ -170,7 +178,7 @@ def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
     # Damage may have taken the newest batches, whose numbers were seen: it counts as an end that was not clean.
     if not replayed.damages and (replayed.end.clean or not replayed.end.epoch or follows):
         return _Resumed(False, before, lost)
-    jump = _records_in(replayed.damages)
+    jump = _batches_in(replayed.damages) * limits.BATCH_RECORDS_MAX
     reason = GapReason.CORRUPTION if replayed.damages else GapReason.CRASH
     after = [
         replace(
@@ -190,8 +198,10 @@ def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
 
 
 def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
-    """Finish deletes that a crash cut short, and never give an id again whose directory is there."""
+    """Finish deletes that a crash cut short, and never give an id again whose directory is there, or whose creation may
+    have been in a damaged part of the log."""
     catalog = replayed.catalog
+    catalog.next_topic_id = TopicId(catalog.next_topic_id + _batches_in(replayed.damages))
     for name in files.list(directory.topics):
         try:
             topic_id = TopicId(int(name, 16))
@@ -206,7 +216,6 @@ def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -
     """INV-ADOPTED-OR-BACK, of `storage.adopting`: before anybody looks at the segments of any topic."""
     for topic in filter(_is_kept, replayed.catalog):
         home = topic_home(files, directory, topic.topic_id)
-        directory.make_topic(topic.topic_id)
         for first_seq in notes_of(home):
             if first_seq in replayed.segments.get(topic.topic_id, {}):
                 settle(home, first_seq)
@@ -214,32 +223,14 @@ def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -
                 put_back(home, first_seq)
 
 
-def _recover_log(
-    files: Files, directory: DataDirectory, topic: TopicState, replayed: Replayed, writer: LogWriter
-) -> TopicLog:
-    """Put the segments of one topic in order; batches that only the log has will be copied by the next checkpoint."""
-    home = topic_home(files, directory, topic.topic_id)
-    directory.make_topic(topic.topic_id)
-    # A killed process may have sealed a segment whose new name is not durable: nobody would look for the old one.
-    files.sync_directory(home.directory)
-    segments = still_needed(topic, replayed.segments.get(topic.topic_id, {}))
-    unfilled = {first_seq for first_seq, segment in segments.items() if len(segment.waiting)}
-    recovery = recover_topic(home, dict(segment_entries(segments)), unfilled=unfilled)
-    filling = []
-    for segment in (*recovery.pending, *([recovery.active] if recovery.active else [])):
-        known = segments.get(segment.first_seq)
-        filling.append(Filling(segment, Waiting() if known is None else known.waiting.copy()))
-    return TopicLog(home, writer.locate, list(recovery.sealed), filling)
-
-
 def _is_kept(topic: TopicState) -> bool:
     return topic.config.durability is not Durability.EPHEMERAL
 
 
-def _records_in(damages: list[Damage]) -> int:
-    """Records that damaged bytes of the log can have held, at the most."""
+def _batches_in(damages: list[Damage]) -> int:
+    """Batches that damaged bytes of the log can have held, at the most; and topics they can have created."""
     size = sum(damage.to_at - damage.from_at for damage in damages)
-    return -(-size // limits.BATCH_HEADER_SIZE) * limits.BATCH_RECORDS_MAX
+    return -(-size // limits.BATCH_HEADER_SIZE)
 
 
 def _numbers_of(topic: TopicState) -> TopicNumbers:

@@ -28,7 +28,7 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.staging import find_staging, staging_config
 from seawall.engine.store import Store
 from seawall.engine.transactions import Unlocked
-from seawall.errors import LimitError
+from seawall.errors import LimitError, SeawallError
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
@@ -110,9 +110,9 @@ class OrderedStore(Store):
 
     # --- changes at a position -----------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, config: TopicConfig) -> TopicState:
-        """Create a topic; durable when this returns."""
-        return self._ordered(partial(super().create_topic, name, config))
+    def create_topics(self, wanted: Sequence[tuple[str, TopicConfig]]) -> list[TopicState | SeawallError]:
+        """Create topics at one position; durable when this returns."""
+        return self._ordered(partial(super().create_topics, wanted))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, with its records."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import threading
 from typing import Final
 
+from seawall.engine.changing import refusal_of
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.pump import Pump
 from seawall.engine.store import Store
-from seawall.errors import SeawallError
-from seawall.io.files import NO_SPACE
+from seawall.errors import RetryableError, SeawallError
 from seawall.limits import MIB
 
 #: Nothing came for so long: the moment is quiet.
@@ -63,6 +63,7 @@ class Placer:
             if store.is_failed:
                 return  # INV-STORE-FAILED: nothing is written any more
             try:
+                self._recover()
                 for _ in range(_PASSES_MAX):
                     if self._place_once() <= _REST_SIZE:
                         break
@@ -70,9 +71,9 @@ class Placer:
                 with state:
                     store.upkeep.placed()
             except (SeawallError, OSError) as error:
-                if isinstance(error, OSError) and error.errno in NO_SPACE:
-                    # No room for an index, say: what was not done is done once there is some, by the next pass or
-                    # by a checkpoint, which says so.
+                if isinstance(error, RetryableError) or refusal_of(error) is not None:
+                    # No room for an index, say, or no descriptor: what was not done is done once there is one, by the
+                    # next pass or by a checkpoint, which says so.
                     return
                 # Whoever changes something next is told: a place that could not be filled is no place.
                 with state:
@@ -107,6 +108,13 @@ class Placer:
             for job in jobs:
                 job.settle()
         return sum(job.size for job in jobs)
+
+    def _recover(self) -> None:
+        """Have topics put in order of which batches wait since the opening, some at a time: others go on between."""
+        is_more = True
+        while is_more:
+            with self._queue.state:
+                is_more = self._store.recover_waiting()
 
     def _seal(self) -> None:
         """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""

@@ -14,9 +14,10 @@ Evictions raise the floor and are told to readers as a gap. They come ahead of a
 at checkpoints (`retain`), so records that are too old stay readable until then.
 
 Segments: sealed ones without a live record are dropped once the control is durable (`drop_dead`). A segment that is
-written on stays until it is sealed. A crash in between leaves files that nobody reads; the first `drop_dead` after the
-next opening looks at every segment. Those with some deleted records get the set of them stored beside them, for whoever
-reads the files (`store_deletes`); the log and its snapshots are what counts.
+written on stays until it is sealed. A crash in between leaves files that nobody reads; the first `drop_dead` after
+their topic is used again, or one of the next checkpoints, looks at every segment. Those with some deleted records get
+the set of them stored beside them, for whoever reads the files (`store_deletes`); the log and its snapshots are what
+counts.
 
 Work is bounded for each call; what is left is due again.
 
@@ -26,9 +27,9 @@ This module must not know how a control becomes durable.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import compress, islice
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -36,7 +37,6 @@ from seawall import limits
 from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine.replay import ReplayedSegment
 from seawall.engine.stored_sizes import StoredSizes
-from seawall.engine.topic_log import TopicLog
 from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
 from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords, TagMatch
@@ -51,6 +51,9 @@ from seawall.topics.state import TopicState
 from seawall.topics.tags import TagIndex
 from seawall.wire.codes import GapReason
 
+if TYPE_CHECKING:
+    from seawall.engine.topic_logs import TopicLogs
+
 
 class Commit(Protocol):
     """Logs controls at one position and lets them take effect."""
@@ -62,6 +65,9 @@ class Commit(Protocol):
 #: Evictions, and dropped segments, of one call: some milliseconds of work.
 _EVICTIONS_MAX: Final = 256
 _DROPS_MAX: Final = 64
+
+#: Topics that nobody has used since the opening of which a checkpoint looks at the segments.
+_LOOKS_MAX: Final = 64
 
 _NS_PER_MS: Final = 1_000_000
 
@@ -78,7 +84,7 @@ class Removal:
     def __init__(
         self,
         catalog: TopicCatalog,
-        logs: Mapping[TopicId, TopicLog],
+        logs: TopicLogs,
         commit: Commit,
         sync: Callable[[], None],
     ) -> None:
@@ -222,8 +228,19 @@ class Removal:
 
     def retain(self, now_ns: TimestampNs, topics: Iterable[TopicState] | None = None) -> int:
         """Evict what is due, of some topics or of all; how many evictions that took. Durable when it returns."""
-        chosen = list(self._catalog if topics is None else topics)
+        chosen = list(self._recovered() if topics is None else topics)
         return self._evict(self._expire(chosen, now_ns)) + self._evict(self._make_room(chosen))
+
+    def _recovered(self) -> Iterator[TopicState]:
+        """All topics, but of those that nobody has used since the opening only some that may have something to go."""
+        left = _LOOKS_MAX
+        for topic in self._catalog:
+            if self._logs.is_pending(topic.topic_id):
+                has_dead = topic.floor > 1 or len(topic.deleted) > 0
+                if not left or not (has_dead or self.is_limited(topic)):
+                    continue
+                left -= 1
+            yield topic
 
     def _evict(self, planned: Iterator[FloorRaise]) -> int:
         raised = list(islice(planned, _EVICTIONS_MAX))
@@ -295,9 +312,15 @@ class Removal:
     # --- segments ------------------------------------------------------------------------------------------------
 
     def look_everywhere(self) -> None:
-        """Let the next `drop_dead` look at every segment: after an opening, and when segments were sealed."""
-        for topic in self._catalog:
-            self._loosen(topic.topic_id, Seq(1), topic.head_seq)
+        """Let the next `drop_dead` look at every segment of the topics in use, and of some others: when segments were
+        sealed."""
+        for topic in self._recovered():
+            self._logs.get(topic.topic_id)
+            self.look_at(topic)
+
+    def look_at(self, topic: TopicState) -> None:
+        """Let the next `drop_dead` look at every segment of a topic: when it is recovered."""
+        self._loosen(topic.topic_id, Seq(1), topic.head_seq)
 
     def has_dead(self) -> bool:
         """Whether there is something for `drop_dead`; costs little where nothing was removed since it was asked."""
@@ -346,7 +369,7 @@ class Removal:
         """Bring the stored deletes of sealed segments up to date; how many were written."""
         written = 0
         for topic in self._catalog:
-            log = self._logs.get(topic.topic_id)
+            log = None if self._logs.is_pending(topic.topic_id) else self._logs.get(topic.topic_id)
             if log is None or not log.is_kept or (topic.floor == 1 and not len(topic.deleted)):
                 continue
             for segment in log.sealed:

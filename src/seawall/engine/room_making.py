@@ -92,8 +92,8 @@ class RoomMaker:
         if not log.is_kept:
             # No checkpoint has to bring anything to its place, and memory is given back by the segment.
             log.seal_rolled()
-        elif begins:
-            self._upkeep.rolled(0 if before is None else before.filled)
+        elif begins and before is not None:
+            self._upkeep.rolled(before.filled)
         ahead: list[SegmentRoll | FloorRaise] = [] if raised is None else [raised]
         if begins and before is not None and log.is_kept:
             ahead.append(SegmentRoll(topic.topic_id, topic.next_seq, before.segment.first_seq))

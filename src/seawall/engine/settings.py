@@ -8,6 +8,7 @@ from typing import Self
 
 from seawall import limits
 from seawall.config import Config
+from seawall.io.descriptors import descriptor_limit, segment_file_share
 from seawall.io.interfaces import Clock, Files
 from seawall.storage.lane_types import Observer
 
@@ -36,6 +37,8 @@ class StoreSettings:
     #: How long a session is remembered after its last frame, and how many are at all.
     session_ttl_ms: int = limits.SESSION_TTL_MS
     sessions_max: int = limits.CLIENTS_MAX
+    #: Files of segments that are open at the same time, over all topics.
+    segment_files: int = limits.SEGMENT_FILES_OPEN_MIN
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
@@ -50,4 +53,5 @@ class StoreSettings:
             staging_ttl_ms=storage.staging_ttl_ms,
             session_ttl_ms=storage.session_ttl_ms,
             sessions_max=storage.sessions_max,
+            segment_files=segment_file_share(descriptor_limit()),
         )

@@ -40,14 +40,15 @@ from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
 from seawall.engine.store_sessions import StoreSessions
 from seawall.engine.store_transactions import StoreTransactions
-from seawall.engine.topic_log import TopicLog, remove_segments, topic_home
+from seawall.engine.topic_creation import Wanted, creates_max, only, plan_creations
+from seawall.engine.topic_log import remove_segments, topic_home
+from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
-from seawall.errors import DiskFullError, SeawallError
+from seawall.errors import RetryableError, SeawallError
 from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
-from seawall.io.memory_files import MemoryFiles, SparePieces
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import SimpleControl
@@ -60,7 +61,7 @@ from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Durability, Order, TopicConfig
+from seawall.topics.config import Order, TopicConfig
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
@@ -81,7 +82,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         wal: WalWriter,
         catalog: TopicCatalog,
         writer: LogWriter,
-        logs: dict[TopicId, TopicLog],
+        logs: TopicLogs,
         term: Term,
         *,
         lost: Sequence[Loss],
@@ -95,19 +96,24 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self._snapshots = snapshots
         #: Bytes that the appends of one commit may take in the log.
         self.commit_size_max = min(limits.LANE_BUFFER_SIZE, settings.wal_file_size) // 2
+        #: Topics that one commit may create.
+        self.creates_max = creates_max(self.commit_size_max)
         self._wal = wal
         self._logs = logs
         #: What topics of class ephemeral share.
-        self.spare_memory = SparePieces()
+        self.spare_memory = logs.spare_memory
+        logs.open_files.on_sync_failed = self.refuse_changes
+        #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
+        self.recover_waiting = logs.recover_waiting
         self._term = term
         self._leaves_mark = True
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
         self._writer = writer
         self.removal = Removal(catalog, logs, self._commit_many, self.sync)
-        self.removal.look_everywhere()
+        logs.on_recovered = self.removal.look_at
         self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
-        self._maker = RoomMaker(writer, self.removal, self._log_of, self.upkeep)
+        self._maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
         self._committer = Committer(
             catalog,
             writer,
@@ -116,7 +122,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             sessions.window,
             machine.clock,
             maker=self._maker,
-            log_of=self._log_of,
+            log_of=logs.of,
             commit_control=self._commit,
             ceiling_step=settings.ceiling_step,
             headroom=HEADROOM,
@@ -127,7 +133,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self.sessions = sessions
         self.live_clients = []
         self._transactions = Transactions(
-            self._parts(), self._log_of, self.upkeep, settings.ceiling_step, self.commit_size_max
+            self._parts(), logs.of, self.upkeep, settings.ceiling_step, self.commit_size_max
         )
 
     @property
@@ -140,19 +146,23 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def create_topic(self, name: str, config: TopicConfig) -> TopicState:
         """Create a topic; durable when this returns."""
+        return only(self.create_topics([(name, config)]))
+
+    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
+        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
+        wrong with all of them is raised."""
         self._require_usable()
-        return self._create(name, config, is_reserved=False)
+        return self._create_all(wanted, is_reserved=False)
 
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
-        created_ms = self._machine.clock.wall_ns() // 1_000_000
-        created = self.catalog.create(name, config, created_ms, is_reserved=is_reserved)
-        with self._preparing():
-            self._directory.make_topic(created.topic_id)
-        ceiling = Ceiling(created.topic_id, Seq(1 + self._settings.ceiling_step), Seq(1))
-        self._commit(created, ceiling)
-        topic = self.catalog.find(created.topic_id)
-        assert topic is not None, "it was created just now"
-        return topic
+        return only(self._create_all([(name, config)], is_reserved=is_reserved))
+
+    def _create_all(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
+        now_ms, step = self._machine.clock.wall_ns() // 1_000_000, self._settings.ceiling_step
+        controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
+        if controls:
+            self._commit(*controls)
+        return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
@@ -287,11 +297,12 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         with self._preparing():
             self._writer.flush(durable=True)
             self._committer.forget_rooms()
-            for log in self._logs.values():
+            while self._logs.recover_waiting():
+                pass
+            for log in self._logs:
                 log.fill(self._wal.locate, self._wal.at)
                 log.seal_rolled()
-            filling = [each for log in self._logs.values() for each in log.unsealed()]
-            sections = catalog_sections(self.catalog) | store_sections(filling, self.sessions)
+            sections = catalog_sections(self.catalog) | store_sections(self._logs.unsealed(), self.sessions)
             # What is numbered and not logged yet, where others number, is not in it.
             position = max(self._catalog.next_position, self._wal.next_position)
             self._snapshots.write(Snapshot(position, self._wal.at, self._machine.clock.wall_ns(), sections))
@@ -305,7 +316,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def plan_places(self) -> list[PlaceJob]:
         """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
         self._committer.absorb()
-        jobs = [job for log in self._logs.values() for job in log.plan_places(self._wal.locate, self._wal.at)]
+        jobs = [job for log in self._logs for job in log.plan_places(self._wal.locate, self._wal.at)]
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
 
@@ -313,7 +324,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """Segments that can be sealed without the store (`placing.py`): that others follow them is durable."""
         if not self._writer.is_settled:
             return []
-        return [seal for log in self._logs.values() for seal in log.plan_seals()]
+        return [seal for log in self._logs for seal in log.plan_seals()]
 
     @property
     def log_end(self) -> int:
@@ -332,15 +343,14 @@ class Store(Changeable, StoreTransactions, StoreSessions):
                     self._writer.flush(durable=True)
                 if self.upkeep.is_long(self._wal.at):
                     # So that the next opening is short.
-                    with suppress(DiskFullError):
+                    with suppress(RetryableError):
                         self.checkpoint()
         finally:
             try:
                 is_whole = self._failure is None and not self._writer.is_behind
                 self._wal.close(clean=is_whole and self._leaves_mark)
             finally:
-                for log in self._logs.values():
-                    log.close()
+                self._logs.close()
                 self._directory.close()
 
     def verify(self) -> VerifyReport:
@@ -392,14 +402,12 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def _tell_frontier(self, part: SimpleControl) -> None:
         match part:
             case TopicCreate():
-                is_strong = TopicConfig.from_json(part.config).order is Order.CLIENT
+                is_strong = TopicConfig.from_stored(part.config).order is Order.CLIENT
                 self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
             case TopicDelete():
                 self._writer.frontier.remove_topic(part.topic_id)
                 self.removal.forget(part.topic_id)
-                log = self._logs.pop(part.topic_id, None)
-                if log is not None:
-                    log.close()
+                self._logs.forget(part.topic_id)
             case ClientRow():
                 self.sessions.apply(part, self._now_ms())
             case SessionsRetired():
@@ -410,15 +418,6 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
         for first in range(0, len(controls), _CONTROLS_PER_BATCH):
             self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
-
-    def _log_of(self, topic: TopicState) -> TopicLog:
-        log = self._logs.get(topic.topic_id)
-        if log is None:
-            is_kept = topic.config.durability is not Durability.EPHEMERAL
-            files = self._machine.files if is_kept else MemoryFiles(self.spare_memory)
-            home = topic_home(files, self._directory, topic.topic_id)
-            log = self._logs[topic.topic_id] = TopicLog(home, self._writer.locate, [], [], is_kept=is_kept)
-        return log
 
     def _let_go(self) -> None:
         """Give back the space of segments in which nothing is left."""
@@ -438,8 +437,8 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             at = self._wal.at + self._writer.staged
             if at >= self.upkeep.look_at:
                 self.upkeep.look_after(at, self.checkpoint)
-        except DiskFullError:
-            # The log stays longer than it should; the next try is after another stretch of it.
+        except RetryableError:
+            # No space, or no descriptor: the log stays longer than it should, the next try is after another stretch.
             self.upkeep.checkpointed(self._wal.at)
         except (SeawallError, OSError):
             # Whoever changes something next is told: INV-STORE-FAILED.

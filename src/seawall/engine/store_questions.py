@@ -13,13 +13,14 @@ from seawall.engine.position_reading import PositionPlan, Told, plan_positions
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.served_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
 from seawall.engine.topic_log import TopicLog
+from seawall.engine.topic_logs import TopicLogs
 from seawall.topics.catalog import TopicCatalog
 
 
 class StoreQuestions(ABC):
     """The part of a store that only looks."""
 
-    _logs: dict[TopicId, TopicLog]
+    _logs: TopicLogs
 
     @property
     @abstractmethod

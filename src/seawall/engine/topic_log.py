@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -43,13 +44,15 @@ from seawall.engine.waiting import Waiting
 from seawall.errors import CorruptionError
 from seawall.io.files import remove_if_there
 from seawall.io.interfaces import Files
-from seawall.limits import BATCH_HEADER_SIZE, SEGMENTS_OPEN_MAX
+from seawall.limits import BATCH_HEADER_SIZE
 from seawall.storage.batch_index import BatchIndex, Entries, join_entries
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
+from seawall.storage.open_files import OpenFiles
 from seawall.storage.segment_limits import SegmentLimits, seal_reason
 from seawall.storage.segment_names import sort_names
-from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome
+from seawall.storage.segments import ActiveSegment, SealedSegment
+from seawall.storage.topic_home import TopicHome
 from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header
 
 _NS_PER_MS: Final = 1_000_000
@@ -127,8 +130,6 @@ class TopicLog:
         self._locate = locate
         self.sealed = sealed
         self.filling = filling
-        #: Sealed segments whose files are open, the one used last at the end.
-        self._open: dict[SealedSegment, None] = {}
         #: Whether the next batch begins a segment, however little is in the one that is written on.
         self.wants_roll = False
 
@@ -178,7 +179,6 @@ class TopicLog:
         """Have a segment no more: its file becomes somebody else's. It is not the one that is written on."""
         if isinstance(segment, SealedSegment):
             self.sealed.remove(segment)
-            self._open.pop(segment, None)
         else:
             check(segment is not self.filling[-1].segment, "INV-PLACES-FOLLOW", segment.path)
             self.filling = [each for each in self.filling if each.segment is not segment]
@@ -344,7 +344,7 @@ class TopicLog:
         """The index of every segment from a sealed one on."""
         # By their numbers: a copy of the rest of the list costs more than a seek.
         for number in range(near, len(self.sealed)):
-            yield self._index_of(self.sealed[number])
+            yield self.sealed[number].index
         for filling in self.filling:
             yield filling.segment.index
 
@@ -360,7 +360,7 @@ class TopicLog:
             near = bisect_left(self.sealed, seq, key=_LAST_SEQ)
             if near < len(self.sealed):
                 segment = self.sealed[near]
-                index = self._index_of(segment)
+                index = segment.index
                 # Where the end of a segment is damaged its name still says how far it went.
                 last_seq = segment.name.last_seq
                 add = partial(self._add_sealed, planned, segment)
@@ -377,30 +377,18 @@ class TopicLog:
             seq = next_seq
 
     def _add_sealed(self, planned: Planned, segment: SealedSegment, entries: Entries, _numbers: Sequence[int]) -> None:
-        try:
-            shared = segment.shared
-        except (FileNotFoundError, CorruptionError):
-            # The file is gone, or another one has its name: a reader is told a gap where nothing is planned.
-            return
-        planned.add_stored(shared, entries)
+        # If the file is gone, or another one has its name, nothing is planned, and a reader gets a gap.
+        with suppress(FileNotFoundError, CorruptionError):
+            planned.add_stored(segment.shared, entries)
 
     def _add_filling(self, planned: Planned, filling: Filling, entries: Entries, numbers: Sequence[int]) -> None:
         addresses = filling.waiting.addresses_of(numbers)
         for first, last, in_place in split_by_place(addresses):
             if in_place:
-                planned.add_stored(filling.segment.shared, entries[first:last])
+                with suppress(FileNotFoundError):
+                    planned.add_stored(filling.segment.shared, entries[first:last])
             else:
                 planned.add_logged(self._locate, entries[first:last], addresses[first:last])
-
-    def _index_of(self, segment: SealedSegment) -> BatchIndex:
-        """The index of a sealed segment, whose file may be opened for it; the one not used for longest is closed."""
-        self._open.pop(segment, None)
-        self._open[segment] = None
-        if len(self._open) > SEGMENTS_OPEN_MAX:
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.rest()
-        return segment.index
 
 
 def _first_offset(index: BatchIndex, entry: int) -> Offset:
@@ -411,16 +399,19 @@ def _reaches(index: BatchIndex, seq: Seq) -> bool:
     return len(index) > 0 and index.last_seq >= seq
 
 
-def topic_home(files: Files, directory: DataDirectory, topic_id: TopicId) -> TopicHome:
-    """Where the segments of a topic are."""
-    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id)
+def topic_home(
+    files: Files, directory: DataDirectory, topic_id: TopicId, open_files: OpenFiles | None = None
+) -> TopicHome:
+    """Where the segments of a topic are; those with `open_files` are opened as they are needed."""
+    return TopicHome(files, directory.topic(topic_id), directory.directory_id, topic_id, open_files)
 
 
 def remove_segments(home: TopicHome) -> None:
     """Remove every file of a topic that is deleted; names that mean nothing to Seawall stay."""
-    names = home.files.list(home.directory)
+    names = home.names()
     unknown = sort_names(names).unknown
     for name in names:
         if name not in unknown:
             home.files.unlink(home.path(name))
-    home.files.sync_directory(home.directory)
+    if names:
+        home.files.sync_directory(home.directory)

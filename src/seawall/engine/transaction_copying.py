@@ -119,7 +119,7 @@ def _write(plan: TransactionPlan, verified: list[_Verified]) -> None:
         room = plan.shares[TopicId(int(plan.topic_ids[first]))].made_room
         is_uncached = room.is_uncached and sum(map(len, batches)) >= len(batches) * _UNCACHED_SIZE
         write = _write_uncached if is_uncached else write_all
-        write(room.filling.segment.file, batches, int(plan.places[first]))
+        write(room.filling.segment.shared.file, batches, int(plan.places[first]))
 
 
 def _refuse(plan: TransactionPlan, number: int) -> None:

@@ -21,6 +21,7 @@ from seawall.engine.staging import StagedBatches
 from seawall.kernels.memory import Bytes
 from seawall.storage.control import CursorCommit, SegmentRoll
 from seawall.storage.control_documents import FloorRaise
+from seawall.storage.shared_file import FilePins
 from seawall.topics.state import TopicState
 
 #: Bytes that a part of the compound takes in the log, at the most: a reference, a cursor, a range that is deleted.
@@ -67,6 +68,8 @@ class TransactionPlan:
     segments: npt.NDArray[np.uint64]
     places: npt.NDArray[np.uint64]
     headers: Bytes
+    #: The files that it writes to or moves: open before numbers are given.
+    pins: FilePins = field(default_factory=FilePins)
 
     @property
     def logged_size(self) -> int:

@@ -118,6 +118,7 @@ class Transactions:
                 self._make_rooms(plan, adoption_of, now)
                 self._fill(plan, unlocked)
             except BaseException:
+                plan.pins.unpin_all()
                 adoption_of.take_back()
                 for share in plan.shares.values():
                     if share.room is not None:
@@ -125,6 +126,7 @@ class Transactions:
                 raise
         with self._hooks.changing():
             self._log(plan, adoption_of, now)
+        plan.pins.unpin_all()
         topics = [share.topic for share in plan.shares.values()]
         self._hooks.tidy_up([topic for topic in topics if parts.removal.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
@@ -201,11 +203,14 @@ class Transactions:
                 share.ahead = [] if raised is None else [raised]
                 adoption_of.prepare(share.adopted, TimestampNs(now))
                 plan.places[share.numbers] = plan.batches.entries["at"][share.numbers]
+                for each in share.adopted:
+                    plan.pins.pin(each.segment.shared)
                 continue
             share.room = parts.maker.make(share.topic, need, logged, TimestampNs(now))
             share.ahead = share.room.ahead
             lengths = plan.batches.entries["length"][share.numbers].astype(np.uint64)
             segment = share.room.filling.segment
+            plan.pins.pin(segment.shared)
             plan.segments[share.numbers] = segment.first_seq
             plan.places[share.numbers] = lengths.cumsum() - lengths + np.uint64(segment.end)
 

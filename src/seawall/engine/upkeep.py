@@ -66,9 +66,10 @@ class Upkeep:
                 self.placing.release()
 
     def rolled(self, filled: int) -> None:
-        """A segment was begun, behind one in which so many bytes have their places.
+        """A segment was begun behind one in which so many bytes have their places.
 
-        Those before it stay open until they are sealed: there must not be too many, nor too much in them.
+        Those before it are in memory and in every snapshot until they are sealed: there must not be too many, nor too
+        much in them.
         """
         self._rolls += 1
         self._filled += filled

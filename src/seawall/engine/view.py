@@ -43,11 +43,13 @@ from seawall.engine.replay import Replayed, ReplayedSegment, replay
 from seawall.engine.store_sessions import list_sessions
 from seawall.engine.topic_log import Filling, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
+from seawall.io.descriptors import descriptor_limit, segment_file_share
 from seawall.io.files import OsFiles
 from seawall.io.interfaces import File, Files
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress, parse_epoch_header
+from seawall.storage.open_files import OpenFiles
 from seawall.storage.preface import DATA_START
 from seawall.storage.read_only import look_at
 from seawall.storage.segment_names import active_name, sort_names
@@ -241,6 +243,7 @@ class _Picture:
     def __init__(self, files: Files, directory: DataDirectory) -> None:
         self._files = files
         self._directory = directory
+        self._open_files = OpenFiles(files, segment_file_share(descriptor_limit()))
         self._wal_files: dict[WalAddress, File] = {}
         self._logs: dict[TopicId, TopicLog] = {}
         snapshot = SnapshotStore(files, directory.meta, directory.directory_id).load().snapshot
@@ -304,8 +307,8 @@ class _Picture:
         self._wal_files.clear()
 
     def _open_log(self, topic_id: TopicId) -> TopicLog:
-        home = topic_home(self._files, self._directory, topic_id)
-        names = sort_names(self._files.list(home.directory))
+        home = topic_home(self._files, self._directory, topic_id, self._open_files)
+        names = sort_names(home.names())
         # Names rise: of several sealed segments of one seq the last reaches furthest, as at an opening.
         sealed = {name.first_seq: SealedSegment(home, name) for name in names.sealed}
         log = TopicLog(home, self._locate, [sealed[first_seq] for first_seq in sorted(sealed)], [])
@@ -316,9 +319,9 @@ class _Picture:
                 # Behind damage in the log a segment has no file yet. Nothing is read from it then: all of it waits.
                 is_placed = len(segment.waiting) < len(segment.index)
                 path = home.path(active_name(first_seq)) if is_placed else self._directory.format_path
-                file = self._files.open(path, read_only=True)
+                file = self._open_files.open(path, read_only=True)
                 index = BatchIndex(segment.index.entries)
-                active = ActiveSegment(home, home.preface(first_seq), file, index)
+                active = ActiveSegment(home, home.preface(first_seq), file, index, read_only=True)
                 log.filling.append(Filling(active, segment.waiting.copy()))
         except BaseException:
             log.close()

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from seawall.errors import CorruptionError, InvalidInputError, SyncError
+from seawall.io.descriptors import open_from_reserve
 from seawall.io.interfaces import File, Files, ReadableBuffer, WritableBuffer
 from seawall.io.permissions import make_directories, open_or_make
 from seawall.io.releasing import RELEASER
@@ -364,13 +365,12 @@ class OsFiles:
 
     def sync_directory(self, path: str) -> None:
         """Make the names in a directory durable; `SyncError` if that fails."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            raise SyncError(f"{path}: directory sync failed ({error.strerror}); stop and recover") from error
-        finally:
-            os.close(descriptor)
+        # From the reserve if need be: names have changed already, and must not stay as they are for want of it.
+        with open_from_reserve(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) as descriptor:
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise SyncError(f"{path}: directory sync failed ({error.strerror}); stop and recover") from error
 
     def copy_range(self, source: File, source_at: int, target: File, target_at: int, length: int) -> int:
         """Copy bytes between files inside the kernel; return the bytes copied, which may be fewer than asked."""

@@ -5,8 +5,12 @@ A listener of a server with several loops may deal what it takes to the listener
 On an encrypted port a connection begins with a TLS handshake. How long one may take and how many are under way at once
 is bounded; those that fail are counted (`tls_failed`), and a stop cancels those under way.
 
-A listener that has all the connections it may have still takes one more, to tell it so (error 32) in the version it
-speaks. `count` keeps how often each kind of bad input and each end by a limit was seen.
+A listener that has all the connections it may have still takes some more, to tell them so (error 32) in the version
+they speak; those beyond are closed at once. Where no descriptor is left, none is taken for a moment. `count` keeps how
+often each kind of bad input and each end by a limit was seen.
+
+INV-LISTENER-BOUND: no more sockets are open than connections are allowed, and `CONNECTIONS_REFUSED_AT_ONCE` more,
+whether their peers say anything or not.
 
 A crash closes the port and all connections. This module must not know what sessions do.
 """
@@ -34,6 +38,8 @@ __all__ = ["Listener", "MakeSession"]
 MakeSession = Callable[[Connection], Session]
 
 _BACKLOG: Final = limits.LISTEN_BACKLOG
+#: Connections that are taken in one turn of the loop.
+_ACCEPTED_AT_ONCE: Final = 64
 #: How long no connection is taken after one could not be.
 _ACCEPT_PAUSE_S: Final = 1.0
 
@@ -57,6 +63,8 @@ class Listener:
         `count_all` counts the connections that `connections_max` is for, where there are other listeners. `memory` is
         what may be held for all peers. Where a peer `needs_token`, little is taken from it before it has shown one.
         """
+        #: Sockets that were ever given to this listener, and those of them that are closed: each has one writer.
+        self._given = self._gone = 0
         self.loop = asyncio.get_running_loop()
         self.connections: set[Connection] = set()
         #: Causes for which connections were refused or ended.
@@ -71,11 +79,13 @@ class Listener:
         #: The largest payload of a first frame.
         self.first_payload_max = limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN
         self._count_all = count_all or (lambda: len(self.connections))
-        #: The listeners that have connections in turn, where there are several, and the ports whose they are.
+        #: The listeners that have connections in turn, and the ports whose they are.
         self._dealt: Sequence[Listener] = (self,)
         self._turn = 0
         self._ports: list[AcceptingPort] = []
         self._opening: set[asyncio.Task[object]] = set()
+        #: Connections that are not made yet.
+        self._unmade: set[Connection] = set()
         self._room = room or ReceiveRoom()
         self._is_stopped = False
 
@@ -95,21 +105,38 @@ class Listener:
         self._dealt = listeners
 
     def _deal(self, port: AcceptingPort, tls: SSLContext | None) -> None:
-        """Take the connections that wait, and give each to the next loop."""
+        """Take connections that wait, and give each to the next loop."""
         try:
-            while (accepted := port.accept()) is not None:
+            for _ in range(_ACCEPTED_AT_ONCE):
+                accepted = port.accept()
+                if accepted is None:
+                    return
                 listener = self._dealt[self._turn % len(self._dealt)]
+                if sum(each.open_count for each in self._dealt) >= self._sockets_max:
+                    self.count("connection_limit")
+                    accepted.close()
+                    continue
                 self._turn += 1
+                listener._given += 1
                 if listener is self:
                     self.take(accepted, tls)
                 else:
                     listener.loop.call_soon_threadsafe(listener.take, accepted, tls)
-        except OSError as error:
+        except OSError:
             # No descriptors or memory for more: others may be let go meanwhile.
             self.count("accept_failed")
             self.loop.remove_reader(port.fileno())
             self.loop.call_later(_ACCEPT_PAUSE_S, self._deal_again, port, tls)
-            self.loop.call_exception_handler({"message": "a connection could not be taken", "exception": error})
+
+    @property
+    def open_count(self) -> int:
+        """Sockets of this listener that are open, whether they are connections yet or not."""
+        return self._given - self._gone
+
+    @property
+    def _sockets_max(self) -> int:
+        """INV-LISTENER-BOUND."""
+        return self._connections_max + limits.CONNECTIONS_REFUSED_AT_ONCE
 
     def _deal_again(self, port: AcceptingPort, tls: SSLContext | None) -> None:
         if not self._is_stopped:
@@ -119,28 +146,36 @@ class Listener:
         """A connection was dealt to this loop."""
         if self._is_stopped:
             accepted.close()
+            self._gone += 1
             return
         if tls is not None and len(self._opening) >= limits.HANDSHAKES_MAX:
             self.count("handshake_limit")
             accepted.close()
+            self._gone += 1
             return
         opening = self.loop.create_task(self._open(accepted, tls))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
     async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
+        connection = self._make()
+        self._unmade.add(connection)
         watch_peer(accepted)
         bounds = self._bounds
         # An idle peer may never answer the end of an encrypted connection: the loop waits for that no longer than a
         # plain connection lingers.
         timeouts = {"ssl_handshake_timeout": bounds.handshake_s, "ssl_shutdown_timeout": bounds.linger_s} if tls else {}
         try:
-            await self.loop.connect_accepted_socket(self._make, accepted, ssl=tls, **timeouts)
+            await self.loop.connect_accepted_socket(lambda: connection, accepted, ssl=tls, **timeouts)
         except OSError:
             # A peer without a certificate, that speaks no TLS, or that is gone already.
-            accepted.close()
             if tls is not None:
                 self.count("tls_failed")
+        finally:
+            if connection in self._unmade:
+                self._unmade.discard(connection)
+                accepted.close()
+                self._gone += 1
 
     def stop(self) -> None:
         """Take no more connections; those that are there go on. Stopping twice is fine."""
@@ -159,6 +194,7 @@ class Listener:
 
     def remember(self, connection: Connection) -> None:
         """A connection is there; one that was taken just before the end is too late."""
+        self._unmade.discard(connection)
         if self._is_stopped:
             connection.abort()
         else:
@@ -182,6 +218,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
+        self._gone += 1
         self.connections.discard(connection)
 
     def count(self, cause: str) -> None:

@@ -21,7 +21,7 @@ from seawall.errors import (
 )
 from seawall.limits import ERROR_TEXT_SIZE_MAX
 from seawall.server.refusals import refusal as refused
-from seawall.wire.codes import ErrorCode
+from seawall.wire.codes import ErrorClass, ErrorCode
 from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_session import Error
 
@@ -47,7 +47,11 @@ def error_frame(
     told = refused(error)
     code = next((own for kind, own in _OWN_CODES if isinstance(error, kind)), ErrorCode(told.code))
     closes = closes or (isinstance(error, ProtocolError) and error.closes)
-    return refusal(code, str(told), request_id=request_id, closes=closes, ref=ref, topic_id=topic_id)
+    # A full disk and a failed one have the same code: whether trying again helps is told by the class.
+    error_class = ErrorClass.RETRYABLE if isinstance(error, DiskFullError) else code.error_class
+    return refusal(
+        *(code, str(told)), request_id=request_id, closes=closes, ref=ref, topic_id=topic_id, error_class=error_class
+    )
 
 
 def refusal(
@@ -59,8 +63,11 @@ def refusal(
     ref: int = 0,
     topic_id: TopicId = _NO_TOPIC,
     retry_after_ms: int = 0,
+    error_class: ErrorClass | None = None,
 ) -> bytes:
-    """An ERROR frame."""
+    """An ERROR frame; of the class that its code has, unless another is given."""
     text = text.encode()[: ERROR_TEXT_SIZE_MAX - 4].decode(errors="ignore")
-    error = Error(code, code.error_class, closes, text, retry_after_ms, ref, topic_id)
+    error = Error(
+        code, code.error_class if error_class is None else error_class, closes, text, retry_after_ms, ref, topic_id
+    )
     return encode_control(error, request_id=request_id)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from seawall import limits
@@ -25,6 +26,7 @@ from seawall.config import Config
 from seawall.engine.served_log import ServedLog
 from seawall.engine.settings import StoreSettings
 from seawall.errors import InvalidInputError
+from seawall.io.descriptors import DescriptorBudget, raise_descriptor_limit
 from seawall.io.memory_use import MemoryUse
 from seawall.io.sockets import format_address
 from seawall.server.access import Access
@@ -106,7 +108,7 @@ async def start_node(
     tell: Callable[[str], None] = _say_nothing,
 ) -> Node:
     """Open a data directory, made if it is not there, and serve it; `tell` is told in words what people should know."""
-    own = settings or NodeSettings()
+    own = _within_descriptors(settings or NodeSettings(), tell)
     log = ServedLog(data, store, config, loops=own.brokers)
     await log.open()
     brokers: list[Broker] = []
@@ -124,8 +126,7 @@ async def start_node(
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
         listener = brokers[0].listener
-        if len(brokers) > 1:
-            listener.deal_to([broker.listener for broker in brokers])
+        listener.deal_to([broker.listener for broker in brokers])
         try:
             for address in ((own.host, own.port), *own.also):
                 addresses += [format_address(*await listener.listen(*address, own.tls))]
@@ -172,6 +173,19 @@ def _peer_memory(settings: NodeSettings, memory: Memory) -> PeerMemory:
     """What may be held for peers: as much as is set, else a part of the memory limit."""
     part = max(limits.PEER_MEMORY_SIZE_MIN, memory.limit * limits.PEER_MEMORY_PERCENT // 100)
     return PeerMemory(settings.peer_memory or part, settings.connection_memory)
+
+
+def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> NodeSettings:
+    """Settings with as many connections as there are descriptors for; the limit of this process is raised first."""
+    budget = DescriptorBudget.of(raise_descriptor_limit(), settings.connections_max)
+    if budget.connections == settings.connections_max:
+        return settings
+    tell(
+        f"Seawall takes {budget.connections} connections at most, not {settings.connections_max}: this process may "
+        f"have {budget.limit} file descriptors ({budget}). Raise the hard limit for more (ulimit -Hn; a service: "
+        "LimitNOFILE)."
+    )
+    return replace(settings, connections_max=budget.connections)
 
 
 def _memory_of(config: Config) -> MemoryUse:

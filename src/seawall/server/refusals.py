@@ -13,6 +13,7 @@ from typing import Final
 
 from seawall.errors import (
     CallerError,
+    DescriptorsError,
     DiskFullError,
     FatalError,
     FullError,
@@ -22,6 +23,7 @@ from seawall.errors import (
     ReadOnlyError,
     SeawallError,
 )
+from seawall.io.descriptors import is_exhausted
 from seawall.wire.codes import VERSION_1, VERSION_2, ErrorCode
 from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1 import encode_reply
@@ -29,6 +31,8 @@ from seawall.wire.lwp1_replies import ErrorReply
 
 #: Characters of a text that says what is wrong: names in it may be long.
 _TEXT_SIZE_MAX: Final = 500
+
+_NO_DESCRIPTOR: Final = "the server has no file descriptor left for this: nothing was changed, try again"
 
 
 def refusal(error: BaseException) -> ProtocolError:
@@ -74,10 +78,14 @@ def _refused(error: BaseException) -> tuple[ErrorCode, str]:
             return ErrorCode.INVALID_PAYLOAD, str(error)
         case DiskFullError():
             return ErrorCode.STORAGE, "the disk of the server is full: nothing was stored"
+        case DescriptorsError():
+            return ErrorCode.BACKPRESSURE, _NO_DESCRIPTOR
         case FullError():
             return ErrorCode.BACKPRESSURE, str(error)
         case ReadOnlyError():
             return ErrorCode.STORAGE, read_only_text(error.__cause__)
+        case OSError() if is_exhausted(error):
+            return ErrorCode.BACKPRESSURE, _NO_DESCRIPTOR
         case FatalError() | OutcomeUnknownError() | OSError():
             return ErrorCode.STORAGE, "the storage of the server failed: it has to be started again"
         case SeawallError():

@@ -5,7 +5,8 @@ Ids are the catalog's: from 1, rising, never given twice. Retention is a topic's
 Topic 0 of version 1 is a topic like any other under a name that no command shows; it is made when it is first used. Its
 real id means nothing to peers, and its name cannot be asked for.
 
-INV-COMMANDS-ONE: commands that change topics are carried out one at a time, so what was looked up is still so.
+INV-COMMANDS-ONE: commands that change topics are carried out one at a time, so what was looked up is still so. Those
+that create topics look nothing up: they are carried out together.
 
 What is refused raises `ProtocolError` with the code of the wire. This module must not know connections or versions.
 """
@@ -129,13 +130,14 @@ class TopicCommands:
                 return replace(_ALONE, healthy_nodes=int(is_ok), quorum_available=is_ok)
             case Authenticate():
                 raise refuse(ErrorCode.INVALID_PAYLOAD, "tokens are shown to a connection")
+            # Creations look nothing up, so they need no turn, and many of them share a commit.
+            case CreateTopic():
+                return topic_reply(await self._create(request.name, {}))
+            case CreateTopicWithRetention():
+                wanted = Retention(request.max_age_secs, request.max_bytes)
+                return topic_reply(await self._create(request.name, _settings(wanted)), wanted)
         async with self._turn:
             match request:
-                case CreateTopic():
-                    return topic_reply(await self._create(request.name, {}))
-                case CreateTopicWithRetention():
-                    wanted = Retention(request.max_age_secs, request.max_bytes)
-                    return topic_reply(await self._create(request.name, _settings(wanted)), wanted)
                 case SetRetention():
                     wanted = Retention(request.max_age_secs, request.max_bytes)
                     topic = self.existing(request.topic_id)
@@ -153,10 +155,10 @@ class TopicCommands:
                 return await self._described(self.existing(request.topic_id))
             case TopicFind():
                 return topic_reply(self._named(request.name))
+            case TopicCreate():
+                return await self._described(await self._create(request.name, request.settings))
         async with self._turn:
             match request:
-                case TopicCreate():
-                    return await self._described(await self._create(request.name, request.settings))
                 case TopicConfigure():
                     topic = self.existing(request.topic_id)
                     await self._log.configure_topic(topic.name, **request.settings)

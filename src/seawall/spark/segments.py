@@ -30,7 +30,8 @@ from seawall.spark.columns import BatchBytes
 from seawall.storage.batch_index import Entries
 from seawall.storage.read_only import look_at
 from seawall.storage.segment_names import SealedName, parse_name
-from seawall.storage.segments import SealedSegment, TopicHome
+from seawall.storage.segments import SealedSegment
+from seawall.storage.topic_home import TopicHome
 from seawall.wire.lwp2_files import FilesReply
 from seawall.wire.read_buffers import READ_BUFFERS
 

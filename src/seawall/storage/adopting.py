@@ -29,7 +29,8 @@ from seawall.io.interfaces import File
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.segment_names import active_name, adopting_name, adopting_seq
-from seawall.storage.segments import ActiveSegment, TopicHome
+from seawall.storage.segments import ActiveSegment
+from seawall.storage.topic_home import TopicHome
 from seawall.wire.fields import Buffer
 from seawall.wire.frames import checksum
 
@@ -95,13 +96,15 @@ def adopt_file(
     """
     files = home.files
     places = index.entries["at"].tolist()
+    if not files.exists(home.directory):
+        home.make_directory()
     before = Note("/".join(source.path.rsplit("/", 2)[1:]), source.read(DATA_START, 0), places, headers[0])
     replace_file(files, home.path(adopting_name(first_seq)), before.encode(home, first_seq))
     path = home.path(active_name(first_seq))
     files.rename(source.path, path)
     files.sync_directory(home.directory)
     files.sync_directory(parent_directory(source.path))
-    file = files.open(path)
+    file = home.open_segment(active_name(first_seq))
     preface = home.preface(first_seq, created_ns)
     _stamp(file, preface.encode(), places, headers[1])
     return ActiveSegment(home, preface, file, index)
@@ -114,7 +117,7 @@ def settle(home: TopicHome, first_seq: Seq) -> None:
 
 def notes_of(home: TopicHome) -> list[Seq]:
     """The segments of a topic, by their first seq, that a crash may have left between two names."""
-    found = (adopting_seq(name) for name in home.files.list(home.directory))
+    found = (adopting_seq(name) for name in home.names())
     return sorted(first_seq for first_seq in found if first_seq is not None)
 
 

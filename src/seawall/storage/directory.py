@@ -5,6 +5,7 @@
     BALLAST    reserved space, given back by `release_ballast`
     FABRIC     where the shared memory of the process that has the directory open is (`fabric/naming.py`)
     meta/      snapshots        wal/  the log        topics/  a directory of segments for each topic
+               that ever had records
 
 Creation: parents and sub-directories first, each name synced in its parent, the ballast, and FORMAT last, by atomic
 replace. INV-FORMAT-LAST: a directory with a FORMAT is whole; one without is empty or the rest of a creation that a
@@ -110,12 +111,6 @@ class DataDirectory:
     def topic(self, topic_id: TopicId) -> str:
         """Where the segments of a topic are."""
         return f"{self.topics}/{topic_id:08x}"
-
-    def make_topic(self, topic_id: TopicId) -> str:
-        """Make the directory of a topic, durably, if it is not there; return its path."""
-        path = self.topic(topic_id)
-        _make_durable(self._files, path)
-        return path
 
     @property
     def log_has_begun(self) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from seawall.io.files import remove_if_there
 from seawall.storage.segment_names import deletes_name, index_name
-from seawall.storage.segments import SealedSegment, TopicHome
+from seawall.storage.segments import SealedSegment
+from seawall.storage.topic_home import TopicHome
 
 
 def drop_segments(home: TopicHome, segments: Sequence[SealedSegment]) -> None:

@@ -37,7 +37,8 @@ from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes
 from seawall.storage.preface import DATA_START, Preface
 from seawall.storage.segment_names import SealedName, TopicFiles, active_name, deletes_name, index_name, sort_names
 from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments import ActiveSegment, SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.segments import ActiveSegment, SealedSegment
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 
 __all__ = ["TopicRecovery", "recover_topic"]
 
@@ -94,7 +95,7 @@ class _Recovery:
     names_changed: bool = False
 
     def run(self) -> TopicRecovery:
-        names = sort_names(self.home.files.list(self.home.directory))
+        names = sort_names(self.home.names())
         self._clear_debris(names)
         # Names rise: of several sealed segments of one seq the last reaches furthest. Which is right nobody knows.
         furthest = {name.first_seq: name for name in names.sealed}
@@ -205,7 +206,7 @@ class _Recovery:
         self._recover_active(first_seq, is_last=is_last)
 
     def _recover_active(self, first_seq: Seq, *, is_last: bool) -> None:
-        file = self.home.files.open(self.home.path(active_name(first_seq)))
+        file = self.home.open_segment(active_name(first_seq))
         try:
             preface = read_segment_preface(file, self.home, first_seq)
         except CorruptionError:

@@ -26,83 +26,53 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from seawall import limits
 from seawall.core.checks import check
-from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.core.types import Seq, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, DiskFullError, InvalidInputError
 from seawall.io.files import NO_SPACE, write_all
-from seawall.io.interfaces import File, Files, ReadableBuffer
+from seawall.io.interfaces import File, ReadableBuffer
 from seawall.io.unreadable import UNREADABLE
 from seawall.storage.batch_index import BatchIndex, Entries, IndexEnds, load_sidecar, write_sidecar
 from seawall.storage.index_cache import INDEXES
-from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.preface import DATA_START, Preface
 from seawall.storage.segment_limits import reserve_target
 from seawall.storage.segment_names import SealedName, active_name, index_name
 from seawall.storage.segment_scan import SegmentDamage, damage_between, find_damage, read_batches, scan_segment
 from seawall.storage.shared_file import SharedFile
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 
 __all__ = [
     "ActiveSegment",
     "SealedSegment",
-    "TopicHome",
-    "read_segment_preface",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicHome:
-    """Where the segments of one topic live, and what their files must say about themselves."""
-
-    files: Files
-    directory: str
-    directory_id: bytes
-    topic_id: TopicId
-
-    def path(self, name: str) -> str:
-        """Path of a file of the topic."""
-        return f"{self.directory}/{name}"
-
-    def preface(self, first_seq: Seq, created_ns: int = 0) -> Preface:
-        """The preface of a segment of the topic."""
-        return Preface(
-            FileKind.SEGMENT, self.directory_id, first=first_seq, created_ns=created_ns, topic_id=self.topic_id
-        )
-
-
-def read_segment_preface(file: File, home: TopicHome, first_seq: Seq) -> Preface | None:
-    """The preface of an open segment file; None if it is damaged, which costs no record.
-
-    `CorruptionError` if it is sound and says that the file is another segment, which must not be taken for this one.
-    """
-    data = file.read(DATA_START, 0)
-    try:
-        preface = Preface.parse(data, kind=FileKind.SEGMENT, path=file.path)
-    except CorruptionError:
-        return None
-    if (preface.directory_id, preface.topic_id, preface.first) != (home.directory_id, home.topic_id, first_seq):
-        raise CorruptionError(
-            f"{file.path}: says it starts at seq {preface.first} of topic {preface.topic_id} in directory "
-            f"{preface.directory_id.hex()}; here belongs seq {first_seq} of topic {home.topic_id} in directory "
-            f"{home.directory_id.hex()}"
-        )
-    return preface if len(data) == DATA_START else None
 
 
 class ActiveSegment:
     """A segment that is written. Made by `create`, or by recovery with the index of what is in it."""
 
-    def __init__(self, home: TopicHome, preface: Preface, file: File, index: BatchIndex) -> None:
+    def __init__(
+        self,
+        home: TopicHome,
+        preface: Preface,
+        file: File,
+        index: BatchIndex,
+        *,
+        read_only: bool = False,
+        is_synced: bool = False,
+    ) -> None:
         self._home = home
         self._preface = preface
-        self._file = file
-        self._shared = SharedFile(file)
+        #: The file, to be pinned by whoever reads it later, or fills places without waiting.
+        self.shared: Final = SharedFile(file, home.open_files, read_only=read_only, is_synced=is_synced)
         self._reserved = file.size()
         self._sealed: SealedSegment | None = None
+        #: Whether its file may have another name than the one it was opened by, and is pinned therefore.
+        self._is_renamed = False
         self._end = index.end
         #: The batches placed so far; whoever places one adds its entry.
         self.index = index
@@ -122,7 +92,11 @@ class ActiveSegment:
         """
         path = home.path(active_name(first_seq))
         preface = home.preface(first_seq, created_ns)
-        file = home.files.open(path, exclusive=True)
+        try:
+            file = home.open_segment(active_name(first_seq), exclusive=True)
+        except FileNotFoundError:
+            home.make_directory()
+            file = home.open_segment(active_name(first_seq), exclusive=True)
         try:
             _reserve_about(file, reserve, limits.SEGMENT_RESERVE_SIZE_MIN)
             write_all(file, [preface.encode()], 0)
@@ -134,17 +108,12 @@ class ActiveSegment:
             with contextlib.suppress(OSError):
                 home.files.unlink(path)
             raise
-        return cls(home, preface, file, BatchIndex())
+        return cls(home, preface, file, BatchIndex(), is_synced=True)
 
     @property
     def path(self) -> str:
         """Path of the file."""
-        return self._file.path
-
-    @property
-    def file(self) -> File:
-        """The file, for whoever fills places without waiting."""
-        return self._file
+        return self.shared.path
 
     @property
     def first_seq(self) -> Seq:
@@ -186,32 +155,31 @@ class ActiveSegment:
     def write_at(self, at: int, buffers: Sequence[ReadableBuffer]) -> None:
         """Fill a place with a batch that is in memory; durable after `sync`."""
         self._require_place(at, sum(memoryview(buffer).nbytes for buffer in buffers))
-        write_all(self._file, buffers, at)
+        with self.shared.writing() as file:
+            write_all(file, buffers, at)
 
     def copy_from(self, source: File, source_at: int, at: int, length: int) -> None:
         """Fill a place, or several in a row, with bytes of another file, inside the kernel; durable after `sync`."""
         self._require_place(at, length)
         done = 0
-        while done < length:
-            copied = self._home.files.copy_range(source, source_at + done, self._file, at + done, length - done)
-            if not copied:
-                raise CorruptionError(
-                    f"{source.path}: ends {length - done} bytes before the end of what is to be copied to {self.path}"
-                )
-            done += copied
+        with self.shared.writing() as file:
+            while done < length:
+                copied = self._home.files.copy_range(source, source_at + done, file, at + done, length - done)
+                if not copied:
+                    raise CorruptionError(
+                        f"{source.path}: ends {length - done} bytes before the end of what is to be copied to "
+                        f"{self.path}"
+                    )
+                done += copied
 
     def sync(self) -> None:
         """Make everything filled so far durable; `SyncError` is fatal."""
-        self._file.sync()
+        self.shared.sync()
 
     def read(self, first_entry: int, last_entry: int) -> memoryview:
         """Batches `first_entry` up to, not including, `last_entry`, verified; their places must have been filled."""
-        return read_batches(self._file, self.index.slice(first_entry, last_entry), self._home.topic_id)
-
-    @property
-    def shared(self) -> SharedFile:
-        """The file, to be pinned by whoever reads it later."""
-        return self._shared
+        with self.shared.reading() as file:
+            return read_batches(file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
     def seal(self) -> SealedSegment:
         """Make it a sealed segment. Every place must have been filled. After an error it may be called again."""
@@ -226,10 +194,14 @@ class ActiveSegment:
         if home.files.exists(home.path(str(name))):
             # Renaming would replace it, and whoever made it meant it to last.
             raise ConflictError(f"{self.path}: cannot be sealed, there is a {name} already; move one of them away")
+        if not self._is_renamed:
+            # It keeps its descriptor from here on: its old path leads nowhere soon.
+            self.shared.pin_to_write()
+            self._is_renamed = True
         if self._reserved != self._end:
-            self._file.truncate(self._end)
+            self.shared.file.truncate(self._end)
             self._reserved = self._end
-        self._file.sync()
+        self.shared.sync()
         write_sidecar(home.files, home.path(index_name(self.first_seq)), index, self._preface)
         if not home.files.exists(self.path):
             self._name_again()
@@ -244,15 +216,18 @@ class ActiveSegment:
         return self._sealed
 
     def close(self) -> None:
-        """Give the file back; syncs nothing."""
-        self._shared.close()
+        """Give the file back; syncs nothing. Twice is fine."""
+        if self._is_renamed:
+            self._is_renamed = False
+            self.shared.unpin()
+        self.shared.close()
 
     def _name_again(self) -> None:
         """Somebody has removed the name of the file: all of it is still there behind the handle, and is copied."""
         copy = self._home.files.open(self.path, exclusive=True)
         try:
             done = 0
-            while copied := self._home.files.copy_range(self._file, done, copy, done, self._end - done):
+            while copied := self._home.files.copy_range(self.shared.file, done, copy, done, self._end - done):
                 done += copied
             copy.sync()
         finally:
@@ -260,7 +235,8 @@ class ActiveSegment:
 
     def _grow(self, needed: int) -> None:
         """Reserve ahead; near the end of the disk, only what is needed."""
-        self._reserved = _reserve_about(self._file, reserve_target(self._reserved, needed), needed)
+        with self.shared.writing() as file:
+            self._reserved = _reserve_about(file, reserve_target(self._reserved, needed), needed)
 
     def _require_place(self, at: int, length: int) -> None:
         if at < DATA_START or at + length > self._end:
@@ -315,13 +291,14 @@ class SealedSegment:
 
         Damage raises `SegmentDamageError`, which says from which seq on reading can continue.
         """
-        return read_batches(self._opened(), self.index.slice(first_entry, last_entry), self._home.topic_id)
+        with self.shared.reading() as file:
+            return read_batches(file, self.index.slice(first_entry, last_entry), self._home.topic_id)
 
     @property
     def shared(self) -> SharedFile:
-        """The file, opened if it was not, to be pinned by whoever reads it later."""
+        """The file, checked when it is first opened, to be pinned by whoever reads it later."""
         if self._shared is None:
-            file = self._home.files.open(self.path, read_only=True)
+            file = self._home.open_segment(str(self.name), read_only=True)
             try:
                 if not self._checked:
                     self._preface = self._read_preface(file)
@@ -329,13 +306,14 @@ class SealedSegment:
                 file.close()
                 raise
             self._checked = True
-            self._shared = SharedFile(file)
+            self._shared = SharedFile(file, self._home.open_files, read_only=True)
         return self._shared
 
     def damages(self) -> list[SegmentDamage]:
         """What is known to be damaged without reading the batches: preface, stretches without a batch, a lost end."""
         entries = self.index.entries
-        inside = entries["at"] + entries["length"] <= self._opened().size()
+        with self.shared.reading() as file:
+            inside = entries["at"] + entries["length"] <= file.size()
         return self._damages(entries[np.count_nonzero(inside) :])
 
     def verify(self) -> list[SegmentDamage]:
@@ -345,29 +323,22 @@ class SealedSegment:
     def repair_index(self) -> bool:
         """Store the index if it had to be made again; whether that was so."""
         # One that says it is another segment must not get an index of this one.
-        self._opened()
-        index = self.index
+        with self.shared.reading():
+            index = self.index
         rebuilt, self._rebuilt = self._rebuilt, False
         if rebuilt:
             preface = self._preface or self._home.preface(self.name.first_seq)
             write_sidecar(self._home.files, self._home.path(index_name(self.name.first_seq)), index, preface)
         return rebuilt
 
-    def rest(self) -> None:
-        """Give the file back; the index may stay in the cache. The next use opens the file again."""
+    def close(self) -> None:
+        """Give file and index back; the next use opens them again."""
         if self._shared is not None:
             self._shared.close()
         self._shared = None
-
-    def close(self) -> None:
-        """Give file and index back; the next use opens them again."""
-        self.rest()
         INDEXES.discard(self)
         self._ends = None
         self._checked = False
-
-    def _opened(self) -> File:
-        return self.shared.file
 
     def _read_preface(self, file: File) -> Preface | None:
         """The preface of the file; None if it is damaged or the disk does not give it back, which costs no record."""
@@ -387,11 +358,11 @@ class SealedSegment:
             if error.errno not in UNREADABLE:
                 raise
         try:
-            file = self._opened()
+            with self.shared.reading() as file:
+                self._rebuilt = True
+                return scan_segment(file, self._home.topic_id, self.name.first_seq).index
         except (FileNotFoundError, CorruptionError):
             return BatchIndex()
-        self._rebuilt = True
-        return scan_segment(file, self._home.topic_id, self.name.first_seq).index
 
     def _stored_index(self) -> BatchIndex:
         home, first_seq = self._home, self.name.first_seq
@@ -403,8 +374,8 @@ class SealedSegment:
 
     def _damages(self, entries: Entries) -> list[SegmentDamage]:
         """Damage of the preface, between batches, and of the given entries."""
-        file = self._opened()
-        found = [*self._unindexed(file.size()), *find_damage(file, entries, self._home.topic_id)]
+        with self.shared.reading() as file:
+            found = [*self._unindexed(file.size()), *find_damage(file, entries, self._home.topic_id)]
         if self._preface is None:
             # No record is lost by it, which a last seq before the first one says.
             found.append(SegmentDamage(self.path, 0, DATA_START, self.name.first_seq, Seq(self.name.first_seq - 1)))

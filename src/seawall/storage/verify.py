@@ -50,8 +50,9 @@ from seawall.storage.segment_names import (
     topic_directory_name,
 )
 from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments import SealedSegment, TopicHome, read_segment_preface
+from seawall.storage.segments import SealedSegment
 from seawall.storage.snapshots import Snapshot, snapshot_name
+from seawall.storage.topic_home import TopicHome, read_segment_preface
 from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
 from seawall.storage.wal_reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
@@ -110,7 +111,8 @@ class Verification:
         self._look_around()
         yield from self._verify_snapshots()
         yield from self._verify_log()
-        known = map(topic_directory_name, self._topics or ())
+        # A topic that never had records has no directory.
+        known = (topic_directory_name(topic_id) for topic_id, topic in (self._topics or {}).items() if topic.live)
         for name in sorted({*self._files.list(self._directory.topics), *known}):
             yield from self._verify_topic(name)
 
@@ -234,12 +236,12 @@ class Verification:
             self._note_name(path)
             return
         known = None if self._topics is None else self._topics.get(topic_id)
-        listed = self._list_topic(path)
+        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
+        listed = self._list_topic(home)
         if self._topics is not None and known is None:
             if listed:
                 self.totals.notes.append(f"{path}: files of a topic that was deleted or lost; they were not read")
             return
-        home = TopicHome(self._files, path, self._directory.directory_id, topic_id)
         names = sort_names(listed)
         for unknown in names.unknown:
             self._note_name(home.path(unknown))
@@ -256,12 +258,11 @@ class Verification:
         if known is not None:
             yield from _missing(home, known, names.sealed, places.values())
 
-    def _list_topic(self, path: str) -> list[str]:
+    def _list_topic(self, home: TopicHome) -> list[str]:
         """The files of a topic; one without a directory has none."""
-        if self._files.exists(path):
-            return self._files.list(path)
-        self.totals.notes.append(f"{path}: the directory is missing; the next opening makes an empty one")
-        return []
+        if not self._files.exists(home.directory):
+            self.totals.notes.append(f"{home.directory}: the directory of a topic with records is missing")
+        return home.names()
 
     def _verify_sealed(self, home: TopicHome, name: SealedName) -> Iterator[Finding]:
         path = home.path(index_name(name.first_seq))

@@ -19,6 +19,7 @@ from typing import Final
 
 from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import CorruptionError, DiskFullError, FatalError
+from seawall.io.descriptors import is_exhausted, no_descriptor
 from seawall.io.files import NO_SPACE, write_all
 from seawall.io.interfaces import File, Files
 from seawall.storage.epochs import WalAddress
@@ -105,6 +106,17 @@ def open_wal_file(
         raise
 
 
+def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
+    """Open a file of the log for reading; `DescriptorsError` if there is no descriptor for it."""
+    path = wal_path(directory, first_at)
+    try:
+        return files.open(path, read_only=True)
+    except OSError as error:
+        if not is_exhausted(error):
+            raise
+        raise no_descriptor(error, path) from error
+
+
 def reserve_spare(files: Files, directory: str, size: int) -> File:
     """A new file under the name of the prepared one, its space reserved but not durable, or `DiskFullError`."""
     path = spare_path(directory)
@@ -119,6 +131,8 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
             files.unlink(path)
             raise
     except OSError as error:
+        if is_exhausted(error):
+            raise no_descriptor(error, path) from error
         if error.errno not in NO_SPACE:
             raise
         raise DiskFullError(
@@ -137,8 +151,15 @@ def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> W
         spare.sync()
         files.rename(spare_path(directory), path)
         files.sync_directory(directory)
-        # Opened again, so that messages about it name the file it is now.
-        spare.close()
-        return WalFile(files.open(path), first_at, preface.salt, preface.size, preface.size)
     except OSError as error:
         raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
+    try:
+        # Opened again, so that messages about it name the file it is now.
+        file = files.open(path)
+    except OSError as error:
+        if not is_exhausted(error):
+            raise FatalError(f"{path}: opening a new WAL file failed ({error.strerror}); stop and recover") from error
+        file = spare
+    else:
+        spare.close()
+    return WalFile(file, first_at, preface.salt, preface.size, preface.size)

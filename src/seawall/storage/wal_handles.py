@@ -13,7 +13,7 @@ from seawall.io.files import remove_if_there
 from seawall.io.interfaces import File, Files
 from seawall.storage.epochs import WalAddress
 from seawall.storage.preface import DATA_START
-from seawall.storage.wal_files import WalFile, wal_addresses, wal_path
+from seawall.storage.wal_files import WalFile, open_to_read, wal_addresses, wal_path
 
 
 class WalHandles:
@@ -43,7 +43,7 @@ class WalHandles:
         first_at = self.starts[index]
         file = self._open.get(first_at)
         if file is None:
-            file = self._open[first_at] = self._files.open(wal_path(self._directory, first_at), read_only=True)
+            file = self._open[first_at] = open_to_read(self._files, self._directory, first_at)
         return file, DATA_START + at - first_at
 
     def drop_oldest(self) -> None:

@@ -99,6 +99,10 @@ class TopicCatalog:
             raise NotFoundError(f"there is no topic {name!r} here; create it first, or check the data directory")
         return topic
 
+    def stored(self, name: str) -> TopicState:
+        """The topic with this name, whoever it belongs to; it must be there."""
+        return self._by_name[name]
+
     def own(self, name: str) -> TopicState | None:
         """The topic of Seawall's own with this name, if it is there."""
         return self._by_name.get(name) if is_reserved_name(name) else None
@@ -121,16 +125,27 @@ class TopicCatalog:
 
     # --- planning ----------------------------------------------------------------------------------------------
 
-    def create(self, name: str, config: TopicConfig, created_ms: int = 0, *, is_reserved: bool = False) -> TopicCreate:
-        """The control that creates a topic at a time; one of Seawall's own if it `is_reserved`."""
+    def create(
+        self,
+        name: str,
+        config: TopicConfig,
+        created_ms: int = 0,
+        *,
+        is_reserved: bool = False,
+        ahead: Mapping[str, TopicCreate] = MappingProxyType({}),
+    ) -> TopicCreate:
+        """The control that creates a topic at a time; one of Seawall's own if it `is_reserved`.
+
+        `ahead` are the creations that come before it in the same commit, by name.
+        """
         (check_stored_name if is_reserved else check_topic_name)(name)
-        if name in self._by_name:
+        if name in self._by_name or name in ahead:
             raise ConflictError(f"there is a topic {name!r} already")
-        if len(self._by_id) >= limits.TOPICS_MAX or self.next_topic_id >= ALL_TOPICS:
-            raise FullError(f"no topic can be added to {len(self._by_id)}: at most {limits.TOPICS_MAX}; delete some")
+        count, topic_id = len(self._by_id) + len(ahead), TopicId(self.next_topic_id + len(ahead))
+        if count >= limits.TOPICS_MAX or topic_id >= ALL_TOPICS:
+            raise FullError(f"no topic can be added to {count}: at most {limits.TOPICS_MAX}; delete some")
         _check_dead_letter(name, config)
-        epoch = TopicEpoch(self.next_topic_id)
-        return TopicCreate(self.next_topic_id, name, epoch, config.to_json(), created_ms)
+        return TopicCreate(topic_id, name, TopicEpoch(topic_id), config.to_json(), created_ms)
 
     def delete(self, name: str) -> TopicDelete:
         """The control that deletes a topic."""

@@ -22,6 +22,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
+from functools import cache, lru_cache
 from typing import Final, TypeAlias
 
 from seawall import limits
@@ -189,15 +190,18 @@ class TopicConfig:
     @classmethod
     def from_json(cls, document: JsonObject) -> TopicConfig:
         """The configuration a document asks for; what it leaves out has its default."""
-        return _changed(cls(), document)
+        return _changed(_defaults(), document)
 
     @classmethod
     def from_stored(cls, document: JsonObject) -> TopicConfig:
         """The configuration that the log or a snapshot holds; a bad one is damage, since no bad one is written."""
         try:
-            return cls.from_json(document)
+            # Thousands of topics have the same one. The kinds of values count: 1 is not true.
+            return _stored(tuple((key, type(value), value) for key, value in document.items()))
         except ConfigError as error:
             raise CorruptionError(f"stored configuration: {error}") from error
+        except TypeError as error:
+            raise CorruptionError("stored configuration: a value is an array or an object, no setting is") from error
 
     @property
     def bytes_max(self) -> int:
@@ -236,6 +240,17 @@ _SETTINGS: Final[Mapping[str, tuple[str, Rule]]] = {
 }
 
 _DURABLE: Final = "durable"
+
+
+@cache
+def _defaults() -> TopicConfig:
+    return TopicConfig()
+
+
+@lru_cache(maxsize=limits.TOPIC_CONFIGS_CACHED)
+def _stored(settings: tuple[tuple[str, type, JsonValue], ...]) -> TopicConfig:
+    """The configuration of a stored document, given by its items."""
+    return TopicConfig.from_json({key: value for key, _, value in settings})
 
 
 def _changed(base: TopicConfig, document: JsonObject) -> TopicConfig:

@@ -1,0 +1,110 @@
+"""Many topics: creations share commits, an opening touches no directory of a topic, and descriptors are bounded."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from seawall.engine.open_log import open_log
+from seawall.engine.settings import StoreSettings
+from seawall.errors import ConfigError, ConflictError, InvalidInputError, SeawallError
+from seawall.io.files import OsFile, OsFiles
+from seawall.limits import KIB
+
+SETTINGS = StoreSettings(ballast_size=4 * KIB, segment_files=4)
+
+
+class Counted:
+    """How often the files of this process were synced or listed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.syncs = self.lists = 0
+        sync, durably, listing = OsFile.sync, OsFile.write_durably, OsFiles.list
+
+        def count_sync(file: OsFile) -> None:
+            self.syncs += 1
+            sync(file)
+
+        def count_durably(file: OsFile, buffers: list[bytes], at: int) -> int:
+            self.syncs += 1
+            return durably(file, buffers, at)
+
+        def count_list(files: OsFiles, directory: str) -> list[str]:
+            self.lists += 1
+            return listing(files, directory)
+
+        monkeypatch.setattr(OsFile, "sync", count_sync)
+        monkeypatch.setattr(OsFile, "write_durably", count_durably)
+        monkeypatch.setattr(OsFiles, "list", count_list)
+
+
+def test_many_creations_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("first")
+        counted = Counted(monkeypatch)
+        outcomes = log.create_topics([(f"t{number}", {}) for number in range(1_000)])
+        assert not any(isinstance(each, SeawallError) for each in outcomes)
+        assert counted.syncs <= 12
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        assert len(log.topics()) == 1_001
+
+
+def test_each_creation_has_its_own_outcome(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topic("there")
+        wanted = [("a", {}), ("there", {}), ("a", {}), ("b", {"no_setting": 1}), ("", {}), ("c", {"ttl_ms": 5})]
+        outcomes = log.create_topics(wanted)
+        kinds = [type(each) if isinstance(each, SeawallError) else each.name for each in outcomes]
+        assert kinds == ["a", ConflictError, ConflictError, ConfigError, InvalidInputError, "c"]
+        assert log.topics() == ["a", "c", "there"]
+        assert log.describe("c").config.ttl_ms == 5
+
+
+def test_threads_that_create_topics_all_get_theirs(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        created: list[str] = []
+
+        def create(worker: int) -> None:
+            created.extend(log.create_topic(f"t{worker}-{number}").name for number in range(20))
+
+        threads = [threading.Thread(target=create, args=(worker,)) for worker in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(created) == log.topics()
+        assert len(created) == 160
+
+
+def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"t{number:03}" for number in range(100)]
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        log.create_topics([(name, {}) for name in names])
+        for name in names:
+            log.publish(name, [name])
+        log.checkpoint()
+    counted = Counted(monkeypatch)
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        assert counted.lists < 20
+        assert len(log._store._logs.open_files) == 0
+        for name in names:
+            assert [record.value for item in log.read(name) for record in item] == [name.encode()]
+            log.publish(name, ["more"])
+        assert len(log._store._logs.open_files) <= 4
+        log.checkpoint()
+        log.delete_topic(names[0])
+        assert log.verify().is_sound
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        assert [log.describe(name).record_count for name in names[1:]] == [2] * 99
+
+
+def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        names = [f"t{number}" for number in range(200)]
+        log.create_topics([(name, {}) for name in names])
+        for name in names:
+            log.publish(name, [b"x"])
+        assert log._store.upkeep.look_at > 0
+        assert not list((tmp_path / "data" / "meta").iterdir())
