@@ -181,6 +181,12 @@ BALLAST_SIZE = 1 * MIB
 #: Bytes of records that a topic of class ephemeral holds in memory if it has no cap of its own.
 EPHEMERAL_BYTES_MAX = 256 * MIB
 
+#: What all such topics hold together, whatever their caps say: this part of the memory limit, in percent, which with
+#: what is held for peers leaves half of the memory to the process; bytes where nobody has looked at the memory.
+EPHEMERAL_PERCENT = 25
+EPHEMERAL_SIZE = 1 * GIB
+EPHEMERAL_SIZE_MIN = 1 * MIB
+
 #: A file of the write-ahead log, preallocated whole. The bound is what a reader may have to hold as one epoch.
 WAL_FILE_SIZE = 64 * MIB
 #: Bytes of log between checkpoints: opening after a crash goes through so many in about a second.

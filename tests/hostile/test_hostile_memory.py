@@ -12,7 +12,7 @@ from hostile_peers import Peers, fetch, send_what_it_takes, subscribe, watching
 import seawall
 from conftest import StartNode
 from seawall.core.types import Offset, TopicId
-from seawall.limits import KIB, MIB
+from seawall.limits import GIB, KIB, MIB
 from seawall.wire.codes import Command, Kind, V1Flags
 from seawall.wire.frames import encode_header_v1, encode_header_v2
 from seawall.wire.lwp1 import encode_request
@@ -120,4 +120,20 @@ def test_a_peer_without_a_token_holds_no_memory(
         for _ in range(20):
             send_what_it_takes(peers.connect(), data)
     assert watch.most - before < 16 * MIB, f"{(watch.most - before) // MIB} MiB"
+    assert node.stop() == 0
+
+
+def test_topics_in_memory_stay_below_the_limit_whatever_their_caps_say(start_node: StartNode) -> None:
+    node = start_node("--memory-limit", "640MiB")
+    before = node.resident_size
+    values = [bytes(100 * KIB)] * 40
+    with seawall.connect(node.url) as log:
+        for number in range(6):
+            log.create_topic(f"topic-{number}", durability="ephemeral", cap_bytes=GIB)
+        for _ in range(50):
+            for number in range(6):
+                log.publish(f"topic-{number}", values)
+        assert node.resident_size - before < 640 * MIB // 4 + 100 * MIB
+        # All of them go on: nobody was held for the memory of others.
+        assert all(log.describe(f"topic-{number}").record_count > 0 for number in range(6))
     assert node.stop() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import ref
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,15 @@ from seawall.kernels.segments import INDEX_ENTRY
 from seawall.storage import segments
 from seawall.storage.batch_index import BatchIndex
 from seawall.storage.index_cache import IndexCache
-from seawall.storage.segments import ActiveSegment, TopicHome
+from seawall.storage.segments import ActiveSegment
+from seawall.storage.topic_home import TopicHome
+
+
+class Owner:
+    """Whoever has an index."""
+
+
+A, B, C, D = (Owner() for _ in range(4))
 
 
 def index_of(entries: int) -> BatchIndex:
@@ -20,38 +30,38 @@ def index_of(entries: int) -> BatchIndex:
 
 def test_the_one_used_least_recently_goes_first() -> None:
     cache = IndexCache(30 * 48)
-    for owner in "abc":
+    for owner in (A, B, C):
         cache.put(owner, index_of(10))
     assert (len(cache), cache.size) == (3, 30 * 48)
-    assert cache.get("a") is not None
-    assert cache.peek("b") is not None
-    cache.put("d", index_of(5))
-    assert [owner for owner in "abcd" if cache.get(owner) is not None] == ["a", "c", "d"]
+    assert cache.get(A) is not None
+    assert cache.peek(B) is not None
+    cache.put(D, index_of(5))
+    assert [owner for owner in (A, B, C, D) if cache.get(owner) is not None] == [A, C, D]
     assert cache.size == 25 * 48
 
 
 def test_one_that_is_larger_than_the_bound_is_held_alone() -> None:
     cache = IndexCache(30 * 48)
-    cache.put("a", index_of(10))
+    cache.put(A, index_of(10))
     large = index_of(100)
-    cache.put("b", large)
-    assert cache.get("b") is large
+    cache.put(B, large)
+    assert cache.get(B) is large
     assert (len(cache), cache.size) == (1, 100 * 48)
-    cache.put("c", index_of(1))
-    assert (cache.get("b"), cache.size) == (None, 48)
+    cache.put(C, index_of(1))
+    assert (cache.get(B), cache.size) == (None, 48)
 
 
 def test_an_owner_has_one_index_or_none() -> None:
     cache = IndexCache(30 * 48)
-    cache.put("a", index_of(10))
-    cache.put("a", index_of(20))
+    cache.put(A, index_of(10))
+    cache.put(A, index_of(20))
     assert (len(cache), cache.size) == (1, 20 * 48)
-    cache.discard("a")
-    cache.discard("a")
+    cache.discard(A)
+    cache.discard(A)
     assert (len(cache), cache.size) == (0, 0)
-    cache.put("a", index_of(20))
+    cache.put(A, index_of(20))
     cache.clear()
-    assert (len(cache), cache.size, cache.get("a")) == (0, 0, None)
+    assert (len(cache), cache.size, cache.get(A)) == (0, 0, None)
 
 
 def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +86,15 @@ def test_an_index_that_was_dropped_is_read_again(tmp_path, monkeypatch: pytest.M
     assert made[0].ends == (0, 9)
     made[0].close()
     assert len(cache) == 0
+
+
+def test_an_owner_that_is_gone_is_forgotten() -> None:
+    cache = IndexCache(1 << 20)
+    owner, other = Owner(), Owner()
+    cache.put(owner, BatchIndex())
+    seen = ref(owner)
+    del owner
+    assert seen() is None, "the cache keeps nobody alive"
+    cache.put(other, BatchIndex())
+    assert len(cache) == 1
+    assert cache.size == BatchIndex().memory_size

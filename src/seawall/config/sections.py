@@ -9,7 +9,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from seawall import limits
-from seawall.config.rules import Section, about, choice, duration, group_text, integer, path_text, size, switch
+from seawall.config.rules import (
+    Section,
+    about,
+    choice,
+    duration,
+    group_text,
+    integer,
+    path_text,
+    size,
+    size_or_zero,
+    switch,
+)
 
 
 class DiskBackend(StrEnum):
@@ -105,6 +116,14 @@ class StorageConfig(Section):
             integer(1, limits.CLIENTS_MAX),
             "sessions that are remembered at most; where another one opens the longest idle ones are forgotten, never "
             "one with a connection or with a batch under way",
+        ),
+    )
+    ephemeral_size: int = field(
+        default=0,
+        metadata=about(
+            size_or_zero(limits.EPHEMERAL_SIZE_MIN, limits.TIB),
+            "bytes of records that topics of class ephemeral hold in memory together, whatever their caps say; 0 is a "
+            "quarter of the memory limit",
         ),
     )
     group: str = field(

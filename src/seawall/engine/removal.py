@@ -35,6 +35,7 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine.ephemeral_memory import EphemeralMemory
 from seawall.engine.replay import ReplayedSegment
 from seawall.engine.stored_sizes import StoredSizes
 from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
@@ -87,11 +88,14 @@ class Removal:
         logs: TopicLogs,
         commit: Commit,
         sync: Callable[[], None],
+        ephemeral_size: int,
     ) -> None:
+        """`ephemeral_size` bounds what topics of class ephemeral hold together."""
         self._catalog = catalog
         self._logs = logs
         self._commit = commit
         self._sync = sync
+        self._memory = EphemeralMemory(ephemeral_size)
         self._sizes: dict[TopicId, StoredSizes] = {}
         self._tags: dict[TopicId, TagIndex] = {}
         #: The floor of a topic, and the time of the batch there: what its age is judged by.
@@ -170,17 +174,22 @@ class Removal:
         """
         if topic.config.discard is not Discard.REJECT:
             return
-        for setting, cap, _, added in _caps(topic, record_count, byte_count):
+        for setting, cap, _, added in _caps(topic, topic.config.bytes_max, record_count, byte_count):
             if added > cap:
                 raise LimitError(f"{added} for topic {topic.name!r}, whose {setting} is {cap}: this can never fit it")
-        if evicts and any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count)):
+        caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
+        if evicts and any(present + added > cap for _, cap, present, added in caps):
             self.retain(now_ns, [topic])
-        for setting, cap, present, added in _caps(topic, record_count, byte_count):
+        for setting, cap, present, added in _caps(topic, self._memory.bytes_max(topic), record_count, byte_count):
             if present + added > cap:
                 raise FullError(
                     f"topic {topic.name!r} holds {present}, {added} more exceed its {setting} of {cap}; delete "
                     f"records, or raise {setting}"
                 )
+
+    def bytes_max(self, topic: TopicState) -> int:
+        """Bytes of records that a topic may hold now; 0 if that is not bounded."""
+        return self._memory.bytes_max(topic)
 
     def evict_ahead(
         self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs
@@ -200,7 +209,7 @@ class Removal:
             # the end of a batch, if one is near, which does not have to be read then. To read one costs more than to
             # write down an eviction: where much comes at once it is worth it in every class.
             if config.durability is not Durability.FSYNC or byte_count >= _MUCH:
-                spare = config.bytes_max // _EVICTED_MORE
+                spare = self._memory.bytes_max(topic) // _EVICTED_MORE
                 record_count += config.cap_records // _EVICTED_MORE
             return self._shrunk(topic, record_count, byte_count + spare, spare)
         return None
@@ -268,8 +277,8 @@ class Removal:
         keep = topic.floor
         if config.cap_records:
             keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
-        if config.bytes_max:
-            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - config.bytes_max, spare))
+        if bytes_max := self._memory.bytes_max(topic):
+            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - bytes_max, spare))
         return self._eviction(topic, GapReason.CAP, keep)
 
     def is_limited(self, topic: TopicState) -> bool:
@@ -278,7 +287,8 @@ class Removal:
         return bool(config.ttl_ms or config.cap_records or config.bytes_max)
 
     def _is_overfull(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> bool:
-        over = any(present + added > cap for _, cap, present, added in _caps(topic, record_count, byte_count))
+        caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
+        over = any(present + added > cap for _, cap, present, added in caps)
         return over and topic.live_records > 0 and topic.config.discard is Discard.OLD
 
     def _is_expired(self, topic: TopicState, now_ns: TimestampNs) -> bool:
@@ -398,6 +408,7 @@ class Removal:
         """A topic is gone, or its log is another one."""
         for kept in (self._sizes, self._tags, self._oldest, self.loose, self._stored):
             kept.pop(topic_id, None)
+        self._memory.forget(topic_id)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -427,12 +438,12 @@ def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dic
     }
 
 
-def _caps(topic: TopicState, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:
+def _caps(topic: TopicState, bytes_max: int, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:
     """Every cap a topic has: its name, its value, what there is, and what is to be added."""
-    config = topic.config
+    bytes_name = "cap_bytes" if bytes_max == topic.config.bytes_max else "part of storage.ephemeral_size"
     every = (
-        ("cap_records", config.cap_records, topic.live_records, record_count),
-        ("cap_bytes", config.bytes_max, topic.live_bytes, byte_count),
+        ("cap_records", topic.config.cap_records, topic.live_records, record_count),
+        (bytes_name, bytes_max, topic.live_bytes, byte_count),
     )
     return [each for each in every if each[1]]
 

@@ -19,7 +19,7 @@ from seawall.engine.rooms import Room
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.upkeep import Upkeep
 from seawall.errors import CallerError, DiskFullError, RetryableError
-from seawall.limits import MIB
+from seawall.limits import MIB, SEGMENT_RESERVE_SIZE_MIN
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.segment_limits import SegmentLimits
@@ -32,6 +32,9 @@ CONTROL_ROOM: Final = 1_024
 #: Bytes of batches that are looked after at once, at the most; and which part of a cap they take, at the most.
 _AHEAD_SIZE: Final = 32 * MIB
 _CAP_PART: Final = 8
+
+#: Segments, at the least, over which a topic in memory spreads what it may hold.
+_SEGMENTS_IN_MEMORY: Final = 8
 
 _NS_PER_MS: Final = 1_000_000
 _NEVER: Final = 1 << 64
@@ -75,7 +78,7 @@ class RoomMaker:
         raised = self._removal.evict_ahead(topic, need.records, need.plain_size, now_ns)
         log = self._log_of(topic)
         before = log.writing
-        bounds = _bounds(topic)
+        bounds = self._bounds(topic)
         begins = before is None or log.needs_roll(bounds, now_ns)
         if begins:
             log.begin(topic.next_seq, now_ns)
@@ -120,12 +123,15 @@ class RoomMaker:
             goes_short=is_written and not ahead and not self._writer.is_observed,
         )
 
+    def _bounds(self, topic: TopicState) -> SegmentLimits:
+        config, size = topic.config, topic.config.segment_max_bytes
+        if config.durability is Durability.EPHEMERAL:
+            # Its memory is given back segment by segment: they are small beside what it may hold.
+            part = max(SEGMENT_RESERVE_SIZE_MIN, self._removal.bytes_max(topic) // _SEGMENTS_IN_MEMORY)
+            size = min(size or part, part)
+        return SegmentLimits(config.segment_max_records, size, config.segment_max_age_ms)
+
     def take_back(self, room: Room) -> None:
         """Undo `make` of a room in which nothing was placed, where a roll still has to tell of its segment."""
         if any(isinstance(control, SegmentRoll) for control in room.ahead):
             self._log_of(room.topic).take_back()
-
-
-def _bounds(topic: TopicState) -> SegmentLimits:
-    config = topic.config
-    return SegmentLimits(config.segment_max_records, config.segment_max_bytes, config.segment_max_age_ms)

@@ -10,6 +10,7 @@ from seawall import limits
 from seawall.config import Config
 from seawall.io.descriptors import descriptor_limit, segment_file_share
 from seawall.io.interfaces import Clock, Files
+from seawall.io.memory_use import MemoryUse
 from seawall.storage.lane_types import Observer
 
 
@@ -39,6 +40,8 @@ class StoreSettings:
     sessions_max: int = limits.CLIENTS_MAX
     #: Files of segments that are open at the same time, over all topics.
     segment_files: int = limits.SEGMENT_FILES_OPEN_MIN
+    #: Bytes of records that topics of class ephemeral hold together.
+    ephemeral_size: int = limits.EPHEMERAL_SIZE
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
@@ -54,4 +57,10 @@ class StoreSettings:
             session_ttl_ms=storage.session_ttl_ms,
             sessions_max=storage.sessions_max,
             segment_files=segment_file_share(descriptor_limit()),
+            ephemeral_size=storage.ephemeral_size or _part_of_memory(config.server.memory_limit),
         )
+
+
+def _part_of_memory(memory_limit: int) -> int:
+    """The part of the memory of this process that topics of class ephemeral may hold."""
+    return MemoryUse(memory_limit).limit * limits.EPHEMERAL_PERCENT // 100

@@ -110,7 +110,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         #: What the first change has to log about the end before; None once it is done.
         self._lost: Sequence[Loss] | None = lost
         self._writer = writer
-        self.removal = Removal(catalog, logs, self._commit_many, self.sync)
+        self.removal = Removal(catalog, logs, self._commit_many, self.sync, settings.ephemeral_size)
         logs.on_recovered = self.removal.look_at
         self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
         self._maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)

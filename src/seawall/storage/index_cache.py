@@ -7,16 +7,17 @@ one, keeps it: dropping it here frees the memory once the last of them is gone.
 INV-INDEXES-BOUND: the cache holds at most `limits.INDEX_CACHE_SIZE` bytes of entries, or one index where that alone is
 larger.
 
-All logs of a process share one cache, so the bound is one of the process. Safe from any thread. A crash does nothing to
-it. This module must not know where an index comes from.
+All logs of a process share one cache, so the bound is one of the process. It keeps no owner alive. Safe from any
+thread. A crash does nothing to it. This module must not know where an index comes from.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from threading import Lock
 from typing import Final
+from weakref import ref
 
 from seawall import limits
 from seawall.storage.batch_index import BatchIndex
@@ -30,8 +31,10 @@ class IndexCache:
     def __init__(self, size_max: int) -> None:
         self._size_max: Final = size_max
         self._lock = Lock()
-        self._indexes: OrderedDict[Hashable, BatchIndex] = OrderedDict()
+        self._indexes: OrderedDict[ref[Hashable], BatchIndex] = OrderedDict()
         self._size = 0
+        #: Owners that are gone. The collector may find one while the lock is held, so they are dropped later.
+        self._gone: deque[ref[Hashable]] = deque()
 
     def __len__(self) -> int:
         """How many indexes are held."""
@@ -45,20 +48,22 @@ class IndexCache:
     def get(self, owner: Hashable) -> BatchIndex | None:
         """The index of an owner, if it is held; it counts as used."""
         with self._lock:
-            index = self._indexes.get(owner)
+            index = self._indexes.get(ref(owner))
             if index is not None:
-                self._indexes.move_to_end(owner)
+                self._indexes.move_to_end(ref(owner))
             return index
 
     def peek(self, owner: Hashable) -> BatchIndex | None:
         """The index of an owner, if it is held; it does not count as used."""
-        return self._indexes.get(owner)
+        return self._indexes.get(ref(owner))
 
     def put(self, owner: Hashable, index: BatchIndex) -> None:
         """Hold the index of an owner, in place of one it had; drop others until the bound is kept."""
         with self._lock:
-            self._drop(owner)
-            self._indexes[owner] = index
+            self._drop(ref(owner))
+            while self._gone:
+                self._drop(self._gone.popleft())
+            self._indexes[ref(owner, self._gone.append)] = index
             self._size += index.memory_size
             while self._size > self._size_max and len(self._indexes) > 1:
                 self._drop(next(iter(self._indexes)))
@@ -66,7 +71,7 @@ class IndexCache:
     def discard(self, owner: Hashable) -> None:
         """Hold nothing for an owner any more; fine if nothing was."""
         with self._lock:
-            self._drop(owner)
+            self._drop(ref(owner))
 
     def clear(self) -> None:
         """Hold nothing: memory is wanted for other things."""
@@ -74,7 +79,7 @@ class IndexCache:
             self._indexes.clear()
             self._size = 0
 
-    def _drop(self, owner: Hashable) -> None:
+    def _drop(self, owner: ref[Hashable]) -> None:
         index = self._indexes.pop(owner, None)
         if index is not None:
             self._size -= index.memory_size
