@@ -23,6 +23,7 @@ KEYS = [
     "storage.staging_ttl_ms",
     "storage.session_ttl_ms",
     "storage.sessions_max",
+    "storage.ephemeral_size",
     "storage.group",
     "fabric.directory",
     "fabric.brokers",
@@ -39,6 +40,8 @@ KEYS = [
     "server.tls_key",
     "server.tls_client_ca",
     "server.memory_limit",
+    "server.peer_memory",
+    "server.connection_memory",
     "server.read_rate",
     "server.outbox_size",
     "server.stall",
@@ -75,6 +78,8 @@ valid = {
     "server.tls_cert": paths,
     "server.tls_key": paths,
     "server.tls_client_ca": paths,
+    "storage.ephemeral_size": st.just(0) | st.integers(1 << 20, limits.TIB),
+    "server.peer_memory": st.just(0) | st.integers(limits.PEER_MEMORY_SIZE_MIN, limits.TIB),
     "server.memory_limit": st.just(0) | st.integers(64 << 20, limits.TIB),
     "server.read_rate": st.just(0) | st.integers(limits.READ_RATE_MIN, limits.TIB),
     "server.outbox_size": st.integers(1 << 20, 1 << 30),
@@ -127,9 +132,9 @@ def test_the_defaults() -> None:
     assert loaded.config.disk == DiskConfig(DiskBackend.AUTO, limits.DISK_RING_ENTRIES, Toggle.AUTO)
     assert [loaded.config.value(key) for key in KEYS] == [
         *("", "auto", 256, "auto"),
-        *(64 << 20, 1 << 30, 1 << 20, 86_400_000, 86_400_000, 1_000_000, ""),
+        *(64 << 20, 1 << 30, 1 << 20, 86_400_000, 86_400_000, 1_000_000, 0, ""),
         *("", 1, 1 << 16, 1 << 12, 16 << 20, 32 << 20),
-        *(False, "127.0.0.1:1992", 1, 10_000, "", "", "", "", 0, 0, 8 << 20, 60.0, 25.0, "catching_up", 0.0),
+        *(False, "127.0.0.1:1992", 1, 10_000, "", "", "", "", 0, 0, 64 << 20, 0, 8 << 20, 60.0, 25.0, "catching_up", 0.0),
         *(".", 2.0, 5),
     ]
 

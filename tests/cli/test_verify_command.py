@@ -154,5 +154,7 @@ def test_what_verify_found_can_be_opened_again(data: Path) -> None:
     path = max(data.rglob("*.index"))
     flip(path, DATA_START + 10)
     assert run(data).exit_code == 1
-    open_log(data, SETTINGS).close()
+    with open_log(data, SETTINGS) as log:
+        for name in log.topics():
+            log.read(name)
     assert run(data).exit_code == 0

@@ -59,7 +59,7 @@ from seawall.storage.wal_reader import RESTORE, Damage, WalBatch, WalRun, read_r
 __all__ = ["KnownTopic", "Places", "Verification"]
 
 _RESTORE: Final = "restore the file from a copy"
-_REBUILT: Final = "nothing is lost: the next opening makes it again from the segment"
+_REBUILT: Final = "nothing is lost: it is made again from the segment when its topic is used next"
 _REWRITTEN: Final = "nothing is lost: the log knows what was deleted, and the next checkpoint stores it again"
 _AROUND: Final = f"what lies before and behind can be read; {_RESTORE} to get this back"
 _LOG: Final = f"what was in it and at no other place is lost; {_RESTORE} before the directory is opened again"
