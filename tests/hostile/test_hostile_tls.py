@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import zlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,9 +22,11 @@ from seawall.errors import CallerError, RetryableError
 from seawall.io.tls import client_context, server_context
 from seawall.server.access import Access, Admission, Right
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.codes import Command
+from seawall.wire.codes import Command, V1Flags
+from seawall.wire.frames import encode_header_v1
 from seawall.wire.lwp1 import encode_request
 from seawall.wire.lwp1_requests import ListTopics
+from seawall.wire.records import encode_raw
 
 if TYPE_CHECKING:
     from conftest import StartNode
@@ -183,6 +186,14 @@ def test_clients_come_in_by_certificate(start_node: StartNode, certificates: Cer
         context.wrap_socket(raw, server_hostname="127.0.0.1") as peer,
     ):
         peer.settimeout(PATIENCE_S)
+        # Its first frame may be as large as any: it has shown all that it has to.
+        value = encode_raw(bytes(100_000))
+        crc = zlib.crc32(value)
+        peer.sendall(
+            encode_header_v1(V1Flags.BATCH, batch_id=1, payload_length=len(value), payload_crc=crc, topic_id=1)
+        )
+        peer.sendall(value)
+        assert len(peer.recv(44)) == 44
         peer.sendall(encode_request(ListTopics()))
         assert b'"name":"events"' in peer.recv(4096)
     assert node.stop() == 0

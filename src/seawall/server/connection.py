@@ -66,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_began: float | None = None
         self._progress = (0, now)
         self._timer: asyncio.TimerHandle | None = None
+        self._needs_token = False
         self._admitted_by: asyncio.TimerHandle | None = None
         #: Set by the session: seconds without a frame until `silent`, and until the end; None is never.
         self.keepalive_s: float | None = None
@@ -172,7 +173,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport, self._loop, self.memory.working, sent_all=self._sent_all, broken=self.abort
         )
         self._arm()
-        if self._listener.needs_token:
+        # A certificate that TLS has verified is as good as a token.
+        self._needs_token = self._listener.needs_token and self.certificate_name is None
+        if self._needs_token:
             self._admitted_by = self._loop.call_later(self._bounds.admission_s, self._require_admitted)
         self._listener.remember(self)
 
@@ -267,7 +270,9 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _payload_max(self) -> int:
         """The largest payload that is taken now."""
-        return self._listener.first_payload_max if self._session is None else self._session.payload_max
+        if self._session is not None:
+            return self._session.payload_max
+        return limits.UNADMITTED_PAYLOAD_SIZE_MAX if self._needs_token else limits.PAYLOAD_SIZE_MIN
 
     def _memory_reserved(self) -> None:
         """The frame that arrives has the memory that it waited for."""

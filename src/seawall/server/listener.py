@@ -76,8 +76,6 @@ class Listener:
         #: Counts what takes too long on the loop.
         self.probe = SlowCallbacks()
         self.needs_token = needs_token
-        #: The largest payload of a first frame.
-        self.first_payload_max = limits.UNADMITTED_PAYLOAD_SIZE_MAX if needs_token else limits.PAYLOAD_SIZE_MIN
         self._count_all = count_all or (lambda: len(self.connections))
         #: The listeners that have connections in turn, and the ports whose they are.
         self._dealt: Sequence[Listener] = (self,)

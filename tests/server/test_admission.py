@@ -1,0 +1,50 @@
+"""Where tokens are required, who shows none in time is let go, whatever it sends meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seawall.server.access import Access, Right
+from seawall.server.node import NodeSettings, start_node
+from seawall.server.session import ConnectionLimits
+from seawall.wire.lwp1 import encode_request
+from seawall.wire.lwp1_requests import Authenticate, ListTopics
+from seawall.wire.lwp2 import encode_control, encode_ping
+from seawall.wire.lwp2_session import Hello
+
+SENT = {
+    "nothing": b"",
+    "a byte": b"L",
+    "half a header": encode_ping(1)[:20],
+    "a request of version 1": encode_request(ListTopics()),
+    "a wrong token": encode_request(Authenticate("guess")),
+    "HELLO without a token": encode_control(Hello(), request_id=1),
+}
+
+
+@pytest.mark.parametrize("sent", SENT)
+def test_who_shows_no_token_in_time_is_let_go(tmp_path: Path, sent: str) -> None:
+    async def work() -> None:
+        settings = NodeSettings(port=0, bounds=ConnectionLimits(admission_s=0.3))
+        node = await start_node(tmp_path / "data", settings, access=Access({"secret": Right.ALL}))
+        host, _, port = node.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        known_reader, known = await asyncio.open_connection(host, int(port))
+        known.write(encode_request(Authenticate("secret")))
+        await known_reader.readexactly(44)
+        writer.write(SENT[sent])
+        async with asyncio.timeout(60):
+            await reader.read()
+        assert node.counts["authentication_required"] >= 1
+        # Who has shown one stays.
+        known.write(encode_request(ListTopics()))
+        async with asyncio.timeout(60):
+            assert await known_reader.readuntil(b"topics")
+        writer.close()
+        known.close()
+        assert await node.drain(25)
+
+    asyncio.run(work())
