@@ -75,7 +75,10 @@ def embedded_loop(place: str) -> None:
         for number in range(CALLS):
             log.publish("events", b"%06d" % number * 16)
 
-    asyncio.run(main())
+    # No `asyncio.run`: it lets the loop go on for a while, which may be long enough for all of them.
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
 
 
 def closed(place: str) -> None:

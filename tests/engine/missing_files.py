@@ -147,7 +147,7 @@ KINDS = (
     Kind("staged segment", _matching("topics/00000003/*"), _DERIVED),
     Kind("active segment of what is in the log", _matching("topics/00000004/*.active"), _DERIVED),
     Kind("directory of a topic", _matching(_EVENTS), _GAP, ("events", range(15, 72)), view_refuses=True),
-    Kind("directory of a topic that is in the log", _matching("topics/00000004"), _DERIVED, view_refuses=True),
+    Kind("directory of a topic that is in the log", _matching("topics/00000004"), _DERIVED),
     Kind("directory wal", _matching("wal"), _REFUSED, message="wal is missing"),
     Kind("directory meta", _matching("meta"), _REFUSED, message="meta is missing"),
     Kind("directory topics", _matching("topics"), _REFUSED, message="topics is missing"),

@@ -137,7 +137,7 @@ def test_an_index_that_the_disk_does_not_give_back_is_made_again(disk: SimDisk, 
 def test_a_segment_that_is_gone_is_a_gap(disk: SimDisk, store: Store, in_memory: bool) -> None:
     read(store)
     segment = sealed(store)
-    segment.rest()
+    assert segment.shared.try_evict()
     disk.unlink(segment.path)
     if not in_memory:
         disk.unlink(f"{log_of(store).home.directory}/{index_name(segment.name.first_seq)}")

@@ -280,7 +280,7 @@ VERSION_2 = {
     "transaction: the server's": Row(lambda _: said(0x68, bytes(32)), (refused(0x07),)),
     "keyed: cut": Row(lambda _: said(0x6B, bytes(15)), (refused(0x04),)),
     "keyed: without a block": Row(lambda _: said(0x6B, KEYED.pack(TOPIC, 1, 3, 0) + b"key"), (refused(0x04),)),
-    "keyed: more key than bytes": Row(lambda _: keyed(length=1 << 31), (refused(0x04),)),
+    "keyed: more key than bytes": Row(lambda _: keyed(length=1 << 31), (refused(0x09),)),
     "keyed: reserved field": Row(lambda _: keyed(reserved=1), (refused(0x04),)),
     "keyed: no records": Row(lambda _: keyed(count=0), (refused(0x04),)),
     "keyed: fewer records than it says": Row(lambda _: keyed(count=2), (refused(0x04),)),

@@ -34,6 +34,7 @@ from seawall.engine.records import ReceivedBatch
 from seawall.errors import ProtocolError
 from seawall.limits import MIB, TCP_KEEPALIVE_IDLE_S, V1_FETCH_DATA_SIZE_MAX
 from seawall.server.access import Admission
+from seawall.server.budget import Lease, PeerMemory
 from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.node import NodeSettings
 from seawall.wire.codes import ErrorCode
@@ -489,8 +490,9 @@ def test_a_topic_that_goes_while_it_is_read_is_not_mistaken_for_another(
         await server.log.create_topic("events")
         # Looked up before: what is asked now is about a topic that is gone.
         monkeypatch.setattr(server.service.commands, "find", lambda _topic_id: state)
+        memory = PeerMemory().open().working
         for asked in (
-            reading.fetch(Fetch(state.topic_id, Offset(0), 9)),
+            reading.fetch(Fetch(state.topic_id, Offset(0), 9), Lease(memory)),
             reading.subscribe(Subscribe(state.topic_id, Offset(0), 9, 1)),
             reading.commit(CommitOffset(state.topic_id, 1, Offset(0))),
         ):
