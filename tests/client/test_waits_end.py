@@ -12,7 +12,7 @@ import pytest
 from scripted_server import ScriptedServer
 
 import seawall
-from seawall.client import aio_sender, sender
+from seawall.client import verdicts
 from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.delivery import Delivery
 from seawall.client.lone_exchange import LoneExchange
@@ -31,14 +31,14 @@ SEAMS: dict[str, tuple[Any, str]] = {
     "making a frame": (Outgoing, "frame_of"),
     "choosing a batch": (Outgoing, "next_batch"),
     "taking an ack": (Outgoing, "acked"),
-    "the window of an ack": (sender, "ack_window"),
+    "the window of an ack": (verdicts, "ack_window"),
     "when something is due": (Outgoing, "due_ns"),
 }
 ASYNC_SEAMS: dict[str, tuple[Any, str]] = {
     "making a frame": (Outgoing, "frame_of"),
     "choosing a batch": (Outgoing, "next_batch"),
     "taking an ack": (Outgoing, "acked"),
-    "the window of an ack": (aio_sender, "ack_window"),
+    "the window of an ack": (verdicts, "ack_window"),
 }
 
 
@@ -68,11 +68,17 @@ def test_a_sender_that_breaks_fails_what_is_under_way(
     server: ScriptedServer, log: RemoteLog, monkeypatch: pytest.MonkeyPatch, seam: str
 ) -> None:
     """INV-SENDER-ENDS."""
-    server.script.on_batch = lambda _peer, _header: False
+    arrived, called = threading.Event(), threading.Event()
+
+    def take(*_: object) -> bool:
+        arrived.set()
+        return False
+
+    server.script.on_batch = take
     publisher = log.publisher("events", batch_size=1)
-    called = threading.Event()
     first = publisher.publish(b"first")
     first.add_callback(lambda _: called.set())
+    assert arrived.wait(PATIENCE_S), "the first batch was not sent"
     with monkeypatch.context() as patch:
         patch.setattr(*SEAMS[seam], broken)
         server.script.on_batch = lambda _peer, _header: True
