@@ -16,6 +16,7 @@ import seawall
 from conftest import StartNode
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import SeawallError
+from seawall.wire.codes import GapReason
 from seawall.wire.publishable import Message
 from seawall.wire.received import Gap, ReceivedBatch, seq_after
 
@@ -122,8 +123,8 @@ def check_all_told(node: HostileNode, *, may_lose: bool, last_seq: int = LAST_SE
 
 
 @contextmanager
-def traffic(node: HostileNode) -> Iterator[None]:
-    """A publisher and a reader of another topic, who notice nothing."""
+def traffic(node: HostileNode, *, may_lose: bool) -> Iterator[None]:
+    """A publisher and a reader of another topic, who notice nothing; or a gap, where what they share `may_lose` it."""
     is_over = threading.Event()
     failures: list[BaseException] = []
 
@@ -134,7 +135,10 @@ def traffic(node: HostileNode) -> Iterator[None]:
                 while not is_over.is_set() or count < 100:
                     count += 1
                     log.publish("healthy", [b"%d" % count])
-                    [batch] = log.read("healthy", count, limit=1)
+                    batch = log.read("healthy", count, limit=1)[0]
+                    if may_lose and isinstance(batch, Gap):
+                        assert batch.reason is GapReason.CORRUPTION
+                        continue
                     assert isinstance(batch, ReceivedBatch)
                     assert [record.value for record in batch] == [b"%d" % count]
         except (SeawallError, OSError, AssertionError, ValueError) as error:
@@ -157,7 +161,8 @@ def attacked(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, kind: str, 
     pattern, may_lose = FILES[kind]
     paths = sorted(node.data.glob(pattern))
     assert paths, f"nothing of the kind {kind} is there: {sorted(node.data.rglob('*'))}"
-    with traffic(node):
+    # Records of all topics wait in the log to be flushed.
+    with traffic(node, may_lose=kind == "wal"):
         check_all_told(node, may_lose=False)
         for path in paths:
             attack(path)

@@ -87,7 +87,8 @@ def free_descriptors() -> Iterator[int]:
     used = os.listdir("/proc/self/fd")
     limit = max(map(int, used)) + 12
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    yield limit - len(used)
+    # The one that they were listed through is free again.
+    yield limit - len(used) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from seawall.errors import (
     CorruptionError,
+    DescriptorsError,
     DiskFullError,
     FatalError,
     InvalidInputError,
@@ -471,7 +472,7 @@ def test_a_directory_that_takes_no_names_is_full_too(disk: SimDisk) -> None:
 def test_other_refusals_of_a_new_file_come_out_as_they_are(disk: SimDisk) -> None:
     writer = open_writer(disk)
     disk.fail("open", error=errno.EMFILE)
-    with pytest.raises(OSError, match="Too many open files"):
+    with pytest.raises(DescriptorsError, match="no file descriptor is left"):
         append(writer, 200)
     disk.fail("allocate", error=errno.EIO)
     with pytest.raises(OSError, match="Input/output error"):
