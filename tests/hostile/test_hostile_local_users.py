@@ -38,11 +38,12 @@ def _as_nobody(work: Callable[[], str], groups: tuple[int, ...] = ()) -> str:
             os.setgroups(groups)
             os.setgid(_NOBODY - 1)
             os.setuid(_NOBODY)
-            said = work()
+            os.write(writing, work().encode())
         except (OSError, FilesError) as error:
-            said = type(error).__name__
-        os.write(writing, said.encode())
-        os._exit(0)
+            os.write(writing, type(error).__name__.encode())
+        finally:
+            # Whatever it is, the child must not go on as a second run of the tests.
+            os._exit(0)
     os.close(writing)
     with open(reading, encoding="utf-8") as said_there:
         said = said_there.read()
@@ -91,7 +92,7 @@ def test_files_are_for_their_owner_whatever_the_umask(start_node: StartNode, tmp
     assert stat.S_IMODE((tmp_path / "data-run.json").stat().st_mode) == 0o600
     assert stat.S_IMODE(_fabric_of(node).stat().st_mode) == 0o600
     assert _as_nobody(lambda: str(os.listdir(node.data))) == "PermissionError"
-    reply = FilesReply(str(node.data), read_format(OsFiles(), str(node.data)), Seq(1), (), (), ())
+    reply = FilesReply(str(node.data), read_format(OsFiles(), str(node.data)).directory_id, Seq(1), (), (), ())
     # A Spark task of another user asks the server for the records then.
     assert _as_nobody(lambda: str(open_topic(reply, 1))) == FilesError.__name__
     assert node.stop() == 0
@@ -109,7 +110,7 @@ def test_one_group_may_read_if_it_is_configured(start_node: StartNode, tmp_path:
     assert {path.stat().st_gid for path in node.data.rglob("*")} == {group}
     assert "FORMAT" in _as_nobody(lambda: str(os.listdir(node.data)), (group,))
     assert _as_nobody(lambda: str(os.listdir(node.data))) == "PermissionError"
-    reply = FilesReply(str(node.data), read_format(OsFiles(), str(node.data)), Seq(1), (), (), ())
+    reply = FilesReply(str(node.data), read_format(OsFiles(), str(node.data)).directory_id, Seq(1), (), (), ())
     assert "TopicHome" in _as_nobody(lambda: str(open_topic(reply, 1)), (group,))
     assert _as_nobody(lambda: str((node.data / "FORMAT").open("r+")), (group,)) == "PermissionError"
     assert node.stop() == 0
@@ -119,7 +120,9 @@ def test_nobody_can_take_the_name_of_the_fabric(start_node: StartNode) -> None:
     """A name that follows from the directory could be taken by a FIFO, whose opening blocks the start."""
     node = start_node()
     assert node.stop() == 0
-    squatted = Path(SHARED_MEMORY_DIRECTORY, f"seawall-{read_format(OsFiles(), str(node.data)).hex()}.fabric")
+    squatted = Path(
+        SHARED_MEMORY_DIRECTORY, f"seawall-{read_format(OsFiles(), str(node.data)).directory_id.hex()}.fabric"
+    )
     os.mkfifo(squatted)
     try:
         os.chown(squatted, _NOBODY, _NOBODY)
