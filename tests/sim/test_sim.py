@@ -34,6 +34,24 @@ def test_a_seed_is_always_the_same_run() -> None:
     assert len(first.pod.history) > 500
 
 
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_the_power_may_go_in_the_last_reads(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = PodRun(calls, steps=300)
+    read_all = made._read_all
+    losses: list[int] = []
+
+    def read_and_lose_power() -> None:
+        if not losses:
+            made.pod.lose_power()  # no topic is recovered now: these reads do that
+            made.pod.disk.crash_after(calls)
+        losses.append(made.pod.power_losses)
+        read_all()
+
+    monkeypatch.setattr(made, "_read_all", read_and_lose_power)
+    made.run()
+    assert losses == [losses[0], losses[0] + 1]
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_caught(name: str) -> None:
     bug = PLANTED[name]

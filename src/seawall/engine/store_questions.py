@@ -1,7 +1,7 @@
 """What can be asked of a store: reads of a topic, of all of them by position, and where a time lies.
 
 Reads are planned here, while nothing changes, and carried out by whoever asked, without the store. Nothing here changes
-anything.
+what a store holds; but the first question about a topic may recover it, which changes its directory (`topic_logs.py`).
 """
 
 from __future__ import annotations

@@ -164,9 +164,12 @@ class PodRun:
             return
         self._with_power(lambda: step(number))
 
-    def _with_power(self, step: Callable[[], object]) -> None:
-        if not self.pod.with_power(step):
-            self._power_was_lost()
+    def _with_power(self, step: Callable[[], object]) -> bool:
+        """A step in which the power may go: whether it did not."""
+        if self.pod.with_power(step):
+            return True
+        self._power_was_lost()
+        return False
 
     def _step_broker(self, number: int) -> None:
         self.pod.step_broker(number, self._answer, slow_chance=self.troubles.slow_frame)
@@ -181,7 +184,8 @@ class PodRun:
 
     def _read(self) -> None:
         self.chance.choice(self.order_readers).step()
-        self.store_readers[self.chance.choice(sorted(self.store_readers))].step()
+        # The first read of a topic puts its directory in order, which changes the disk: the power may go in it.
+        self._with_power(self.store_readers[self.chance.choice(sorted(self.store_readers))].step)
 
     def _publish(self) -> None:
         chance = self.chance
@@ -320,16 +324,24 @@ class PodRun:
         self.network.weather = Weather()
         self.paused.clear()
         self.pod.disk.clear_faults()
+        self._come_to_rest()
+        # A power loss may have been on its way until here, and reads may recover topics: then all of it once more.
+        while not self._with_power(self._read_all):
+            self._come_to_rest()
+        self.pod.history.record(events.Settled())
+
+    def _come_to_rest(self) -> None:
         for _ in range(_SETTLE_ROUNDS):
             self._with_power(self._settle_round)  # a power loss may have been on its way
             if self._is_quiet():
                 break
+
+    def _read_all(self) -> None:
         for _ in range(3):
             for in_order in self.order_readers:
                 in_order.step()
             for in_store in self.store_readers.values():
                 in_store.step()
-        self.pod.history.record(events.Settled())
 
     def _settle_round(self) -> None:
         pod = self.pod
