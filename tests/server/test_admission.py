@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import zlib
 from pathlib import Path
 
 import pytest
 
+from seawall.limits import UNADMITTED_PAYLOAD_SIZE_MAX
 from seawall.server.access import Access, Right
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.session import ConnectionLimits
+from seawall.wire.codes import V1Command, V1Flags
+from seawall.wire.frames import encode_header_v1
 from seawall.wire.lwp1 import encode_request
 from seawall.wire.lwp1_requests import Authenticate, ListTopics
 from seawall.wire.lwp2 import encode_control, encode_ping
@@ -45,6 +50,27 @@ def test_who_shows_no_token_in_time_is_let_go(tmp_path: Path, sent: str) -> None
             assert await known_reader.readuntil(b"topics")
         writer.close()
         known.close()
+        assert await node.drain(25)
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("size", "code"), [(-1, 0x04), (0, 0x04), (1, 0x03)])
+def test_a_frame_before_a_token_is_small(tmp_path: Path, size: int, code: int) -> None:
+    """At the bound it is judged by what it says, above it by its size."""
+
+    async def work() -> None:
+        node = await start_node(tmp_path / "data", NodeSettings(port=0), access=Access({"secret": Right.ALL}))
+        host, _, port = node.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        payload = b"x" * (UNADMITTED_PAYLOAD_SIZE_MAX + size)
+        about = {"payload_length": len(payload), "payload_crc": zlib.crc32(payload)}
+        writer.write(encode_header_v1(V1Flags.CONTROL, batch_id=V1Command.AUTHENTICATE, **about) + payload)
+        async with asyncio.timeout(60):
+            header = await reader.readexactly(44)
+            reply = await reader.readexactly(int.from_bytes(header[32:36], "little"))
+        assert json.loads(reply)["code"] == code
+        writer.close()
         assert await node.drain(25)
 
     asyncio.run(work())

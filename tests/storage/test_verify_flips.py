@@ -32,6 +32,9 @@ from seawall.storage.snapshots import Snapshot
 from seawall.storage.topic_home import TopicHome, read_segment_preface
 from seawall.storage.wal_files import open_wal_file
 
+#: Every byte of every kind of file: minutes of work.
+pytestmark = pytest.mark.slow
+
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)
 FILES = OsFiles()
 TOPIC = "topics/00000001"
