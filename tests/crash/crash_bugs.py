@@ -27,7 +27,7 @@ from seawall.storage.control_batches import Compound, Control, SimpleControl
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.control_transactions import TransactionMark
 from seawall.storage.epoch_write import EpochWrite
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CONTINUED
+from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CONTINUED, WalAddress
 from seawall.storage.segments import ActiveSegment
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
@@ -81,10 +81,15 @@ def checksum_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def rotation_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """Files that are looked for one byte behind where they begin."""
-    real = wal_handles.wal_path
+    """Files that are looked for one byte behind where they begin, to be read back or to be removed."""
+    real_path, real_open = wal_handles.wal_path, wal_handles.open_to_read
+
+    def off(first_at: WalAddress) -> WalAddress:
+        return WalAddress(first_at + 1 if first_at else first_at)
+
+    patch.setattr(wal_handles, "wal_path", lambda directory, first_at: real_path(directory, off(first_at)))
     patch.setattr(
-        wal_handles, "wal_path", lambda directory, first_at: real(directory, first_at + 1 if first_at else first_at)
+        wal_handles, "open_to_read", lambda files, directory, first_at: real_open(files, directory, off(first_at))
     )
 
 

@@ -78,9 +78,13 @@ class FollowingWorld(World):
                 self.order.committed = max(self.order.committed, self.follower.next_position)
 
     def close(self) -> None:
-        if self.store is not None and self.store._failure is None:
-            self._follow_all()
-        super().close()
+        try:
+            if self.store is not None and self.store._failure is None:
+                self._follow_all()
+        finally:
+            # A full disk may refuse what is left of the order, since a topic is put in order when it is first used. The
+            # store is closed all the same, and gives its lock back.
+            super().close()
 
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self._epoch:

@@ -29,6 +29,7 @@ FIRST_CASES = {
     "checksum skipped at replay": 100,
     "off by one at rotation": 40,
     "continued before the next file has its name": 40,
+    "log dropped too early": 120,
     "segment dropped before the eviction is durable": 80,
     "adopted without a note": 36,
     "adopted and never put back": 36,

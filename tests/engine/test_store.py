@@ -15,7 +15,7 @@ from seawall.engine.log_writer import LogWriter
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.topic_log import StoredBatch, TopicLog
 from seawall.errors import ConflictError, DiskFullError, FatalError, LimitError, NotFoundError, SyncError
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Durability, TopicConfig
@@ -259,6 +259,24 @@ def test_an_opening_without_space_vouches_for_nothing(monkeypatch: pytest.Monkey
     (seq,) = publish(store, "events", [b"another"])
     assert seq > seen
     store.close()
+
+
+def test_a_close_that_cannot_give_a_file_back_gives_the_lock_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk(0)
+    store = open_store(machine(disk), "/data", SMALL)
+    store.create_topic("t", TopicConfig())
+    publish(store, "t", [b"a"])
+
+    def close(_log: TopicLog) -> None:
+        raise OSError(errno.EIO, "close failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicLog, "close", close)
+        with pytest.raises(OSError, match="close failed"):
+            store.close()
+    again = open_store(machine(disk, 1), "/data", SMALL)
+    assert contents(again, "t")[0] == {1: b"a"}
+    again.close()
 
 
 def test_a_name_that_only_a_killed_process_knew_becomes_durable() -> None:

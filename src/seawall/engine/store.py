@@ -350,8 +350,11 @@ class Store(Changeable, StoreTransactions, StoreSessions):
                 is_whole = self._failure is None and not self._writer.is_behind
                 self._wal.close(clean=is_whole and self._leaves_mark)
             finally:
-                self._logs.close()
-                self._directory.close()
+                try:
+                    self._logs.close()
+                finally:
+                    # Whatever fails before: the next process must be let in.
+                    self._directory.close()
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage."""
