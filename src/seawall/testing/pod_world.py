@@ -389,6 +389,9 @@ class SimPod:
         except SimCrash:
             if self.sequencer is not None:
                 self.look()
+            else:
+                # One that was about to go on in the same fabric may have committed controls already.
+                self.observer.look_at_commits()
             self.lose_power()
             return False
         return True
