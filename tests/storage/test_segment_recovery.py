@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import itertools
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from seawall import limits
-from seawall.errors import SegmentDamageError, UnsupportedError
+from seawall.errors import SeawallError, SegmentDamageError, UnsupportedError
 from seawall.io.files import write_all
 from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex
 from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
@@ -331,6 +332,23 @@ def test_a_newer_format_is_refused() -> None:
 
 
 # --- sealing on the way ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["truncate", "sync", "rename", "sync_directory"])
+def test_a_recovery_that_fails_leaves_no_file_open_and_may_be_tried_again(call: str) -> None:
+    disk, home = new_home()
+    first, second = chain(1), chain(7)
+    new_active(home, first, 1).close()
+    new_active(home, second, 7).close()
+    overwrite(disk, f"/t/{active_name(7)}", b"tail", 100_000)
+    held = len(disk._handles)
+    for _ in range(3):
+        disk.fail(call, error=errno.ENOSPC)
+        with pytest.raises((OSError, SeawallError)):
+            recover(home, None)
+        disk.clear_faults()
+        assert len(disk._handles) == held
+    assert read_all(recover(home, None)) == first + second
 
 
 @pytest.mark.parametrize("authority", [True, False])

@@ -95,6 +95,16 @@ class _Recovery:
     names_changed: bool = False
 
     def run(self) -> TopicRecovery:
+        """Recover the topic; whatever fails, it may be tried again, and no file stays open."""
+        try:
+            return self._run()
+        except BaseException:
+            active = [] if self.active is None else [self.active]
+            for segment in (*self.sealed.values(), *self.pending, *active):
+                segment.close()
+            raise
+
+    def _run(self) -> TopicRecovery:
         names = sort_names(self.home.names())
         self._clear_debris(names)
         # Names rise: of several sealed segments of one seq the last reaches furthest. Which is right nobody knows.
@@ -208,6 +218,13 @@ class _Recovery:
     def _recover_active(self, first_seq: Seq, *, is_last: bool) -> None:
         file = self.home.open_segment(active_name(first_seq))
         try:
+            self._judge_active(file, first_seq, is_last=is_last)
+        except BaseException:
+            file.close()
+            raise
+
+    def _judge_active(self, file: File, first_seq: Seq, *, is_last: bool) -> None:
+        try:
             preface = read_segment_preface(file, self.home, first_seq)
         except CorruptionError:
             self._report_whole(file, first_seq)
@@ -231,7 +248,11 @@ class _Recovery:
         elif self.pending or first_seq in self.unfilled or (damages and not self.seal_damaged):
             self.pending.append(segment)
         else:
-            self.sealed[first_seq] = segment.seal()
+            try:
+                self.sealed[first_seq] = segment.seal()
+            except BaseException:
+                segment.close()
+                raise
 
     def _content(self, file: File, first_seq: Seq) -> tuple[BatchIndex, list[SegmentDamage]]:
         """The entries an active segment must have, or shows, and what of them is damaged."""
