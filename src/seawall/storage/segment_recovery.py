@@ -99,8 +99,9 @@ class _Recovery:
         try:
             return self._run()
         except BaseException:
-            active = [] if self.active is None else [self.active]
-            for segment in (*self.sealed.values(), *self.pending, *active):
+            for sealed in self.sealed.values():
+                sealed.close()
+            for segment in (*self.pending, *([] if self.active is None else [self.active])):
                 segment.close()
             raise
 
