@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from lwp2_peer import Peer
 
 from seawall.cli.main import seawall
-from seawall.cli.serve import _access
+from seawall.cli.token_file import read_access
 from seawall.core.types import TopicId
 from seawall.engine.open_log import open_log
 from seawall.errors import InvalidInputError
@@ -278,14 +278,14 @@ def test_a_bad_file_of_tokens_is_refused(tmp_path, text, problem):
     path = tmp_path / "tokens"
     path.write_text(text)
     with pytest.raises(InvalidInputError, match=problem):
-        _access(str(path), 0)
+        read_access(str(path), 0, takes_certificates=False)
 
 
 def test_tokens_are_read_by_lines(tmp_path):
     path = tmp_path / "tokens"
     path.write_text("one\n\n# no token\ntwo write_only\nfast read_rate=10MiB\n")
-    access = _access(str(path), 0)
+    access = read_access(str(path), 0, takes_certificates=False)
     assert access.rate_of("fast") is not None
     assert access.rate_of("one") is None
     assert [access.right_of(token) for token in ("one", "two", "three")] == [Right.ALL, Right.WRITE_ONLY, None]
-    assert _access("", 0).is_open
+    assert read_access("", 0, takes_certificates=False).is_open

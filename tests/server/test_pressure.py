@@ -288,8 +288,10 @@ def own_memory(pid):
         return sum(int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+)", status.read())) // 1024
 
 
-def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path):
-    """Many peers have sent large frames in part: that is memory. A publisher waits until they are gone."""
+def test_real_memory_that_gets_short_holds_writes_and_gets_free_again(tmp_path, monkeypatch):
+    """Many peers have sent large frames in part: that is memory, where the budget for peers does not keep them from it.
+    A publisher waits until they are gone."""
+    monkeypatch.setenv("SEAWALL_SERVER_PEER_MEMORY", "16GiB")
     with process(tmp_path / "data") as made:
         idle_mib = own_memory(made.process.pid)
         made.tell(signal.SIGTERM)

@@ -180,11 +180,13 @@ def _within_descriptors(settings: NodeSettings, tell: Callable[[str], None]) -> 
     budget = DescriptorBudget.of(raise_descriptor_limit(), settings.connections_max)
     if budget.connections == settings.connections_max:
         return settings
-    tell(
-        f"Seawall takes {budget.connections} connections at most, not {settings.connections_max}: this process may "
-        f"have {budget.limit} file descriptors ({budget}). Raise the hard limit for more (ulimit -Hn; a service: "
-        "LimitNOFILE)."
-    )
+    if settings.connections_max != limits.CONNECTIONS_MAX:
+        # Somebody asked for as many; of the default, `seawall doctor` shows what is left.
+        tell(
+            f"Seawall takes {budget.connections} connections at most, not {settings.connections_max}: this process may "
+            f"have {budget.limit} file descriptors ({budget}). Raise the hard limit for more (ulimit -Hn; a service: "
+            "LimitNOFILE)."
+        )
     return replace(settings, connections_max=budget.connections)
 
 
