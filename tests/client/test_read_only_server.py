@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from real_server import RealServer
 
 import seawall
 from seawall.client.delivery import Delivery
+from seawall.client.publisher import RemotePublisher
 from seawall.engine.placing import PlaceJob
 from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
 from seawall.io.ring import Completion, DiskRing
@@ -41,10 +42,18 @@ def _stored(log: seawall.RemoteLog) -> set[bytes]:
     return {record.value for item in items for record in item}
 
 
-def _error_of(delivery: Delivery) -> SeawallError:
-    with pytest.raises(SeawallError) as raised:
-        delivery.result(20)
-    return raised.value
+def _errors_of(publisher: RemotePublisher, values: Iterable[bytes]) -> Iterator[SeawallError]:
+    """Publish all of it at once: the error that each of them gets, now or when it is waited for."""
+    under_way: list[Delivery] = []
+    for value in values:
+        try:
+            under_way.append(publisher.publish(value))
+        except SeawallError as error:
+            yield error
+    for delivery in under_way:
+        with pytest.raises(SeawallError) as raised:
+            delivery.result(20)
+        yield raised.value
 
 
 def test_deliveries_in_flight_end_and_later_ones_are_refused(
@@ -56,9 +65,8 @@ def test_deliveries_in_flight_end_and_later_ones_are_refused(
         durable = [publisher.publish(b"before %d" % number) for number in range(50)]
         publisher.flush(20)
         monkeypatch.setattr(DiskRing, "reap", _failing_reap)
-        # As many as are on their way at once, so that some are when the disk fails.
-        in_doubt = [publisher.publish(b"after %d" % number * 100) for number in range(20)]
-        kinds = {type(_error_of(delivery)) for delivery in in_doubt}
+        # As many as are on their way at once, so that some are when the disk fails; a late one is refused as it comes.
+        kinds = {type(error) for error in _errors_of(publisher, [b"after %d" % number * 100 for number in range(20)])}
         assert OutcomeUnknownError in kinds
         assert kinds <= {OutcomeUnknownError, ReadOnlyError}
         with pytest.raises(ReadOnlyError, match="Input/output error"):

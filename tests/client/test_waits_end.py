@@ -87,9 +87,9 @@ def test_a_sender_that_breaks_fails_what_is_under_way(
         assert isinstance(outcome_of(first), BROKEN)
         assert called.wait(PATIENCE_S), "the callback was not called"
         if isinstance(second, Delivery):
-            assert isinstance(outcome_of(second), BROKEN)
-        else:
-            assert isinstance(second, BROKEN)
+            second = outcome_of(second)
+        # Where acks can be taken, its own may have come before anything was due.
+        assert isinstance(second, BROKEN) or (seam == "when something is due" and isinstance(second, Delivery))
         assert isinstance(ends(publisher.flush), BROKEN)
     assert isinstance(ends(lambda: publisher.publish(b"third")), BROKEN)
     assert not isinstance(ends(publisher.close), AssertionError)

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from hostile_node import HostileNode
 
 import seawall
-
-#: How long a condition may take to come about.
-DEADLINE_S = 30.0
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, and fail if it does not come about."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)
 
 
 def create(node: HostileNode, names: list[str]) -> None:
@@ -43,13 +31,12 @@ def test_silent_connections_leave_descriptors_for_segments(start_node: Callable[
     with seawall.connect(node.url) as log, ExitStack() as stack:
         log.publish(names[0], b"before")
         connect_silently(node, 1_000, stack)
-        until(lambda: node.descriptor_count < 512, "connections beyond the limit are closed")
         for name in names:
             log.publish(name, b"x" * 100_000)
         assert [len(log.read(name)) for name in names[1:]] == [1] * 119
         assert node.is_running
     assert node.stop() == 0
-    assert "connections" in node.stderr
+    assert "connection_limit" in node.stderr
 
 
 def test_more_topics_than_descriptors_are_written_and_read(start_node: Callable[..., HostileNode]) -> None:
