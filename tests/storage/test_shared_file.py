@@ -1,10 +1,11 @@
 """A file that stays open as long as anybody reads it, and not longer."""
 
 import threading
+from multiprocessing.pool import ThreadPool
 
 import pytest
 
-from seawall.errors import InvariantError
+from seawall.errors import InvariantError, SyncError
 from seawall.storage.shared_file import SharedFile
 from seawall.testing import SimDisk
 
@@ -62,3 +63,28 @@ def test_many_threads_give_back_and_one_closes(shared: SharedFile) -> None:
     for thread in threads:
         thread.join()
     assert shared.file.fileno() == -1
+
+
+def test_who_finds_nothing_left_to_sync_waits_for_the_sync_under_way(
+    shared: SharedFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INV-SYNC-FATAL: two threads that sync the same changes learn the same."""
+    begun, may_fail = threading.Event(), threading.Event()
+
+    def fail(*_: object) -> None:
+        begun.set()
+        assert may_fail.wait(20)
+        raise SyncError("the disk is gone")
+
+    with shared.writing() as file:
+        monkeypatch.setattr(type(file), "sync", fail)
+    with ThreadPool(2) as pool:
+        first = pool.apply_async(shared.sync)
+        assert begun.wait(20)
+        second = pool.apply_async(shared.sync)
+        second.wait(0.05)
+        assert not second.ready()
+        may_fail.set()
+        for outcome in (first, second):
+            with pytest.raises(SyncError, match="the disk is gone"):
+                outcome.get(20)

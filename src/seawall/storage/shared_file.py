@@ -29,7 +29,7 @@ __all__ = ["FilePins", "SharedFile"]
 class SharedFile:
     """One file, its owner, and those who have it pinned."""
 
-    __slots__ = ("_cache", "_file", "_holders", "_is_dirty", "_lock", "_owned", "_read_only", "_sync_error")
+    __slots__ = ("_cache", "_file", "_holders", "_is_dirty", "_lock", "_owned", "_read_only", "_sync_error", "_syncing")
 
     def __init__(
         self, file: File, cache: OpenFiles | None = None, *, read_only: bool = False, is_synced: bool = False
@@ -40,6 +40,8 @@ class SharedFile:
         self._read_only = read_only
         # Entered again by `sync` and `try_evict`, which pin nothing.
         self._lock = threading.RLock()
+        #: Held while it is synced: who finds nothing left to sync must not return before that has succeeded.
+        self._syncing = threading.Lock()
         self._owned = True
         self._holders = 1
         #: Whether something may have been written since the last sync.
@@ -107,16 +109,17 @@ class SharedFile:
 
         Where nothing was written since the last time nothing is done, and the file need not be open.
         """
-        self._require_synced()
-        if not self._is_dirty:
-            return
-        with self.reading() as file:
-            self._is_dirty = False
-            try:
-                file.sync()
-            except SyncError as error:
-                self._sync_error = error
-                raise
+        with self._syncing:
+            self._require_synced()
+            if not self._is_dirty:
+                return
+            with self.reading() as file:
+                self._is_dirty = False
+                try:
+                    file.sync()
+                except SyncError as error:
+                    self._sync_error = error
+                    raise
 
     def unpin(self) -> None:
         """Give one pin back."""
