@@ -1,4 +1,4 @@
-"""Peers that send and do not read, on plain sockets, and a watch on the memory of the node that they attack."""
+"""Peers that send and do not read, on plain sockets; honest ones; and a watch on the memory of the attacked node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Self
 
 from hostile_node import HostileNode
 
+import seawall
 from seawall.core.types import ClientId, TopicId
+from seawall.limits import KIB, MIB
 from seawall.wire.codes import HelloFlags, ReadBy, ReadFlags
 from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_reading import Fetch
@@ -20,6 +22,7 @@ from seawall.wire.lwp2_subscriptions import Subscribe
 
 PATIENCE_S = 60.0
 _WITHOUT_LIMIT = 1 << 62
+VALUE = bytes(256 * KIB)
 
 
 class Peers:
@@ -101,3 +104,20 @@ def watching(node: HostileNode) -> Iterator[Watch]:
     finally:
         is_over.set()
         thread.join()
+
+
+def filled(node: HostileNode, mib: int, *, token: str = "") -> int:
+    """Publish so many MiB to a topic; its id."""
+    with seawall.connect(node.url, token=token) as log:
+        topic_id = log.create_topic("t").topic_id
+        for _ in range(mib // 8):
+            log.publish("t", [VALUE] * (8 * MIB // len(VALUE)))
+    return topic_id
+
+
+def served(node: HostileNode, *, token: str = "") -> None:
+    """An honest client is served: it publishes, and reads what it has published."""
+    with seawall.connect(node.url, token=token) as log:
+        log.create_topic("honest")
+        log.publish("honest", [b"value"] * 100)
+        assert log.read_arrow("honest").num_rows == 100

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hostile_node import HostileNode
-from hostile_peers import Peers, fetch, send_what_it_takes, subscribe, watching
+from hostile_peers import Peers, fetch, filled, send_what_it_takes, served, subscribe, watching
 
 import seawall
 from conftest import StartNode
@@ -21,24 +20,6 @@ from seawall.wire.lwp1_requests import Fetch as FetchBytes
 MEMORY_LIMIT = 384 * MIB
 LIMITED = ("--memory-limit", str(MEMORY_LIMIT))
 TOKEN = "a-token-for-everybody"
-VALUE = bytes(256 * KIB)
-
-
-def filled(node: HostileNode, mib: int, *, token: str = "") -> int:
-    """Publish so many MiB to a topic; its id."""
-    with seawall.connect(node.url, token=token) as log:
-        topic_id = log.create_topic("t").topic_id
-        for _ in range(mib // 8):
-            log.publish("t", [VALUE] * (8 * MIB // len(VALUE)))
-    return topic_id
-
-
-def served(node: HostileNode, *, token: str = "") -> None:
-    """An honest client is served: it publishes, and reads what it has published."""
-    with seawall.connect(node.url, token=token) as log:
-        log.create_topic("honest")
-        log.publish("honest", [b"value"] * 100)
-        assert log.read_arrow("honest").num_rows == 100
 
 
 def half_a_frame_v1() -> bytes:

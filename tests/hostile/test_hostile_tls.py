@@ -9,17 +9,20 @@ import ssl
 import subprocess
 import threading
 import zlib
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import uvloop
 from hostile_node import PATIENCE_S, HostileNode
+from hostile_peers import Peers, watching
 
 import seawall
 from seawall.errors import CallerError, RetryableError
+from seawall.io.descriptors import raise_descriptor_limit
 from seawall.io.tls import client_context, server_context
+from seawall.limits import MIB
 from seawall.server.access import Access, Admission, Right
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.codes import Command, V1Flags
@@ -164,6 +167,36 @@ def test_handshakes_that_never_end_are_given_up(tmp_path: Path, certificates: Ce
         assert await node.drain(25)
 
     asyncio.run(work())
+
+
+def test_an_honest_client_is_served_beside_half_open_handshakes(
+    start_node: StartNode, certificates: Certificates
+) -> None:
+    """More of them than may be under way: the oldest make room, and memory stays bounded."""
+    raise_descriptor_limit()
+    node = start_node(*encrypted_options(certificates))
+    hello = first_bytes(certificates)
+    with Peers(node) as peers, watching(node) as watch, ExitStack() as stack:
+        before = node.resident_size
+        for number in range(3_000):
+            # Some say nothing, some half of what they have to say.
+            peers.connect().sendall(hello[: number % len(hello)])
+        log = stack.enter_context(seawall.connect(node.url, tls=certificates.authority, timeout_s=PATIENCE_S))
+        log.create_topic("events")
+        log.publish("events", b"value")
+    assert watch.most - before < 256 * MIB, f"{(watch.most - before) // MIB} MiB"
+    assert_ends_in_order(node)
+    assert "handshake_limit" in node.stderr
+
+
+def first_bytes(certificates: Certificates) -> bytes:
+    """What a client says first in a handshake."""
+    context = client_context(certificates.authority)
+    assert context is not None
+    said = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(ssl.MemoryBIO(), said, server_hostname="127.0.0.1").do_handshake()
+    return said.read()
 
 
 def test_clients_come_in_by_certificate(start_node: StartNode, certificates: Certificates, tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ class Listener:
         self._dealt: Sequence[Listener] = (self,)
         self._turn = 0
         self._ports: list[AcceptingPort] = []
-        self._opening: set[asyncio.Task[object]] = set()
+        #: Those that shake hands, or are about to be made: the oldest first.
+        self._opening: dict[asyncio.Task[None], None] = {}
         #: Connections that are not made yet.
         self._unmade: set[Connection] = set()
         self._room = room or ReceiveRoom()
@@ -147,13 +148,14 @@ class Listener:
             self._gone += 1
             return
         if tls is not None and len(self._opening) >= limits.HANDSHAKES_MAX:
+            # An honest peer is done within moments: the one that has taken longest is the least likely to be one.
             self.count("handshake_limit")
-            accepted.close()
-            self._gone += 1
-            return
+            oldest = next(iter(self._opening))
+            del self._opening[oldest]
+            oldest.cancel()
         opening = self.loop.create_task(self._open(accepted, tls))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
+        self._opening[opening] = None
+        opening.add_done_callback(lambda ended: self._opening.pop(ended, None))
 
     async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
         connection = self._make()
