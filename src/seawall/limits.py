@@ -545,6 +545,9 @@ CHECK_SIZE = 32 * MIB
 #: A callback of an event loop that takes longer is counted: everybody else on the loop has waited for it.
 SLOW_CALLBACK_NS = 1_000_000
 
+#: Topics of a list that are encoded at once.
+TOPICS_LISTED_AT_ONCE = 32
+
 #: Bytes of batches whose tags are looked up at once, before others may change the store: few tags come twice in them;
 #: and distinct tags that are added, found or dropped before other threads may have the interpreter.
 TAG_SLICE_SIZE = 1 * MIB

@@ -142,6 +142,19 @@ def _v1_frame(packed: bytes, number: int, topic_id: int) -> bytes:
     return header + packed
 
 
+def test_long_lists_of_topics_hold_up_nobody(start_node: StartNode) -> None:
+    node = start_node()
+    with seawall.connect(node.url) as log:
+        assert len(log.create_topics([(f"topic-{number:04}", {}) for number in range(2_000)])) == 2_000
+        with pinging(node) as pings:
+            before = pings.count
+            for _ in range(20):
+                assert len(log.topics()) == 2_000
+        # A loop that encodes a list in one go answers one ping for each list, and one while the client reads it.
+        assert pings.count - before > 8 * 20
+    assert node.stop() == 0
+
+
 @pytest.mark.slow
 def test_deletes_by_tag_hold_up_nobody(start_node: StartNode) -> None:
     node = start_node()

@@ -1,7 +1,7 @@
 """`seawall status`: ask a server how it is.
 
-It prints the node, its state (`ok`, or `read-only` and the reason), its connections and brokers, and everything else
-that the server reports, such as what it has counted. With `--json` it prints the same as one JSON object.
+It prints the node, its state (`ok`, or `read-only` and the reason), its connections and brokers, how busy it is, and
+everything else that the server reports, such as what it has counted. With `--json` it prints one JSON object.
 
 Exit code 0 if the server takes writes, 1 if it does not or cannot be reached.
 """
@@ -54,6 +54,7 @@ def _document(reply: ClusterStatusReply) -> dict[str, JsonValue]:
             for broker in reply.brokers
         ],
         **reply.details,
+        **({} if reply.load is None else {"load": reply.load.document()}),
     }
 
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from seawall import limits
 from seawall.core.identifiers import check_topic_name, is_reserved_name
 from seawall.core.types import Term, TopicId
 from seawall.engine.served_log import ServedLog
@@ -32,10 +33,10 @@ from seawall.wire.codes import U64_MAX, ErrorCode
 from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.lwp1_replies import (
     ClusterStatusReply,
+    EncodedTopicList,
     Retention,
     RetentionReply,
     TopicDeletedReply,
-    TopicListReply,
     TopicReply,
 )
 from seawall.wire.lwp1_requests import (
@@ -124,7 +125,7 @@ class TopicCommands:
                 records, size = await self._log.ask(partial(_content, topic_id=topic.topic_id))
                 return replace(topic_reply(topic), record_count=records, byte_count=size)
             case ListTopics():
-                return TopicListReply(await self._log.ask(_listed))
+                return await self._listed()
             case GetClusterStatus():
                 is_ok = self._log.failure is None
                 return replace(_ALONE, healthy_nodes=int(is_ok), quorum_available=is_ok)
@@ -181,6 +182,15 @@ class TopicCommands:
             raise refuse(ErrorCode.TOPIC_EXISTS, str(error)) from error
         return self._log.topic_named(name)
 
+    async def _listed(self) -> EncodedTopicList:
+        """All topics that peers can name, as they were at one moment; others have their turn meanwhile."""
+        topics = await self._log.ask(_visible)
+        encoded: list[bytes] = []
+        for first in range(0, len(topics), limits.TOPICS_LISTED_AT_ONCE):
+            encoded += [topic_reply(topic).encode() for topic in topics[first : first + limits.TOPICS_LISTED_AT_ONCE]]
+            await asyncio.sleep(0)
+        return EncodedTopicList(tuple(encoded))
+
     async def _described(self, topic: TopicState) -> TopicReply:
         """A topic with everything that can be said about it."""
         return await self._log.ask(partial(_details, topic_id=topic.topic_id))
@@ -203,8 +213,8 @@ def _is_hidden(topic: TopicState) -> bool:
     return topic.name == DEFAULT_TOPIC_NAME or is_reserved_name(topic.name)
 
 
-def _listed(store: Store) -> tuple[TopicReply, ...]:
-    return tuple(topic_reply(topic) for topic in store.catalog if not _is_hidden(topic))
+def _visible(store: Store) -> list[TopicState]:
+    return [topic for topic in store.catalog if not _is_hidden(topic)]
 
 
 def _details(store: Store, topic_id: TopicId) -> TopicReply:

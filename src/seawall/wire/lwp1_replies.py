@@ -186,7 +186,19 @@ class TopicListReply:
 
     def encode(self) -> bytes:
         """The payload."""
-        return write_json({"topics": [topic.document() for topic in self.topics]})
+        return EncodedTopicList(tuple(topic.encode() for topic in self.topics)).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTopicList:
+    """`TopicListReply` of topics that are encoded already: of many, one after the other."""
+
+    COMMAND: ClassVar[V1Command] = V1Command.TOPIC_REPLY
+    topics: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return b'{"topics":[' + b",".join(self.topics) + b"]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +307,7 @@ Reply: TypeAlias = (
     | CommitReply
     | TopicReply
     | TopicListReply
+    | EncodedTopicList
     | TopicDeletedReply
     | RetentionReply
     | ClusterStatusReply

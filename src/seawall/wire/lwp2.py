@@ -36,6 +36,7 @@ from seawall.wire.frames import checksum, encode_header_v2
 from seawall.wire.lwp1_replies import (
     AuthenticateReply,
     ClusterStatusReply,
+    EncodedTopicList,
     RetentionReply,
     TopicDeletedReply,
     TopicListReply,
@@ -52,7 +53,13 @@ from seawall.wire.lwp2_topics import RecordsDeleted, TopicRequest
 from seawall.wire.lwp2_transactions import TransactionRequest, TransactionTold
 
 SharedReply: TypeAlias = (
-    AuthenticateReply | TopicReply | TopicListReply | TopicDeletedReply | RetentionReply | ClusterStatusReply
+    AuthenticateReply
+    | TopicReply
+    | TopicListReply
+    | EncodedTopicList
+    | TopicDeletedReply
+    | RetentionReply
+    | ClusterStatusReply
 )
 Request: TypeAlias = (
     Hello
