@@ -72,7 +72,9 @@ def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
 
 
 @pytest.mark.parametrize("make", [TransactionWorld, FollowingTransactionWorld])
-@pytest.mark.parametrize("part", range(TRANSACTION_PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, TRANSACTION_PARTS))]
+)
 def test_no_crash_leaves_a_part_of_a_transaction(part: int, make: type[World]) -> None:
     numbers = range(part, TRANSACTION_CASES, TRANSACTION_PARTS)
     assert sum(run_case(SAMPLE_SEED, number, make) for number in numbers) >= 40

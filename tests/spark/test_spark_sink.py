@@ -179,6 +179,7 @@ def test_tasks_that_fail_leave_nothing(spark: SparkSession, own: RealServer, tmp
         assert values(log, "out") == [f"{n}".encode() for n in range(COUNT)]
 
 
+@pytest.mark.slow
 def test_a_stream_through_failures_and_restarts(spark: SparkSession, own: RealServer, tmp_path: Path) -> None:
     with seawall.connect(own.url) as log:
         written = fill(log)
@@ -223,6 +224,7 @@ def test_complete_results_are_appended(spark: SparkSession, own: RealServer, tmp
     assert sorted(found[2:]) == [(b"a", b"1"), (b"b", b"2")]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_three_times(
     spark: SparkSession, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

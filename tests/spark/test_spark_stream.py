@@ -183,6 +183,7 @@ def test_small_batches_wait(
     assert len(query.rows()) == 16
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_under_a_stream(
     spark: SparkSession, log: RemoteLog, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
