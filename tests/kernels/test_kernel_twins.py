@@ -54,6 +54,7 @@ WITHOUT_TWIN = {
     "lone_batch.commit_lone_batch": "makes system calls; its staging (stage_lone_batch) has a twin",
     "rings.consume_pattern": "a stress loop against another process",
     "rings.produce_pattern": "a stress loop against another process",
+    "waiting_publisher.publish_waiting": "makes system calls; its parts (seal and read) are those of lone_exchange",
     "values.send_values": "makes system calls; what it sends (join_part) has a twin",
     "uring.serve_uring": "serves until it is told to stop",
 }

@@ -5,11 +5,13 @@
     send ADDRESS PORT [FILE]  connect and send bytes, or the file over and over, until the connection ends
     echo READ WRITE           answer every count read from one eventfd with one written to the other
     store DIRECTORY SIZE TOLD write each record that comes over a connection to a file, sync, and answer
+    group DIRECTORY SIZE TOLD write what all connections have sent by one call, sync once, and answer all of them
+    publish ADDRESS TOPIC FD  publish records to a node, each waited for, and count them in shared memory
     keep SIZE TOLD            sum each frame that comes over a connection, copy it to where it stays, and answer
     give FILE TOLD            send a file over and over to whoever connects, without reading it
     node DATA FABRIC TOLD     serve a data directory, as `seawall serve` does
 
-The last four write where they listen, `host:port`, to the descriptor `TOLD` and close it.
+All of them that are given `TOLD` write where they listen, `host:port`, to that descriptor and close it.
 
 INV-NO-ORPHAN: a peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the
 parent die without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session
@@ -21,6 +23,7 @@ Loads nothing but the standard library before a part needs more, since the start
 from __future__ import annotations
 
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -36,8 +39,9 @@ SEND_SIZE = 1 << 20
 #: What `keep` keeps, of the newest: more than a cache holds.
 KEPT_SIZE = 256 << 20
 
-#: What `store` answers: as long as the header of a frame.
+#: What `store` answers: as long as the header of a frame. And `group`: as long as an ACK frame of one batch.
 STORED = bytes(64)
+GROUP_ANSWER = bytes(108)
 
 #: Longest wait for a killed peer; the kernel needs microseconds, so more means something is badly wrong.
 EXIT_SECONDS_MAX = 30.0
@@ -58,16 +62,23 @@ def peer(*arguments: str, descriptors: Sequence[int] = ()) -> Iterator[subproces
 @contextmanager
 def listening_peer(*arguments: str) -> Iterator[str]:
     """Start a peer that listens, and wait until it tells where."""
+    with listening_process(*arguments) as (address, _):
+        yield address
+
+
+@contextmanager
+def listening_process(*arguments: str) -> Iterator[tuple[str, int]]:
+    """The same: where it listens, and the number of its process."""
     reading, writing = os.pipe()
     with open(reading, encoding="ascii") as pipe, ExitStack() as opened:
         try:
-            opened.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
+            process = opened.enter_context(peer(*arguments, str(writing), descriptors=(writing,)))
         finally:
             os.close(writing)
         address = pipe.readline().strip()
         if not address:
             raise ChildProcessError(f"peer {arguments[0]} has ended before it listened")
-        yield address
+        yield address, process.pid
 
 
 def send(address: str, port: str, file: str | None = None) -> None:
@@ -100,6 +111,53 @@ def store(directory: str, size: str, told: str) -> None:
             while connection.recv_into(record, len(record), socket.MSG_WAITALL) == len(record):
                 append(record)
                 connection.sendall(STORED)
+
+
+def group(directory: str, size: str, told: str) -> None:
+    """Receive a record of every connection that has sent one, write all by one call, sync, answer: group commit."""
+    from seawall.bench.disk import appending_file
+
+    length = int(size)
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=256) as listener,
+        appending_file(Path(directory)) as append,
+        select.epoll() as ready,
+    ):
+        ready.register(listener, select.EPOLLIN)
+        connections: dict[int, socket.socket] = {}
+        tell(int(told), "{}:{}".format(*listener.getsockname()))
+        while True:
+            records, answered = [], []
+            for descriptor, _ in ready.poll():
+                if descriptor == listener.fileno():
+                    connection, _ = listener.accept()
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    connections[connection.fileno()] = connection
+                    ready.register(connection, select.EPOLLIN)
+                elif record := connections[descriptor].recv(length, socket.MSG_WAITALL):
+                    records.append(record)
+                    answered.append(connections[descriptor])
+                else:
+                    ready.unregister(descriptor)
+                    connections.pop(descriptor).close()
+            if records:
+                append(memoryview(b"".join(records)))
+                for connection in answered:
+                    with suppress(ConnectionError):
+                        connection.sendall(GROUP_ANSWER)
+
+
+def publish(address: str, topic: str, descriptor: str) -> None:
+    """Publish records of 1 KiB to a node, each waited for until it is durable."""
+    import mmap
+
+    import seawall
+
+    record, counted = os.urandom(1024), memoryview(mmap.mmap(int(descriptor), 8)).cast("q")
+    with seawall.connect(f"seawall://{address}") as log:
+        while True:
+            log.publish(topic, record)
+            counted[0] += 1
 
 
 def keep(size: str, told: str) -> None:
@@ -158,6 +216,8 @@ PARTS: dict[str, Callable[..., None]] = {
     "send": send,
     "echo": echo,
     "store": store,
+    "group": group,
+    "publish": publish,
     "keep": keep,
     "give": give,
     "node": node,

@@ -3,6 +3,7 @@
     bulk        lists of records, as a program has them, through a publisher that has many batches under way
     one by one  `publish(record)` for each record, which share batches on their way
     lone        one record at a time, each waited for until it is durable
+    waiting     the same by several at once (`waiting.py`)
 
 What is ordered counts (ack 1) where the goal is the network's limit: the topic is of class ephemeral there, since every
 other one writes all of it to the disk in the end. What is durable counts (ack 2, class fsync) where the goal is the
@@ -21,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from seawall.bench import bare, disk
+from seawall.bench import bare, disk, waiting
 from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
 from seawall.bench.peers import STORED, listening_peer
 from seawall.bench.processes import loopback_bandwidth
@@ -73,6 +74,7 @@ def suite(context: BenchContext) -> Iterator[Measurement]:
             goal=Goal.ratio_at_most(1.5),
             note="class fsync, ack 2; the baseline is a blocking server of twenty lines",
         )
+    yield from waiting.table(directory)
 
 
 def _ordered(directory: Path) -> Iterator[Measurement]:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from seawall.bench.peers import listening_peer
+from seawall.bench.peers import listening_process
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
 from seawall.config import Config
@@ -51,9 +51,18 @@ def connected_log(directory: Path, **settings: JsonValue) -> Iterator[RemoteLog]
 
 @contextmanager
 def running_node(
-    directory: Path, /, fill: Callable[[EmbeddedLog], None] = _nothing, **settings: JsonValue
+    directory: Path, fill: Callable[[EmbeddedLog], None] = _nothing, /, **settings: JsonValue
 ) -> Iterator[str]:
     """Where a fresh node listens that has such a topic, with what `fill` writes before it is served."""
+    with node_process(directory, fill, **settings) as (address, _):
+        yield address
+
+
+@contextmanager
+def node_process(
+    directory: Path, fill: Callable[[EmbeddedLog], None] = _nothing, /, **settings: JsonValue
+) -> Iterator[tuple[str, int]]:
+    """The same: where it listens, and the number of its process."""
     kept: dict[str, JsonValue] = {"cap_bytes": KEPT_SIZE, "segment_max_records": SEGMENT_RECORDS}
     path = tempfile.mkdtemp(prefix="seawall-bench-", dir=directory)
     # A node that is killed leaves its fabric.
@@ -63,8 +72,8 @@ def running_node(
         with open_log(path) as log:
             log.create_topic(TOPIC, order=2, **(kept | settings))
             fill(log)
-        with listening_peer("node", path, fabric) as address:
-            yield address
+        with listening_process("node", path, fabric) as found:
+            yield found
     finally:
         shutil.rmtree(path, ignore_errors=True)
         shutil.rmtree(fabric, ignore_errors=True)
