@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from seawall.core.types import Position, TimestampNs
-from seawall.engine import adoption, opening, replay, store
+from seawall.engine import adoption, arrival_cycle, opening, replay, store
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
+from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
+from seawall.engine.short_way import ShortWay
 from seawall.engine.store import Store
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transactions import Transactions
@@ -386,6 +388,57 @@ PLANTED_IN_TRANSACTIONS: dict[str, Plant] = {
     "adopted without a note": adopted_without_a_note,
     "adopted and never put back": adopted_and_never_put_back,
     "adopted before its headers are durable": adopted_before_it_is_durable,
+}
+
+
+def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """What has arrived is acked when it is written."""
+    real = ShortWay.begin_cycle
+    patch.setattr(ShortWay, "begin_cycle", lambda *arguments, **_: real(*arguments, durable=False))
+
+
+def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    """The window and the order count what is staged."""
+    real, settle = arrival_cycle.ArrivalCycle.begin, arrival_cycle.kernels.settle_cycle
+
+    def begin(self: arrival_cycle.ArrivalCycle) -> Commit | None:
+        commit = real(self)
+        if commit is not None:
+            settle(self._cycles)
+        return commit
+
+    patch.setattr(arrival_cycle.kernels, "settle_cycle", lambda _cycles: None)
+    patch.setattr(arrival_cycle.ArrivalCycle, "begin", begin)
+
+
+def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Catalog and index learn of the first batch of each cycle alone."""
+    real = ShortWay._keep_rows
+    patch.setattr(ShortWay, "_keep_rows", lambda self, first, _count: real(self, first, 1))
+
+
+def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
+    """The log goes on one position behind the last of a cycle."""
+    real = WalWriter.begin_encoded
+    patch.setattr(
+        WalWriter,
+        "begin_encoded",
+        lambda self, buffer, following, *rest, **named: real(self, buffer, following + 1, *rest, **named),
+    )
+
+
+def cycle_beyond_its_room(patch: pytest.MonkeyPatch) -> None:
+    """A cycle takes its room without a look at what is left of it."""
+    patch.setattr(FollowRooms, "lone", lambda self, topic_id, *_: self._rooms.get(topic_id))
+
+
+#: Bugs of the commits of what has arrived.
+PLANTED_IN_CYCLES: dict[str, Plant] = {
+    "cycle acked before it is synced": cycle_acked_before_sync,
+    "cycle settled before it is written": cycle_settled_before_the_write,
+    "cycle forgets its rows": cycle_rows_forgotten,
+    "cycle passes a position over": cycle_passes_a_position_over,
+    "cycle goes beyond its room": cycle_beyond_its_room,
 }
 
 

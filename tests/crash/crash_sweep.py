@@ -16,7 +16,7 @@ recovered and held against `History`; some are then written on, closed, opened a
 
 Recovery twice: of some images, after one recovery and a crash that keeps nothing unsynced a second one is run (after
 two, where the image was that of a clean close: the crash is then the first one). Both
-must leave the same durable bytes in every file outside wal/ (but for LOCK, which is no data), and the batches in wal/
+must leave the same durable bytes in every file outside wal/ (but for LOCK and FABRIC, no data), and the batches in wal/
 of the second must be those of the first and one start of a term behind them, nothing else.
 """
 
@@ -232,11 +232,11 @@ def check_twice(world: World) -> int:
 
 
 def paths(disk: WatchedDisk, directory: str) -> list[str]:
-    """Every file outside wal/ but LOCK."""
+    """Every file outside wal/ but LOCK, and FABRIC, which names memory of the process."""
     found: list[str] = []
     for name in disk.list(directory):
         path = f"{directory}/{name}"
-        if path in (f"{PATH}/wal", f"{PATH}/LOCK"):
+        if path in (f"{PATH}/wal", f"{PATH}/LOCK", f"{PATH}/FABRIC"):
             continue
         try:
             found += paths(disk, path)

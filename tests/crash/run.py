@@ -2,7 +2,9 @@
 
     python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
 
-Every third script has transactions. A failing case is printed with the command that runs it, and nothing else, again.
+Scripts are of three kinds in turn: appends, arrivals of connections, transactions.
+
+A failing case is printed with the command that runs it, and nothing else, again.
 Ends with 1 if there was one.
 """
 
@@ -16,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_
 from itertools import islice
 from pathlib import Path
 
+from crash_arriving import ArrivingWorld
 from crash_damage import CHECKS, every_byte
 from crash_kill import Known, kill_cycle
 from crash_stress import ERRORS, run_stress
@@ -33,7 +36,7 @@ COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), 
 
 def world_of(number: int) -> type[World]:
     """What a case is run in."""
-    return TransactionWorld if number // CASES_PER_SCRIPT % 3 == 2 else World
+    return (World, ArrivingWorld, TransactionWorld)[number // CASES_PER_SCRIPT % 3]
 
 
 def run_script(seed: int, script: int) -> tuple[int, dict[int, str]]:

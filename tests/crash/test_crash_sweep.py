@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import pytest
-from crash_bugs import PLANTED, PLANTED_IN_TRANSACTIONS
+from crash_arriving import ArrivingWorld
+from crash_bugs import PLANTED, PLANTED_IN_CYCLES, PLANTED_IN_TRANSACTIONS
 from crash_following import FollowingWorld
 from crash_history import BrokenPromiseError
 from crash_sweep import case_of, run_case
@@ -21,6 +22,8 @@ SAMPLE_PARTS = 8
 PLANTED_CASES_MAX = 120
 FOLLOWING_CASES = 40
 FOLLOWING_PARTS = 4
+ARRIVING_CASES = 40
+ARRIVING_PARTS = 4
 TRANSACTION_CASES = 40
 TRANSACTION_PARTS = 4
 
@@ -69,6 +72,18 @@ def test_a_planted_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
     numbers = range(part, FOLLOWING_CASES, FOLLOWING_PARTS)
     assert sum(run_case(SAMPLE_SEED, number, FollowingWorld) for number in numbers) >= 40
+
+
+@pytest.mark.parametrize("part", range(ARRIVING_PARTS))
+def test_no_crash_breaks_a_promise_to_a_connection(part: int) -> None:
+    numbers = range(part, ARRIVING_CASES, ARRIVING_PARTS)
+    assert sum(run_case(SAMPLE_SEED, number, ArrivingWorld) for number in numbers) >= 90
+
+
+@pytest.mark.parametrize("name", PLANTED_IN_CYCLES)
+def test_a_bug_planted_in_cycles_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED_IN_CYCLES[name](monkeypatch)
+    assert cases_until_caught(0, PLANTED_CASES_MAX, ArrivingWorld) is not None
 
 
 @pytest.mark.parametrize("make", [TransactionWorld, FollowingTransactionWorld])

@@ -176,11 +176,17 @@ class Follower:
         with self._hooks.preparing():
             self._rooms.make_ahead(needs, logged, self._parts.clock.wall_ns())
 
+    @property
+    def is_even(self) -> bool:
+        """Whether nothing is staged that is not written, and the log has come as far as the order that is followed."""
+        writer = self._parts.writer
+        return not writer.staged and self.next_position == writer.next_position
+
     def lone_room(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
-        """Room for one small batch that is the next entry, past all that is staged, and for `logged` bytes; or None."""
-        writer, short_way = self._parts.writer, self._parts.committer.short_way
-        if writer.staged or self.next_position != writer.next_position:
+        """Room for small batches that are the next entries, and for `logged` bytes in the log; or None."""
+        if not self.is_even:
             return None
+        short_way = self._parts.committer.short_way
         room = self._rooms.lone(topic_id, size, count, logged, now)
         if room is not None and short_way.is_full:
             self._parts.committer.absorb()

@@ -47,7 +47,8 @@ R = TypeVar("R")
 class OrderedStore(Store):
     """An open data directory behind a pod. Made by `open_ordered_store`."""
 
-    _fabric: Fabric
+    #: None before it is made: an opening that fails closes the store without it.
+    _fabric: Fabric | None = None
     pod: Pod
 
     def start(
@@ -62,8 +63,8 @@ class OrderedStore(Store):
         self._begin_change()
         directory = self._directory
         identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
-        self._fabric = self._new_fabric(memory, config, sizes, identity)
-        arrays = self._fabric.arrays
+        self._fabric = fabric = self._new_fabric(memory, config, sizes, identity)
+        arrays = fabric.arrays
         #: A topic by its id, for who needs no look at what it holds.
         self.topic_of = self._catalog.find
         self.pod = Pod(
@@ -82,9 +83,10 @@ class OrderedStore(Store):
     def close(self) -> None:
         """End in order, and let the fabric go."""
         try:
-            # By name only, and under the lock of the directory: the mapping goes with the last array of it.
-            self._fabric.remove()
-            forget_fabric(self._machine.files, self._directory.path)
+            if self._fabric is not None:
+                # By name only, and under the lock of the directory: the mapping goes with the last array of it.
+                self._fabric.remove()
+                forget_fabric(self._machine.files, self._directory.path)
         finally:
             super().close()
 
@@ -191,7 +193,13 @@ class OrderedStore(Store):
     # --- appends -------------------------------------------------------------------------------------------------
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Order and stage appends; each has its numbers or its error."""
+        """Order and stage appends; each has its numbers or its error. Without any, what has arrived."""
+        if not appends and self._lost is None:
+            self._require_usable()
+            with self._changing():
+                commit = self.pod.begin_cycle()
+            if commit is not None:
+                return commit
         self._begin_change()
         with self._changing():
             return self.pod.begin(appends)

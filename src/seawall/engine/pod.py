@@ -33,6 +33,7 @@ import numpy as np
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit, logged_size
+from seawall.engine.arrival_cycle import ArrivalCycle
 from seawall.engine.arrivals import Arrivals
 from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
@@ -120,6 +121,7 @@ class Pod:
         self.is_stuck = False
         told = (fabric, self.sequencer, frontier, committer.short_way, sessions)
         self.lone_way = LoneWay(LoneDesk(LONG_DESK_SIZE, *told), self.sequencer, follower, committer.short_way, clock)
+        self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
         self.memory_way = MemoryWay(LoneDesk(MEMORY_DESK_SIZE, *told), self.sequencer, follower, committer, clock, term)
 
     # --- appends -------------------------------------------------------------------------------------------------
@@ -146,11 +148,18 @@ class Pod:
         self._limited = []
         return commit
 
+    def begin_cycle(self) -> Commit | None:
+        """Stage what has arrived by one kernel call, as far as it is that simple; None if it is not."""
+        return self._cycle.begin()
+
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it takes effect, and its slots are free."""
         if isinstance(commit, FollowCommit):
             self._follower.finish(commit)
             self._advance()
+        elif commit.goes_short:
+            self._cycle.finish(commit)
+            self._rows.forget()
         self._take_answers()
         if self._asked:
             lost = next(iter(self._asked.values()))

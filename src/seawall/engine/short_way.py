@@ -119,8 +119,23 @@ class ShortWay:
         position, seq, offset, time_ns = self._given.tolist()
         numbers = (position, topic_id, seq, offset, time_ns, append.record_count, raw_length, _BATCH_HEADER + length)
         append.numbered = Numbered(_OK, 0, *numbers)
-        commit.durable, commit.row = durable, row
+        commit.durable, commit.row, commit.row_count = durable, row, 1
         commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns, durable=durable)
+        return commit
+
+    def begin_cycle(
+        self, memory: memoryview, count: int, following: Position, time_ns: TimestampNs, *, durable: bool
+    ) -> Commit:
+        """The commit of an epoch that others have encoded for what `lone_epoch` said: its rows follow `next_row`.
+
+        There is room for it in the log and among the rows that wait.
+        """
+        turn = self._begun & 1
+        commit = self._commits[turn]
+        commit.durable, commit.row, commit.row_count = durable, self.next_row, count
+        self._begun += 1
+        self.next_row += count
+        commit.epoch = self._wal.begin_encoded(memory, following, time_ns, durable=durable)
         return commit
 
     def take_row(self) -> int:
@@ -175,7 +190,7 @@ class ShortWay:
         """The commit is written: its row may take effect."""
         assert commit.epoch is not None
         self._wal.finish_encoded(commit.epoch, durable=commit.durable)
-        self.keep_row(commit.row)
+        self._keep_rows(commit.row, commit.row_count)
 
     def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
         """What `write` has written may take effect."""
@@ -191,14 +206,17 @@ class ShortWay:
 
     def keep_row(self, row: int) -> None:
         """The batch of a row is stored: the row may take effect."""
-        count = self._fresh_count
-        if row != count:
-            # Somebody has looked meanwhile, and let take effect what was before it.
-            self._fresh[count] = self._fresh[row]
-        self._fresh_count = count + 1
+        self._keep_rows(row, 1)
+
+    def _keep_rows(self, first: int, count: int) -> None:
+        before = self._fresh_count
+        if first != before:
+            # Somebody has looked meanwhile, and let take effect what was before them.
+            self._fresh[before : before + count] = self._fresh[first : first + count]
+        self._fresh_count = before + count
         self._finished += 1
         if self._begun == self._finished:
-            self.next_row = count + 1
+            self.next_row = before + count
 
     def take_rows(self) -> WalRows:
         """The rows that have to take effect now; valid as long as the store's memory is held."""

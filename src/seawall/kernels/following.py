@@ -157,12 +157,12 @@ def _write_skip(goi: Bytes, entry: int, lane: Bytes, at: int, position: int, tim
     return SKIP_SIZE
 
 
-@kernel(int64(bytes_in, int64, bytes_in, int64))
-def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
-    """Where the batch of an entry lies among all BLogs; -1 if it is not there (INV-FOLLOW-SAME)."""
-    size = load_u32(goi, entry + 28)
-    first = load_u16(goi, entry + 16) * blog_size
-    offset = load_i64(goi, entry + 20)
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, int64, int64))
+def batch_in_blog(
+    blogs: Bytes, blog_size: int, broker: int, offset: int, size: int, count: int, crc: int, topic_id: int
+) -> int:
+    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not (INV-FOLLOW-SAME)."""
+    first = broker * blog_size
     if offset < 0 or size < _HEADER or first + blog_size > blogs.size:
         return -1
     offset %= blog_size
@@ -172,12 +172,20 @@ def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
     is_same = (
         load_u32(blogs, at) == _MAGIC
         and load_u16(blogs, at + 6) == 0
-        and load_u32(blogs, at + 28) == load_u32(goi, entry + 32)
+        and load_u32(blogs, at + 28) == count
         and _FRAME_HEADER + load_u32(blogs, at + 32) == size
-        and load_u32(blogs, at + 36) == load_u32(goi, entry + 12)
-        and load_u32(blogs, at + 40) == load_u32(goi, entry + 8)
+        and load_u32(blogs, at + 36) == crc
+        and load_u32(blogs, at + 40) == topic_id
     )
     return at if is_same else -1
+
+
+@kernel(int64(bytes_in, int64, bytes_in, int64))
+def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
+    """Where the batch of an entry lies among all BLogs; -1 if it is not there."""
+    broker, offset, size = load_u16(goi, entry + 16), load_i64(goi, entry + 20), load_u32(goi, entry + 28)
+    count, crc, topic_id = load_u32(goi, entry + 32), load_u32(goi, entry + 12), load_u32(goi, entry + 8)
+    return batch_in_blog(blogs, blog_size, broker, offset, size, count, crc, topic_id)
 
 
 @kernel(

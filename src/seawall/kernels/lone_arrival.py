@@ -191,7 +191,7 @@ def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size
         return code
     numbers = carray(pointer_at(desk[NUMBERS]), desk[NUMBERS + 1], np.int64)
     first, time_ns = desk[POSITION], numbers[LAST_TIMESTAMP]
-    return seal_epoch(memory, size, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first, time_ns)
+    return seal_epoch(memory, size, 1, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first, time_ns)
 
 
 @kernel(void(int64_out, bytes_in))

@@ -106,18 +106,18 @@ def _describe(rows: Rows, desk: Values, memory: Bytes, staged: WalRows) -> None:
     described["flags"] = as_int64(memory[EPOCH_HEADER + 95])
 
 
-@kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64))
+@kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64, int64))
 def seal_epoch(
-    memory: Bytes, length: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
 ) -> int:
-    """The header of an epoch of one batch, which lies behind it in the memory; bytes of the epoch."""
+    """The header of an epoch of so many batches, which lie behind it in the memory; bytes of the epoch."""
     store_u32(memory, 0, EPOCH_MAGIC)
     store_u64(memory, 8, salt)
     store_u64(memory, 16, epoch)
     store_u64(memory, 24, length)
     store_u64(memory, 32, synced_through)
     store_u64(memory, 40, position)
-    store_u32(memory, 48, 1)
+    store_u32(memory, 48, count)
     store_u32(memory, 52, 0)
     store_u64(memory, 56, time_ns)
     store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
@@ -177,7 +177,7 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     desk[BASE_OFFSET] = rows[0]["base_offset"]
     desk[TIMESTAMP] = rows[0]["timestamp_ns"]
     time_ns = numbers[LAST_TIMESTAMP]
-    return seal_epoch(memory, 96 + length, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first_position, time_ns)
+    return seal_epoch(memory, 96 + length, 1, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first_position, time_ns)
 
 
 @kernel(int64(bytes_out, int64_out, int64, int64, int64, int64))

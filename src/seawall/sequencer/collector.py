@@ -42,7 +42,7 @@ class CollectorSettings:
 class Collector:
     """The slots of some brokers, on their way to the workers."""
 
-    __slots__ = ("_brokers", "_collected", "_pbr_entries", "_queues", "_settings", "_slots", "_tails", "_taken")
+    __slots__ = ("_brokers", "_collected", "_own", "_pbr_entries", "_queues", "_settings", "_slots", "_tails", "_taken")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Collector:
         if len(set(brokers)) != len(brokers) or not all(0 <= broker < known for broker in brokers):
             raise InvalidInputError(f"a collector of brokers {list(brokers)}: each once, from 0 to {known - 1}")
         self._brokers: Final = np.array(brokers, np.int64)
+        self._own: Final = frozenset(brokers)
         self._pbr_entries: Final = len(arrays.pbr[0])
         self._slots: Final = arrays.pbr_all_words
         self._tails: Final = arrays.tail_all_words
@@ -99,6 +100,6 @@ class Collector:
         return int(self._collected[self._require(broker) + collecting.STUCK_TOTAL])
 
     def _require(self, broker: int) -> int:
-        if broker not in self._brokers:
+        if broker not in self._own:
             raise InvalidInputError(f"broker {broker} belongs to another collector; this one has {self._brokers}")
         return broker * collecting.LINE_WORDS

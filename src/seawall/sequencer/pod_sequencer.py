@@ -31,6 +31,7 @@ from seawall.core.types import ClientId, ClientSeq, Offset, Position, SessionEpo
 from seawall.errors import InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
+from seawall.fabric.records import Words
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.collecting import worker_of
 from seawall.sequencer.collector import Collector, CollectorSettings
@@ -237,6 +238,16 @@ class PodSequencer:
         # At rest as never again: and what was left of the ring may be less than workers need to come to rest.
         sequencer.checkpoint()
         return sequencer
+
+    @property
+    def only_worker(self) -> OrderWorker | None:
+        """The worker, if there is one of them; None if there are several."""
+        return self.workers[0] if len(self.workers) == 1 else None
+
+    @property
+    def collected(self) -> Words:
+        """How far each ring was collected, as `kernels.collecting` lays it out."""
+        return self._shared.collected
 
     # --- work ----------------------------------------------------------------------------------------------------
 

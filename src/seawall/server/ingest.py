@@ -393,12 +393,21 @@ class Ingest:
         """Send what can be said now, and go on with connections that waited for it."""
         told: set[Publishing] = set()
         while (answers := self._log.ring.answers()).size:
-            for owner in np.unique(answers["owner"]).tolist():
-                publishing = self._publishing.get(owner)
+            if answers.size > 1:
+                answers = answers[np.argsort(answers["owner"], kind="stable")]
+            rows, owners = ack_rows(answers, self._log.pending), answers["owner"]
+            has_others = bool(rows["status"].any())
+            ends = [*(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), answers.size]
+            first = 0
+            for end in ends:
+                publishing = self._publishing.get(owners.item(first))
                 if publishing is not None:
-                    own = answers[answers["owner"] == owner]
-                    publishing.decided(self._ack_rows(publishing, own))
+                    own = rows[first:end]
+                    if has_others:
+                        self._complete(publishing, own, answers[first:end])
+                    publishing.decided(own)
                     told.add(publishing)
+                first = end
         for publishing in told | self._unsent:
             publishing.flush()
         self._unsent.clear()
@@ -431,9 +440,9 @@ class Ingest:
         for publishing in unsent:
             publishing.flush()
 
-    def _ack_rows(self, publishing: Publishing, answers: Records) -> Rows:
+    def _complete(self, publishing: Publishing, rows: Rows, answers: Records) -> None:
+        """Say of repetitions where the first is, and of what was refused what became of its number."""
         pending = self._log.pending
-        rows = ack_rows(answers, pending)
         is_repeated = rows["status"] == _DUPLICATE
         if is_repeated.any():
             slots = answers["index"] & (len(pending) - 1)
@@ -448,7 +457,6 @@ class Ingest:
         # What the order has refused has used its number; what was refused without it, at level 0, has not.
         rows["level"][is_refused] = np.where(rows["status"][is_refused] == _REJECTED, _ORDERED, 0)
         rows["position"][is_refused] = POSITION_UNKNOWN
-        return rows
 
 
 def _signed(client_id: int) -> int:

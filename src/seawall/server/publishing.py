@@ -119,15 +119,18 @@ class Publishing:
 
     def sent(self, seqs: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Batches are on their way, and are to be answered."""
-        self._seqs = np.concatenate((self._seqs, seqs))
-        self._sizes = np.concatenate((self._sizes, sizes))
+        # What is given is part of arrays that are used again.
+        self._seqs = np.concatenate((self._seqs, seqs)) if len(self._seqs) else seqs.copy()
+        self._sizes = np.concatenate((self._sizes, sizes)) if len(self._sizes) else sizes.copy()
         self._size += sizes.item() if len(sizes) == 1 else int(sizes.sum())
 
     def decided(self, rows: Rows) -> None:
         """Answers, which are sent with the next `flush`."""
         self._rows.append(rows)
         seqs = rows["client_seq"]
-        if np.array_equal(self._seqs[: len(seqs)], seqs):
+        if len(seqs) == len(self._seqs) == 1 and seqs.item() == self._seqs.item():
+            self._seqs, self._sizes, self._size = _NO_SEQS, _NO_SIZES, 0
+        elif np.array_equal(self._seqs[: len(seqs)], seqs):
             # Mostly what was sent first is decided first.
             self._size -= int(self._sizes[: len(seqs)].sum())
             self._seqs, self._sizes = self._seqs[len(seqs) :], self._sizes[len(seqs) :]
@@ -169,9 +172,10 @@ class Publishing:
             return
         rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]
         self._rows = []
-        rows = rows[np.argsort(rows["client_seq"], kind="stable")]
-        if self.features & Features.ACK_RUNS:
-            rows = _in_runs(rows)
+        if len(rows) > 1:
+            rows = rows[np.argsort(rows["client_seq"], kind="stable")]
+            if self.features & Features.ACK_RUNS:
+                rows = _in_runs(rows)
         self._send(rows)
 
 

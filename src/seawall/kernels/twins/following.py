@@ -26,9 +26,10 @@ def full_term(term: int, low: int) -> int:
     return max(each for each in range(term - 0xFFFF, term + 1) if each & 0xFFFF == low)
 
 
-def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
-    """Where the batch of an entry lies among all BLogs; -1 if it is not there."""
-    _, topic_id, block_crc, broker, _, offset, size, count, *_ = _ENTRY.unpack(goi[entry : entry + 64].tobytes())
+def batch_in_blog(
+    blogs: Bytes, blog_size: int, broker: int, offset: int, size: int, count: int, crc: int, topic_id: int
+) -> int:
+    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not there."""
     blog = blogs[broker * blog_size : (broker + 1) * blog_size].tobytes()
     if offset >> 63 or len(blog) < blog_size or size < _HEADER.size:
         return -1
@@ -37,9 +38,13 @@ def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
         return -1
     magic, _, _, command, _, _, _, found_count, length, found_crc, found_topic, *_ = _HEADER.unpack_from(batch)
     found = (magic, command, found_count, length, found_crc, found_topic)
-    return (
-        broker * blog_size + offset % blog_size if found == (b"LANC", 0, count, size - 44, block_crc, topic_id) else -1
-    )
+    return broker * blog_size + offset % blog_size if found == (b"LANC", 0, count, size - 44, crc, topic_id) else -1
+
+
+def batch_at(goi: Bytes, entry: int, blogs: Bytes, blog_size: int) -> int:
+    """Where the batch of an entry lies among all BLogs; -1 if it is not there."""
+    _, topic_id, block_crc, broker, _, offset, size, count, *_ = _ENTRY.unpack(goi[entry : entry + 64].tobytes())
+    return batch_in_blog(blogs, blog_size, broker, offset, size, count, block_crc, topic_id)
 
 
 def follow_run(

@@ -116,7 +116,7 @@ def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size
     numbers = _arrays(desk)[4]
     salt, epoch, synced_through = desk[places.SALT : places.ADDRESS].tolist()
     position = int(desk[places.POSITION])
-    return seal_epoch(memory, size, salt, epoch, synced_through, position, int(numbers[LAST_TIMESTAMP]))
+    return seal_epoch(memory, size, 1, salt, epoch, synced_through, position, int(numbers[LAST_TIMESTAMP]))
 
 
 def settle_lone_arrival(desk: Values, memory: Bytes) -> None:

@@ -37,10 +37,10 @@ def _array_at(address: int, size: int, dtype: np.dtype[Any]) -> Array:
 
 
 def seal_epoch(
-    memory: Bytes, length: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
 ) -> int:
-    """The header of an epoch of one batch."""
-    body = _EPOCH.pack(salt % (1 << 64), epoch, length, synced_through, position, 1, 0, time_ns)
+    """The header of an epoch of so many batches."""
+    body = _EPOCH.pack(salt % (1 << 64), epoch, length, synced_through, position, count, 0, time_ns)
     memory[8:EPOCH_HEADER] = memoryview(body)
     memory[:8] = memoryview(_START.pack(EPOCH_MAGIC, crc32c_portable(memory, 8, EPOCH_HEADER, 0)))
     return EPOCH_HEADER + length
@@ -70,4 +70,4 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
         *(0, crc32c_portable(memory, at + 96, end, 0), 0, choices >> 16 & 0xFF, choices >> 24 & 0xFF),
     )
     time_ns = int(numbers[LAST_TIMESTAMP])
-    return seal_epoch(memory, 96 + length, salt, epoch, synced_through, first_position, time_ns)
+    return seal_epoch(memory, 96 + length, 1, salt, epoch, synced_through, first_position, time_ns)

@@ -1,0 +1,218 @@
+"""What the kernels of `arrival_cycle` mean, by the twins they are made of."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any, Final
+
+import numpy as np
+
+from seawall.kernels import arrival_cycle as places
+from seawall.kernels.client_window import CHECK_NEW, NEXT_EXPECTED, ROW_WORDS, SIDE_PAGE, WINDOW_RESULT
+from seawall.kernels.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
+from seawall.kernels.epochs import EPOCH_HEADER, WAL_ROW
+from seawall.kernels.frontier import ADMISSION_ROW, LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, STATUS_OK, TOPIC_ROW
+from seawall.kernels.goi_frontier import COMPLETION_WORDS, CONTROL_COMMITTED, CONTROL_DURABLE, FLAG_STRONG_ORDER
+from seawall.kernels.holding import HELD, READY_HEAD, READY_TAIL, UNSETTLED_HEAD, UNSETTLED_TAIL
+from seawall.kernels.memory import Array, Bytes
+from seawall.kernels.order_entries import FLOOR, RESERVED
+from seawall.kernels.rings import SLOT_WORDS
+from seawall.kernels.tables import ABSENT
+from seawall.kernels.twins.client_index import find_row
+from seawall.kernels.twins.client_window import decide_row, judge_row
+from seawall.kernels.twins.epochs import list_batch
+from seawall.kernels.twins.following import batch_in_blog
+from seawall.kernels.twins.frontier import admit_batch
+from seawall.kernels.twins.goi_frontier import refusal_of
+from seawall.kernels.twins.lone_batch import seal_epoch
+
+_NUMBER: Final = np.dtype(np.int64)
+_ROW: Final = np.dtype((np.uint64, ROW_WORDS))
+_WINDOW: Final[tuple[np.dtype[Any], ...]] = (np.dtype(np.uint32), _ROW, _ROW, _ROW, WINDOW_RESULT)
+_TYPES: Final[tuple[np.dtype[Any], ...]] = (
+    *(np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW),
+    *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, places.NEED_ROW, _NUMBER),
+)
+_SLOT: Final = np.dtype(
+    [
+        *(("offset", np.int64), ("size", np.uint32), ("count", np.uint32), ("topic_id", np.uint32), ("crc", np.uint32)),
+        *(("broker", np.uint32), ("flags", np.uint32), ("client_id", np.int64), ("seq", np.int64)),
+        *(("epoch", np.uint32), ("reserved", np.uint32), ("token", np.int64)),
+    ]
+)
+
+
+def _array_at(address: int, size: int, dtype: np.dtype[Any]) -> Array:
+    memory = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
+    return np.frombuffer(memoryview(memory), dtype, size)
+
+
+def _arrays(cycle: Any) -> SimpleNamespace:
+    """All arrays by their names."""
+    return SimpleNamespace(
+        **{
+            name: _array_at(int(cycle[f"{name}_at"]), int(cycle[f"{name}_count"]), dtype)
+            for name, dtype in zip(places.CYCLE_ARRAYS, _TYPES, strict=True)
+        }
+    )
+
+
+def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
+    position = int(arrays.numbers[NEXT_POSITION])
+    control, counters, worker = arrays.control, arrays.counters, arrays.worker
+    reached = {int(counters[RESERVED]), int(control[CONTROL_COMMITTED]), int(control[CONTROL_DURABLE])}
+    is_idle = worker[READY_HEAD] == worker[READY_TAIL] and worker[UNSETTLED_HEAD] == worker[UNSETTLED_TAIL]
+    is_early = position - int(counters[FLOOR]) < int(cycle["checkpoint_after"])
+    cursors = arrays.collected[CURSOR::LINE_WORDS][: len(arrays.ends)].tolist()
+    is_completed = cursors == arrays.completion[::COMPLETION_WORDS][: len(arrays.ends)].tolist()
+    return (
+        reached | {int(cycle["followed"])} == {position}
+        and not worker[HELD]
+        and bool(is_idle)
+        and is_early
+        and is_completed
+    )
+
+
+def _slot(arrays: SimpleNamespace, broker: int, index: int) -> tuple[int, Any]:
+    """The first word of a slot, and its fields."""
+    entries = len(arrays.slots) // (len(arrays.ends) * SLOT_WORDS)
+    base = (broker * entries + index % entries) * SLOT_WORDS
+    return base, arrays.slots[base : base + SLOT_WORDS].view(_SLOT)[0]
+
+
+def _source(arrays: SimpleNamespace, broker: int, slot: Any) -> int:
+    if int(slot["size"]) >= places.LARGE_SIZE or int(slot["flags"]) & ~FLAG_STRONG_ORDER:
+        return -1
+    blog_size = len(arrays.blogs) // len(arrays.ends)
+    told = (int(slot[name]) for name in ("offset", "size", "count", "crc", "topic_id"))
+    return batch_in_blog(arrays.blogs, blog_size, broker, *told)
+
+
+def survey_cycle(cycles: Array) -> int:
+    """Slot after slot of each ring, up to the first that cannot go this way."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    cycle["needed"] = cycle["size"] = 0
+    if not _is_at_rest(cycle, arrays):
+        return 0
+    total = 0
+    for broker in range(len(arrays.ends)):
+        index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
+        claimed = int(arrays.tails[broker * TAIL_WORDS + TAIL_CLAIMED])
+        while index < claimed and total < cycle["count_max"]:
+            base, slot = _slot(arrays, broker, index)
+            if arrays.slots[base + PBR_TOKEN] != index + 1 or _source(arrays, broker, slot) < 0:
+                break
+            if cycle["size"] + int(slot["size"]) > cycle["size_max"]:
+                break
+            known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
+            if int(slot["topic_id"]) not in known:
+                if len(known) == len(arrays.needs):
+                    break
+                arrays.needs[len(known)] = (int(slot["topic_id"]), 0, 0, 0, 0)
+                cycle["needed"] += 1
+                known.append(int(slot["topic_id"]))
+            row = arrays.needs[known.index(int(slot["topic_id"]))]
+            row["records"] += int(slot["count"])
+            row["size"] += int(slot["size"])
+            cycle["size"] += int(slot["size"])
+            total += 1
+            index += 1
+        arrays.ends[broker] = index
+    return total
+
+
+def _row_if_new(window: list[Array], slot: Any) -> int:
+    where, clients, sides, *_ = window
+    row = find_row(where, clients, int(slot["client_id"]))
+    if row == ABSENT or judge_row(int(slot["seq"]), int(slot["epoch"]), clients, sides, row) != CHECK_NEW:
+        return ABSENT
+    return row
+
+
+def _window(arrays: SimpleNamespace, whose: str) -> list[Array]:
+    return [getattr(arrays, f"{whose}_{name}") for name in ("places", "clients", "sides", "slots", "results")]
+
+
+def _decide(window: list[Array], row: int, seq: int, *numbers: int) -> None:
+    _, clients, sides, slots, results = window
+    results[decide_row(seq, 1, clients, sides, slots, row)] = (*numbers, 0, 0, 1)
+
+
+def _stage_slot(
+    cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, broker: int, index: int, count: int
+) -> int:
+    base, slot = _slot(arrays, broker, index)
+    topic_id, flags = int(slot["topic_id"]), int(slot["flags"])
+    found = [int(arrays.values[entry]) for entry in np.flatnonzero(arrays.used) if int(arrays.keys[entry]) == topic_id]
+    if not found or refusal_of(int(arrays.topics[found[0]]["flags"]), flags):
+        return places.PASSES_ON
+    order, store, row = _window(arrays, "order"), _window(arrays, "store"), ABSENT
+    if slot["client_id"] >= 0:
+        row = _row_if_new(order, slot)
+        if ABSENT in (row, _row_if_new(store, slot)) or order[2][row, SIDE_PAGE]:
+            return places.PASSES_ON
+        if flags & FLAG_STRONG_ORDER and slot["seq"] != order[1][row, NEXT_EXPECTED]:
+            return places.PASSES_ON
+    size, source = int(slot["size"]), _source(arrays, broker, slot)
+    memory[at : at + size] = arrays.blogs[source : source + size]
+    frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers, arrays.admitted)
+    code = admit_batch(memory, at, int(cycle["term"]), int(cycle["wall_ns"]), *frontier, 0)
+    if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
+        return places.PASSES_ON
+    list_batch(memory, at, int(cycle["address"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
+    position, base_seq, timestamp_ns = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
+    if row != ABSENT:
+        _decide(order, row, int(slot["seq"]), position, base_seq, timestamp_ns, int(slot["crc"]))
+    arrays.results[base : base + SLOT_WORDS] = (position, base_seq, timestamp_ns, -1, 0, 0, 0, index + 1)
+    cycle["position"], cycle["timestamp_ns"] = position, timestamp_ns
+    return size
+
+
+def stage_cycle(cycles: Array, memory: Bytes) -> int:
+    """Batch behind batch, then the header of the epoch."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    at, count = EPOCH_HEADER, 0
+    cycle["first_position"] = arrays.numbers[NEXT_POSITION]
+    for broker in range(len(arrays.ends)):
+        index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
+        while index < arrays.ends[broker]:
+            size = _stage_slot(cycle, arrays, memory, at, broker, index, count)
+            if size < 0:
+                arrays.ends[broker] = index
+                break
+            _, slot = _slot(arrays, broker, index)
+            known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
+            row = arrays.needs[known.index(int(slot["topic_id"]))]
+            row["taken_records"] += int(slot["count"])
+            row["taken_size"] += size
+            at, count, index = at + size, count + 1, index + 1
+        arrays.collected[broker * LINE_WORDS + CURSOR] = index
+    cycle["count"], cycle["size"] = count, at
+    if not count:
+        return places.PASSES_ON
+    salt, epoch, synced_through, first = (
+        int(cycle[name]) for name in ("salt", "epoch", "synced_through", "first_position")
+    )
+    length, time_ns = at - EPOCH_HEADER, int(arrays.numbers[LAST_TIMESTAMP])
+    return seal_epoch(memory, length, count, salt, epoch, synced_through, first, time_ns)
+
+
+def settle_cycle(cycles: Array) -> None:
+    """The store's window, and everything that says how far the order has come."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    store = _window(arrays, "store")
+    first = int(cycle["first_row"])
+    for batch in arrays.staged[first : first + int(cycle["count"])]:
+        if int(batch["client_id"]) >> 63:
+            continue
+        row = find_row(store[0], store[1], int(batch["client_id"]))
+        numbers = [int(batch[name]) for name in ("position", "base_seq", "timestamp_ns", "block_crc")]
+        _decide(store, row, int(batch["client_seq"]), *numbers)
+    following = int(cycle["position"]) + 1
+    arrays.counters[RESERVED] = arrays.replica[0] = following
+    arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = following

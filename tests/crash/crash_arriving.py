@@ -1,0 +1,171 @@
+"""The script of `crash_world` for a store that connections publish to: batches arrive in a ring, and are committed.
+
+Most commits are one epoch of whatever has arrived (`engine.arrival_cycle`); what is large, capped or repeated goes the
+long way, through the index of the order. Publishers count what is answered as durable; a repetition that is answered
+must name the seq of the first.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from crash_history import Level, Written, require
+from crash_world import LEVELS, PATH, World, settings_of
+
+from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
+from seawall.config import FabricConfig
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
+from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.settings import Machine
+from seawall.engine.store import Store
+from seawall.limits import KIB
+from seawall.testing import SimSharedMemory
+from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.state import TopicState
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.records import encode_block
+
+FABRIC = FabricConfig(brokers=2, goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=1024 * KIB)
+CLIENTS = (ClientId(77), ClientId(78))
+NOBODY = ClientId(1 << 63 | 3)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A batch that is in the ring."""
+
+    topic: TopicState
+    values: list[Written]
+    client: ClientId
+    seq: int
+    batch: bytes
+
+
+class ArrivingWorld(World):
+    """A store behind a ring of the network, and what everybody was told."""
+
+    def open(self) -> Store:
+        self.opened += 1
+        random_bytes = random.Random(f"machine {self.script} {self.opened}").randbytes
+        self.clock.advance(1)
+        machine = Machine(self.disk, self.clock, random_bytes, pid=7)
+        # The fabric ends with its process.
+        store = open_ordered_store(
+            machine, PATH, SimSharedMemory(), bytes(16), FABRIC, settings_of(self.script), networks=1
+        )
+        self.store = store
+        #: Session and next number of each client, and the batch before that with its first seq.
+        self.sessions: dict[ClientId, tuple[SessionEpoch, int]] = {}
+        self.last: dict[ClientId, tuple[Sent, int]] = {}
+        self.sent: dict[int, Sent] = {}
+        self.owners = 0
+        self.short = 0
+        return store
+
+    @property
+    def ordered(self) -> OrderedStore:
+        store = self._usable()
+        assert isinstance(store, OrderedStore)
+        return store
+
+    @property
+    def ring(self) -> BrokerRing:
+        return self.ordered.pod.arrivals.rings[0]
+
+    def _config(self, durability: Durability) -> TopicConfig:
+        # Half of them without caps and ages, and with room for more than one commit in a segment.
+        if self.chance.random() < 0.5:
+            return super()._config(durability)
+        return TopicConfig(durability=durability, segment_max_records=self.chance.choice((60, 1_000)))
+
+    def weighted(self) -> list[Callable[[], None]]:
+        return [*super().weighted(), *[self.append] * 24]
+
+    def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
+        for client in CLIENTS:
+            if client not in self.sessions:
+                with self.changing() as store:
+                    epoch, first = store.open_session(client, ClientSeq(1))
+                self.sessions[client] = epoch, first
+        with self.changing():
+            self.level = Level.STAGED
+            for topic, values in groups:
+                self._publish(self._batch(topic, values))
+                if self.chance.random() < 0.5:
+                    self._commit_some()
+                if self.last and self.chance.random() < 0.1:
+                    self._publish(self.chance.choice([*self.last.values()])[0])
+            self._commit_all()
+            require(not self.sent, f"{len(self.sent)} batches were not answered")
+
+    def _batch(self, topic: TopicState, values: list[Written]) -> Sent:
+        client = self.chance.choice((*CLIENTS, NOBODY))
+        epoch, seq = self.sessions.get(client, (SessionEpoch(0), 1))
+        if client in self.sessions:
+            self.sessions[client] = epoch, seq + 1
+        block = encode_block([value.record() for value in values])
+        header = batch_header(
+            block,
+            topic_id=TopicId(topic.topic_id),
+            client_id=client,
+            client_seq=ClientSeq(seq),
+            session_epoch=epoch,
+            record_count=len(values),
+            timestamp_ns=TimestampNs(0),
+        )
+        return Sent(topic, values, client, seq, encode_batch(header, block))
+
+    def _publish(self, sent: Sent) -> None:
+        self.owners += 1
+        defaults = TopicDefaults(int(sent.topic.config.order), AckLevel.DURABLE)
+        batch = np.frombuffer(sent.batch, np.uint8)
+        while (published := self.ring.publish(batch, self.owners, defaults)).count == 0:
+            require(published.stop is Stop.FULL, f"a batch was not taken: {published.stop}")
+            self._commit_some()
+        self.sent[self.owners] = sent
+
+    def _commit_all(self) -> None:
+        while self.ordered.pod.is_behind:
+            self._commit_some()
+        self._take_answers()
+
+    def _commit_some(self) -> None:
+        store = self.ordered
+        commit = store.begin([])
+        # As a server does: what is ordered may be answered to who wants no more.
+        self._take_answers()
+        try:
+            commit.carry_out()
+        except BaseException as error:
+            store.fail(error)
+            raise
+        is_untidy = store.finish(commit)
+        self.short += commit.goes_short
+        self._take_answers()
+        if is_untidy:
+            store.tidy_up(commit.limited)
+
+    def _take_answers(self) -> None:
+        fields = ["owner", "status", "base_seq", "timestamp_ns"]
+        for owner, status, base_seq, timestamp_ns in self.ring.answers()[fields].tolist():
+            sent = self.sent.pop(owner)
+            if status == AckStatus.OK:
+                level = LEVELS[sent.topic.config.durability]
+                self.level = max(self.level, level)
+                for seq, value in enumerate(sent.values, base_seq):
+                    self.history.acked(sent.topic.topic_id, seq, value, timestamp_ns, level)
+                if sent.client in self.sessions:
+                    self.last[sent.client] = sent, base_seq
+            elif status == AckStatus.DUPLICATE:
+                known, first = self.last.get(sent.client, (sent, base_seq))
+                require(known is not sent or base_seq in (0, first), f"a repetition of {first} was told {base_seq}")
+            else:
+                for value in sent.values:
+                    self.history.refused(sent.topic.topic_id, value)
+
+
+__all__ = ["ArrivingWorld"]

@@ -1,0 +1,299 @@
+"""What connections have brought, committed by one kernel call: as the long way would have, and only what is simple."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seawall.broker.ring import BrokerRing, TopicDefaults
+from seawall.config import FabricConfig
+from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TimestampNs
+from seawall.engine import arrival_cycle
+from seawall.engine.appends import Commit
+from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.pod import Pod
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import FatalError
+from seawall.kernels import arrival_cycle as kernels
+from seawall.kernels import jit
+from seawall.kernels.twins import arrival_cycle as twin
+from seawall.limits import KIB, MIB
+from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.testing import SimClock, SimDisk, SimSharedMemory
+from seawall.topics.config import Durability, Order, TopicConfig
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.records import encode_raw
+
+SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
+TINY = FabricConfig(brokers=2, goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)
+CLIENTS = (ClientId(7), ClientId(8))
+#: A client without a session, as connections of version 1 have.
+NOBODY = ClientId(1 << 63 | 5)
+PLAIN, STRONG, CAPPED = "plain", "strong", "capped"
+
+
+class Log:
+    """A store on a simulated disk whose last ring is a connection's."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk(seed=1)
+        self.clock = SimClock(wall_ns=1_700_000_000_000_000_000)
+        self.store = self.open()
+        for name, config in (
+            (PLAIN, TopicConfig()),
+            (STRONG, TopicConfig(order=Order.CLIENT)),
+            (CAPPED, TopicConfig(cap_records=3)),
+        ):
+            self.store.create_topic(name, config)
+        self.epochs = {client: self.store.open_session(client, ClientSeq(1))[0] for client in CLIENTS}
+
+    def open(self) -> OrderedStore:
+        machine = Machine(self.disk, self.clock, random.Random(3).randbytes, pid=1)
+        return open_ordered_store(machine, "/data", SimSharedMemory(), bytes(16), TINY, SMALL, networks=1)
+
+    @property
+    def ring(self) -> BrokerRing:
+        return self.store.pod.arrivals.rings[0]
+
+    def batch(
+        self, name: str, seq: int, *values: bytes, client: ClientId = CLIENTS[0], epoch: int | None = None
+    ) -> bytes:
+        block = b"".join(map(encode_raw, values or (b"x",)))
+        header = batch_header(
+            block,
+            topic_id=self.store.catalog.named(name).topic_id,
+            client_id=client,
+            client_seq=ClientSeq(seq),
+            session_epoch=SessionEpoch(self.epochs.get(client, 0) if epoch is None else epoch),
+            record_count=len(values or (b"x",)),
+            timestamp_ns=TimestampNs(0),
+        )
+        return encode_batch(header, block)
+
+    def arrive(self, *batches: bytes, strong: bool = False) -> None:
+        defaults = TopicDefaults(int(Order.CLIENT if strong else Order.TOTAL), AckLevel.DURABLE)
+        for batch in batches:
+            published = self.ring.publish(np.frombuffer(batch, np.uint8), 1, defaults)
+            assert published.count == 1
+
+    def commit(self) -> Commit:
+        commit = self.store.begin([])
+        commit.carry_out()
+        self.store.finish(commit)
+        return commit
+
+    def commit_all(self) -> None:
+        while self.store.pod.is_behind:
+            self.commit()
+
+    def answers(self) -> list[tuple[int, int, int, int]]:
+        """Client seq, status, reason and first seq of what is answered now."""
+        found = self.ring.answers()[["client_seq", "status", "reason", "base_seq"]].tolist()
+        return [(int(seq), int(status), int(reason), int(base)) for seq, status, reason, base in found]
+
+    def stored(self, name: str) -> list[StoredBatch]:
+        items = self.store.read(name, Seq(1), size_max=MIB)
+        return [item for item in items if isinstance(item, StoredBatch)]
+
+    def warm(self) -> None:
+        """Have room ready: the first batch of a topic makes it, the long way."""
+        for name in (PLAIN, STRONG):
+            self.arrive(self.batch(name, 1, client=NOBODY), strong=name == STRONG)
+            self.commit_all()
+        self.answers()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    made = Log()
+    made.warm()
+    yield made
+    made.store.close()
+
+
+def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
+    before = log.store._wal._epoch
+    log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq, b"more", client=client) for seq in (1, 2, 3) for client in CLIENTS))
+    log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
+    log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
+    commit = log.commit()
+    assert (commit.goes_short, commit.row_count, commit.durable) == (True, 8, True)
+    assert log.store._wal._epoch == before + 1
+    assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 8
+    assert [each.base_seq for each in log.stored(PLAIN)] == [1, 2, 4, 6, 8, 10, 12, 14]
+    assert bytes(log.stored(STRONG)[-1].block) == encode_raw(b"strong")
+
+
+def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
+    """INV-CYCLE-BEHIND."""
+    log.arrive(log.batch(PLAIN, 1))
+    commit = log.store.begin([])
+    window, pod = log.store.sessions.window, log.store.pod
+    assert commit.goes_short
+    assert log.answers() == []
+    assert window.state(CLIENTS[0]).next_expected == 1
+    assert pod.sequencer.frontier.committed == pod._follower.next_position
+    assert len(log.stored(PLAIN)) == 1
+    commit.carry_out()
+    log.store.finish(commit)
+    assert log.answers() == [(1, AckStatus.OK, 0, 2)]
+    assert window.state(CLIENTS[0]).next_expected == 2
+    assert len(log.stored(PLAIN)) == 2
+
+
+def test_a_write_that_fails_ends_writing(log: Log) -> None:
+    log.arrive(log.batch(PLAIN, 1))
+    commit = log.store.begin([])
+    log.disk.fail("sync", path="*.wal")
+    log.disk.fail("write", path="*.wal")
+    with pytest.raises((FatalError, OSError)) as raised:
+        commit.carry_out()
+    log.store.fail(raised.value)
+    assert log.answers() == []
+    with pytest.raises(FatalError):
+        log.store.begin([])
+    assert len(log.stored(PLAIN)) == 1
+
+
+#: What does not go this way, and whether it is refused.
+ODD: dict[str, Callable[[Log], bytes]] = {
+    "a repetition": lambda log: log.batch(PLAIN, 1, b"first"),
+    "another under the same number": lambda log: log.batch(PLAIN, 1, b"other"),
+    "of an older session": lambda log: log.batch(PLAIN, 2, epoch=99),
+    "of nobody known": lambda log: log.batch(PLAIN, 1, client=ClientId(9), epoch=1),
+    "large": lambda log: log.batch(PLAIN, 2, bytes(70 * KIB)),
+    "outside the window": lambda log: log.batch(PLAIN, 1_000),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_not_simple_goes_the_long_way_and_the_rest_does_not(log: Log, odd: str) -> None:
+    log.arrive(log.batch(PLAIN, 1, b"first"))
+    log.commit_all()
+    log.answers()
+    log.arrive(log.batch(PLAIN, 1, b"before", client=CLIENTS[1]), ODD[odd](log))
+    log.arrive(log.batch(PLAIN, 2, b"behind", client=CLIENTS[1]))
+    first, second = log.commit(), log.commit()
+    assert (first.goes_short, first.row_count) == (True, 1)
+    assert not second.goes_short
+    log.commit_all()
+    assert len(log.answers()) == 3
+    values = [bytes(each.block) for each in log.stored(PLAIN)]
+    assert encode_raw(b"before") in values
+    assert encode_raw(b"behind") in values
+
+
+def test_a_topic_whose_records_are_evicted_takes_all_the_long_way(log: Log) -> None:
+    log.arrive(log.batch(PLAIN, 1), *(log.batch(CAPPED, seq, b"%d" % seq) for seq in (2, 3, 4, 5)))
+    assert not log.commit().goes_short
+    log.commit_all()
+    assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 5
+    assert [bytes(each.block) for each in log.stored(CAPPED)] == [encode_raw(b"%d" % seq) for seq in (3, 4, 5)]
+
+
+def test_a_batch_that_waits_for_an_earlier_one_is_held_the_long_way(log: Log) -> None:
+    log.arrive(log.batch(STRONG, 2, b"second"), strong=True)
+    assert not log.commit().goes_short
+    log.arrive(log.batch(STRONG, 1, b"first"), strong=True)
+    log.commit_all()
+    assert [bytes(each.block) for each in log.stored(STRONG)[1:]] == [encode_raw(b"first"), encode_raw(b"second")]
+    # The order has come to rest: what comes now is simple again.
+    log.arrive(log.batch(STRONG, 3, b"third"), strong=True)
+    assert log.commit().goes_short
+
+
+def test_it_is_there_after_a_restart(log: Log) -> None:
+    log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in (1, 2, 3)))
+    assert log.commit().goes_short
+    log.disk.crash(keep="none")
+    log.store = log.open()
+    assert [bytes(each.block) for each in log.stored(PLAIN)[1:]] == [encode_raw(b"%d" % seq) for seq in (1, 2, 3)]
+    assert log.store.sessions.window.state(CLIENTS[0]).next_expected == 4
+
+
+def test_classes_below_fsync_are_written_and_not_synced(log: Log) -> None:
+    log.store.create_topic("disk", TopicConfig(durability=Durability.DISK))
+    log.arrive(log.batch("disk", 1, client=NOBODY))
+    log.commit_all()
+    log.arrive(log.batch("disk", 1, client=CLIENTS[0]))
+    commit = log.commit()
+    assert (commit.goes_short, commit.durable) == (True, False)
+
+
+# --- the same as the long way, and as the twin -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """A batch that arrives, or a commit."""
+
+    client: int
+    seq: int
+    topic: str
+    size: int
+    commits: bool
+
+
+STEPS = st.lists(
+    st.builds(
+        Step,
+        st.integers(0, 2),
+        st.integers(1, 6),
+        st.sampled_from([PLAIN, PLAIN, STRONG, CAPPED]),
+        st.sampled_from([0, 1, 40, 70_000]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], list[bytes], int]:
+    """Answers, and everything in the log behind its beginning, and how many commits went the short way."""
+    shim = SimpleNamespace(**{**vars(kernels), **vars(twin)}) if way == "twin" else kernels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrival_cycle, "kernels", shim)
+        if way == "long":
+            patch.setattr(Pod, "begin_cycle", lambda _self: None)
+        log = Log()
+        at = log.store._wal.at
+        log.warm()
+        answers: list[tuple[int, int, int, int]] = []
+        short = 0
+        for step in steps:
+            client = (*CLIENTS, NOBODY)[step.client]
+            log.arrive(
+                log.batch(step.topic, step.seq, bytes([step.seq]) * step.size, client=client),
+                strong=step.topic == STRONG,
+            )
+            while step.commits and log.store.pod.is_behind:
+                short += log.commit().goes_short
+                answers += log.answers()
+        log.commit_all()
+        answers += log.answers()
+        items = read_wal(log.disk, "/data/wal", log.store._directory.directory_id, at)
+        found = [bytes(item.data) for item in items if isinstance(item, WalBatch)]
+        log.store.close()
+        return answers, found, short
+
+
+@settings(max_examples=8 if jit.PYTHON_MODE else 40, deadline=None)
+@given(STEPS)
+def test_any_arrivals_leave_what_the_long_way_leaves(steps: list[Step]) -> None:
+    """INV-CYCLE-SAME."""
+    assert _run(steps, "cycle")[:2] == _run(steps, "long")[:2]
+
+
+@settings(max_examples=6 if jit.PYTHON_MODE else 25, deadline=None)
+@given(STEPS)
+def test_kernel_and_twin_leave_the_same(steps: list[Step]) -> None:
+    assert _run(steps, "cycle") == _run(steps, "twin")
