@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from seawall import limits
 
-__all__ = ["Accepted", "AcceptingPort", "watch_peer"]
+__all__ = ["Accepted", "AcceptingPort", "hang_up", "watch_peer"]
 
 #: A connection that no loop has yet.
 Accepted: TypeAlias = socket.socket
@@ -32,6 +32,12 @@ def watch_peer(accepted: Accepted) -> None:
         for name, value in wanted.items():
             if hasattr(socket, name):
                 accepted.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def hang_up(accepted: Accepted) -> None:
+    """End a connection in both directions, whoever has it: who waits for its peer is told that the peer is gone."""
+    with suppress(OSError):
+        accepted.shutdown(socket.SHUT_RDWR)
 
 
 class AcceptingPort:

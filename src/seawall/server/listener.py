@@ -25,7 +25,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.io.accepting import Accepted, AcceptingPort, watch_peer
+from seawall.io.accepting import Accepted, AcceptingPort, hang_up, watch_peer
 from seawall.server.budget import PeerMemory
 from seawall.server.connection import Connection
 from seawall.server.receive_room import ReceiveRoom
@@ -81,8 +81,9 @@ class Listener:
         self._dealt: Sequence[Listener] = (self,)
         self._turn = 0
         self._ports: list[AcceptingPort] = []
-        #: Those that shake hands, or are about to be made: the oldest first.
-        self._opening: dict[asyncio.Task[None], None] = {}
+        #: Those that shake hands, or are about to be made: the oldest first. None is cancelled, since a loop may then
+        #: close a connection that it has made already, and report that to nobody: they are hung up on.
+        self._opening: dict[asyncio.Task[None], Accepted] = {}
         #: Connections that are not made yet.
         self._unmade: set[Connection] = set()
         self._room = room or ReceiveRoom()
@@ -150,11 +151,9 @@ class Listener:
         if tls is not None and len(self._opening) >= limits.HANDSHAKES_MAX:
             # An honest peer is done within moments: the one that has taken longest is the least likely to be one.
             self.count("handshake_limit")
-            oldest = next(iter(self._opening))
-            del self._opening[oldest]
-            oldest.cancel()
+            hang_up(self._opening.pop(next(iter(self._opening))))
         opening = self.loop.create_task(self._open(accepted, tls))
-        self._opening[opening] = None
+        self._opening[opening] = accepted
         opening.add_done_callback(lambda ended: self._opening.pop(ended, None))
 
     async def _open(self, accepted: Accepted, tls: SSLContext | None) -> None:
@@ -180,8 +179,8 @@ class Listener:
     def stop(self) -> None:
         """Take no more connections; those that are there go on. Stopping twice is fine."""
         self._is_stopped = True
-        for opening in self._opening:
-            opening.cancel()
+        for accepted in self._opening.values():
+            hang_up(accepted)
         while self._ports:
             port = self._ports.pop()
             self.loop.remove_reader(port.fileno())

@@ -1,0 +1,58 @@
+"""Connections that come while a server ends: each is made and ended, or never was there; nobody waits for others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from seawall.io.sockets import parse_address
+from seawall.server.node import NodeSettings, start_node
+from seawall.wire.lwp2 import encode_control
+from seawall.wire.lwp2_session import Hello
+
+LOOPS = pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+
+
+@LOOPS
+@pytest.mark.parametrize("turns", range(9))
+def test_a_drain_right_behind_new_connections_ends(
+    tmp_path: Path, make_loop: Callable[[], asyncio.AbstractEventLoop], turns: int
+) -> None:
+    async def work() -> None:
+        node = await start_node(tmp_path / "data", NodeSettings(port=0))
+        with ExitStack() as stack:
+            for _ in range(8):
+                peer = stack.enter_context(socket.socket())
+                peer.setblocking(False)
+                peer.connect_ex(parse_address(node.address))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await node.drain(10), "somebody who is gone was waited for"
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(work())
+
+
+@LOOPS
+@pytest.mark.parametrize("turns", range(9))
+def test_so_does_one_behind_their_first_words(
+    tmp_path: Path, make_loop: Callable[[], asyncio.AbstractEventLoop], turns: int
+) -> None:
+    async def work() -> None:
+        node = await start_node(tmp_path / "data", NodeSettings(port=0))
+        with ExitStack() as stack:
+            for _ in range(8):
+                peer = stack.enter_context(socket.create_connection(parse_address(node.address)))
+                peer.sendall(encode_control(Hello(), request_id=1))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert await node.drain(10), "somebody who is gone was waited for"
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(work())
