@@ -83,7 +83,13 @@ class ArrivingWorld(World):
         return TopicConfig(durability=durability, segment_max_records=self.chance.choice((60, 1_000)))
 
     def weighted(self) -> list[Callable[[], None]]:
-        return [*super().weighted(), *[self.append] * 24]
+        return [*super().weighted(), *[self.append] * 16, *[self.burst] * 8]
+
+    def burst(self) -> None:
+        """Many small batches for one topic, some in each commit."""
+        topic = self._pick()
+        if topic is not None:
+            self._append([(topic, [self.history.write(topic.topic_id, 20, None)]) for _ in range(24)])
 
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         for client in CLIENTS:
@@ -95,12 +101,15 @@ class ArrivingWorld(World):
             self.level = Level.STAGED
             for topic, values in groups:
                 self._publish(self._batch(topic, values))
-                if self.chance.random() < 0.5:
+                if self.chance.random() < 0.3:
                     self._commit_some()
                 if self.last and self.chance.random() < 0.1:
                     self._publish(self.chance.choice([*self.last.values()])[0])
             self._commit_all()
             require(not self.sent, f"{len(self.sent)} batches were not answered")
+            for client, (_, due) in self.sessions.items():
+                known = self.ordered.sessions.window.state(client)
+                require(known.next_expected == due, f"client {client} is at {due}, the store at {known}")
 
     def _batch(self, topic: TopicState, values: list[Written]) -> Sent:
         client = self.chance.choice((*CLIENTS, NOBODY))
@@ -138,6 +147,9 @@ class ArrivingWorld(World):
         commit = store.begin([])
         # As a server does: what is ordered may be answered to who wants no more.
         self._take_answers()
+        if self.chance.random() < 0.3:
+            # Somebody looks while it is written, and what was committed before takes effect.
+            self._observe(store, Level.STAGED)
         try:
             commit.carry_out()
         except BaseException as error:

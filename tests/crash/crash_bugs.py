@@ -417,6 +417,19 @@ def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShortWay, "_keep_rows", lambda self, first, _count: real(self, first, 1))
 
 
+def cycle_settled_after_its_rows_have_moved(patch: pytest.MonkeyPatch) -> None:
+    """The store's window learns of what lies where the rows of a cycle were."""
+    real, settle = arrival_cycle.ArrivalCycle.finish, arrival_cycle.kernels.settle_cycle
+
+    def finish(self: arrival_cycle.ArrivalCycle, commit: Commit) -> None:
+        real(self, commit)
+        settle(self._cycles)
+        self._sequencer.frontier.advance_completion()
+
+    patch.setattr(arrival_cycle.kernels, "settle_cycle", lambda _cycles: None)
+    patch.setattr(arrival_cycle.ArrivalCycle, "finish", finish)
+
+
 def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
     """The log goes on one position behind the last of a cycle."""
     real = WalWriter.begin_encoded
@@ -437,6 +450,7 @@ PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
     "cycle settled before it is written": cycle_settled_before_the_write,
     "cycle forgets its rows": cycle_rows_forgotten,
+    "cycle settled after its rows have moved": cycle_settled_after_its_rows_have_moved,
     "cycle passes a position over": cycle_passes_a_position_over,
     "cycle goes beyond its room": cycle_beyond_its_room,
 }

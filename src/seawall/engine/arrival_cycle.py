@@ -124,8 +124,9 @@ class ArrivalCycle:
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it counts, and its slots are free."""
-        self._short_way.finish(commit)
+        # First: rows may move when they are kept.
         kernels.settle_cycle(self._cycles)
+        self._short_way.finish(commit)
         position, timestamp_ns = Position(int(self._cycle["position"])), TimestampNs(int(self._cycle["timestamp_ns"]))
         self._follower.passed_by(position, timestamp_ns)
         self._sequencer.frontier.passed_by(position)
