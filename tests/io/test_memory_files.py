@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.errors import InvalidInputError, InvariantError
+from seawall.errors import InvalidInputError
 from seawall.io.files import replace_file, write_all
 from seawall.io.interfaces import Files
 from seawall.io.memory_files import MemoryFiles
-from seawall.io.spare_pieces import PIECE_SIZE_MIN, SLAB_SIZE, SparePieces
+from seawall.io.spare_pieces import PIECE_SIZE_MIN, SparePieces
 from seawall.limits import MIB
 
 
@@ -133,62 +133,11 @@ def test_what_is_cut_off_is_there_for_others() -> None:
     assert (file.size(), file.read(5, 0), spare.size) == (0, b"", 18 * MIB + PIECE_SIZE_MIN)
 
 
-def test_bytes_are_adopted_where_they_lie() -> None:
-    spare = SparePieces()
-    file = MemoryFiles(spare).open("/a", create=True)
-    slab = spare.take(SLAB_SIZE)
-    slab[:9] = memoryview(b"abcdefghi")
-    write_all(file, [b"own"], 0)
-    file.allocate(MIB)
-    # Where the own bytes end in their piece, these begin in theirs.
-    file.adopt(3, slab, 3, 3)
-    file.adopt(6, slab, 6, 1)
-    assert file.read(9, 0) == b"owndefg\0\0"
-    slab[4] = ord("E")
-    assert file.read(4, 3) == b"dEfg"
-    write_all(file, [b"!"], 5)
-    assert slab[:9].tobytes() == b"abcdE!ghi"
-    write_all(file, [b"behind"], 7)
-    assert file.read(20, 0) == b"owndE!gbehind" + bytes(7)
-    assert slab[:9].tobytes() == b"abcdE!ghi"
-    with pytest.raises(InvariantError, match="INV-EXTENT-OWN"):
-        file.adopt(12, slab, 7, 1)
-    assert file.size() == MIB
-
-
-def test_a_file_that_was_cut_goes_on_elsewhere_than_beside_what_it_has_adopted() -> None:
-    spare = SparePieces()
-    files = MemoryFiles(spare)
-    one, other = files.open("/one", create=True), files.open("/other", create=True)
-    slab = spare.take(SLAB_SIZE)
-    slab[:8] = memoryview(b"abcdefgh")
-    one.adopt(0, slab, 0, 4)
-    other.adopt(0, slab, 4, 4)
-    one.truncate(2)
-    one.allocate(9)
-    assert one.read(9, 0) == b"ab" + bytes(7)
-    one.write([b"xyz"], 3)
-    assert one.read(9, 0) == b"ab\0xyz" + bytes(3)
-    assert (other.read(9, 0), slab[:8].tobytes()) == (b"efgh", b"abcdefgh")
-
-
-def test_small_writes_between_adopted_bytes_share_a_piece() -> None:
-    spare = SparePieces()
-    file = MemoryFiles(spare).open("/a", create=True)
-    slab, at = spare.take(SLAB_SIZE), 0
-    for number in range(100):
-        file.write([b"own"], at)
-        file.adopt(at + 3, slab, number, 1)
-        at += 4
-    del file
-    assert spare.size == PIECE_SIZE_MIN
-
-
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["write", "adopt", "adopt", "truncate", "allocate", "drop"]),
+            st.sampled_from(["write", "write", "truncate", "allocate", "drop"]),
             st.integers(0, 2),
             st.integers(0, 300_000),
             st.integers(0, 150_000),
@@ -197,42 +146,30 @@ def test_small_writes_between_adopted_bytes_share_a_piece() -> None:
         max_size=30,
     )
 )
-def test_files_that_share_a_slab_are_as_if_each_had_its_own_bytes(steps: list[tuple[str, int, int, int]]) -> None:
+def test_files_that_share_pieces_are_as_if_each_had_its_own_bytes(steps: list[tuple[str, int, int, int]]) -> None:
     spare = SparePieces()
     files = MemoryFiles(spare)
     opened = [files.open(f"/{number}", create=True) for number in range(3)]
-    #: What is there, and how much of it was written.
-    models, written = [bytearray() for _ in opened], [0, 0, 0]
-    slab, offset = spare.take(SLAB_SIZE), 0
+    models = [bytearray() for _ in opened]
     for number, (step, which, place, size) in enumerate(steps, 1):
         file, model = opened[which], models[which]
         if step == "write":
             model.extend(bytes(max(0, place + size - len(model))))
             model[place : place + size] = bytes([number]) * size
             assert file.write([bytes([number]) * (size // 2), bytes([number]) * (size - size // 2)], place) == size
-            written[which] = max(written[which], place + size)
-        elif step == "adopt":
-            at = written[which]
-            model.extend(bytes(max(0, at + size - len(model))))
-            model[at : at + size] = bytes([number]) * size
-            slab[offset : offset + size] = number
-            file.adopt(at, slab, offset, size)
-            offset += size
-            written[which] = at + size
         elif step == "truncate":
             file.truncate(place)
             model[place:] = bytes(max(0, place - len(model)))
-            written[which] = min(written[which], place)
         elif step == "allocate":
             file.allocate(place)
             model.extend(bytes(max(0, place - len(model))))
         else:
             files.unlink(f"/{which}")
             file = opened[which] = files.open(f"/{which}", create=True)
-            models[which], written[which] = bytearray(), 0
+            models[which] = bytearray()
         for each, expected in zip(opened, models, strict=True):
             assert each.size() == len(expected)
             assert each.read(len(expected) + 9, 0) == expected
             assert each.read(size, place) == expected[place : place + size]
-    del each, file, files, opened, slab
+    del each, file, files, opened
     assert spare._used == 0

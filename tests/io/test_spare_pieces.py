@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seawall.io import spare_pieces
-from seawall.io.spare_pieces import PIECE_SIZE_MAX, SLAB_SIZE, SparePieces, give_back_pages
+from seawall.io.spare_pieces import PIECE_SIZE_MAX, SparePieces
 from seawall.limits import KIB, MIB
 
 
@@ -31,12 +30,12 @@ def test_a_piece_comes_back_with_the_last_view_of_it() -> None:
 
 def test_pieces_of_few_sizes_fit_files_of_any() -> None:
     spare = SparePieces()
-    old = [spare.take(size) for size in (4 * MIB, 4 * MIB, 64 * KIB, SLAB_SIZE)]
+    old = [spare.take(size) for size in (4 * MIB, 4 * MIB, 64 * KIB)]
     old.clear()
-    assert spare.size == SLAB_SIZE + 8 * MIB + 64 * KIB
-    taken = [spare.take(size) for size in (64 * KIB, 128 * KIB, PIECE_SIZE_MAX, SLAB_SIZE)]
+    assert spare.size == 8 * MIB + 64 * KIB
+    taken = [spare.take(size) for size in (64 * KIB, 128 * KIB, PIECE_SIZE_MAX)]
     assert spare.size == 4 * MIB
-    assert [len(piece) for piece in taken] == [64 * KIB, 128 * KIB, PIECE_SIZE_MAX, SLAB_SIZE]
+    assert [len(piece) for piece in taken] == [64 * KIB, 128 * KIB, PIECE_SIZE_MAX]
 
 
 def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
@@ -46,8 +45,8 @@ def test_no_more_than_a_bound_is_kept_beside_half_of_what_is_used() -> None:
     assert spare.size == 100 * MIB
     pieces.clear()
     assert spare.size == 60 * MIB
-    slabs = [spare.take(SLAB_SIZE) for _ in range(4)]
-    slabs.clear()
+    large = [spare.take(32 * MIB) for _ in range(4)]
+    large.clear()
     assert spare.size <= 64 * MIB
 
 
@@ -82,14 +81,3 @@ def test_many_threads_never_have_the_same_piece() -> None:
         list(threads.map(work, range(1, 9)))
     assert spare._used == 0
     assert spare.size <= 8 * 192 * KIB
-
-
-def test_pages_that_nobody_needs_go_back_to_the_system() -> None:
-    piece = SparePieces().take(MIB)
-    piece[:] = 1
-    give_back_pages(piece, mmap.PAGESIZE + 1)
-    assert piece[: 2 * mmap.PAGESIZE].all()
-    if hasattr(spare_pieces.mmap, "MADV_DONTNEED"):
-        assert not piece[2 * mmap.PAGESIZE :].any()
-    give_back_pages(piece, MIB)
-    assert piece[: 2 * mmap.PAGESIZE].all()

@@ -20,7 +20,6 @@ from functools import partial
 from threading import get_ident
 from typing import ParamSpec, Self, TypeVar
 
-from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_rules import TopicRules
@@ -43,7 +42,6 @@ class BrokerLog(ServedLog):
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._log, self._driver, self._store, self._pod = first._log, first._driver, first._store, first._pod
         self._readers, self._checkers = first._readers, first._checkers
-        self.landing = Landing(self._store.spare_memory)
         self.ring, self.pending = first._rings[index], self._pod.arrivals.pending[index]
         with self._opened().looking():
             self.rules = TopicRules(self._store.catalog)

@@ -162,9 +162,7 @@ class Committer:
             segment, before = filling.segment, len(filling.segment.index)
             segment.place(int(rows["size"].sum()))
             segment.index.extend(entries_of(rows, segment.index.end))
-            if log.is_kept:
-                # What is nothing but memory is at its place already (`memory_way`).
-                filling.waiting.extend(before, rows["at"])
+            filling.waiting.extend(before, rows["at"])
 
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""

@@ -41,9 +41,9 @@ from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, loo
 from seawall.engine.follow_parts import FollowCommit, FollowerParts, Following
 from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.replay import remember_keys
-from seawall.engine.room_making import Need, some_of
+from seawall.engine.room_making import Need
 from seawall.engine.rooms import Room
-from seawall.errors import CallerError, FatalError, InvalidInputError, RetryableError
+from seawall.errors import FatalError, InvalidInputError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import following as kernels
 from seawall.kernels.epochs import WAL_ROW, WalRows
@@ -53,9 +53,7 @@ from seawall.storage.control import Ceiling
 from seawall.storage.control_batches import Aside, parse_control
 from seawall.storage.control_documents import FloorRaise, TermStart
 from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.storage.lane_staging import LaneRoom
 from seawall.topics.catalog import by_topic
-from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus
 
@@ -191,40 +189,6 @@ class Follower:
         if room is not None and short_way.is_full:
             self._parts.committer.absorb()
         return room
-
-    def memory_room(self, topic_id: TopicId, each: Need, now: int) -> tuple[Room, Need] | None:
-        """Room for large batches that are the next entries of a topic of class ephemeral, one or some like it, counted
-        in; None if there is none. What has to be in the log before them is staged, and has taken effect."""
-        parts, position = self._parts, self.next_position
-        topic = parts.catalog.find(topic_id) if position == parts.writer.next_position else None
-        if topic is None or topic.config.durability is not Durability.EPHEMERAL:
-            return None
-        self._hooks.begin()
-        self._rooms.drop_old()
-        try:
-            with self._hooks.preparing():
-                count, need = some_of(each, topic)
-                if not count or not parts.committer.takes(topic, need, TimestampNs(now)):
-                    return None
-                (room,) = self._rooms.make([(topic, need)], count * kernels.REFERENCE_SIZE, now)
-        except (CallerError, RetryableError):
-            return None
-        if room.ahead:
-            aside, room.ahead = Aside(tuple(room.ahead)), []
-            with self._hooks.changing():
-                self._apply_aside(aside, parts.writer.stage_control(aside, now, at=position))
-                if parts.removal.evict_ahead(topic, need.records, need.plain_size, TimestampNs(now)) is not None:
-                    return None  # what was too old is gone, and there is still too much
-        return room, need
-
-    def room_for_mark(self) -> LaneRoom:
-        """Where the mark of a batch that lies in memory goes, for which `memory_room` has seen to room in the log."""
-        return self._parts.writer.room_for_run(kernels.REFERENCE_SIZE)[0]
-
-    def marked(self, position: Position, timestamp_ns: TimestampNs) -> None:
-        """The entry at the next position lies in memory, and its mark where `room_for_mark` said."""
-        self._parts.writer.stage_run(kernels.REFERENCE_SIZE, 1, position, timestamp_ns)
-        self.passed_by(position, timestamp_ns)
 
     def passed_by(self, position: Position, timestamp_ns: TimestampNs) -> None:
         """The entry at the next position is in the log, and needs no following."""

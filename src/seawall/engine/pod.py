@@ -41,7 +41,6 @@ from seawall.engine.follow_parts import FollowCommit
 from seawall.engine.following import Follower
 from seawall.engine.lone_desk import LoneDesk
 from seawall.engine.lone_way import LoneWay
-from seawall.engine.memory_way import MemoryWay
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
@@ -52,7 +51,6 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.kernels.lone_memory import MEMORY_DESK_SIZE
 from seawall.kernels.lone_turn import LONG_DESK_SIZE
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.frontier import CommitFrontier, Numbered
@@ -122,7 +120,6 @@ class Pod:
         told = (fabric, self.sequencer, frontier, committer.short_way, sessions)
         self.lone_way = LoneWay(LoneDesk(LONG_DESK_SIZE, *told), self.sequencer, follower, committer.short_way, clock)
         self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
-        self.memory_way = MemoryWay(LoneDesk(MEMORY_DESK_SIZE, *told), self.sequencer, follower, committer, clock, term)
 
     # --- appends -------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from seawall.engine.rooms import Room
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.upkeep import Upkeep
 from seawall.errors import CallerError, DiskFullError, RetryableError
-from seawall.limits import MIB, SEGMENT_RESERVE_SIZE_MIN
+from seawall.limits import SEGMENT_RESERVE_SIZE_MIN
 from seawall.storage.control import SegmentRoll
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.segment_limits import SegmentLimits
@@ -28,10 +28,6 @@ from seawall.topics.state import TopicState
 
 #: Bytes of control batches that may stand in an epoch beside the batches of a topic.
 CONTROL_ROOM: Final = 1_024
-
-#: Bytes of batches that are looked after at once, at the most; and which part of a cap they take, at the most.
-_AHEAD_SIZE: Final = 32 * MIB
-_CAP_PART: Final = 8
 
 #: Segments, at the least, over which a topic in memory spreads what it may hold.
 _SEGMENTS_IN_MEMORY: Final = 8
@@ -47,16 +43,6 @@ class Need(NamedTuple):
     records: int
     plain_size: int
     size: int
-
-
-def some_of(each: Need, topic: TopicState) -> tuple[int, Need]:
-    """How many batches that need the same are looked after at once, and what they need: where a topic evicts for them,
-    so few that it is hardly missed; 0 of those that are large for it."""
-    config, count = topic.config, max(1, _AHEAD_SIZE // each.size)
-    for cap, needed in ((config.cap_records, each.records), (config.bytes_max, each.plain_size)):
-        if cap:
-            count = min(count, cap // (_CAP_PART * max(1, needed)))
-    return count, Need(count * each.records, count * each.plain_size, count * each.size)
 
 
 class RoomMaker:

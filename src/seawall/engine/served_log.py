@@ -1,7 +1,6 @@
 """A log that a server stands in front of: what connections need of it, on their event loop.
 
     ring, rules      where batches of connections go, and what is known of topics on arrival
-    landing          where large ones are received that may pass the ring by
     kick             something was published: the next commit takes it along, and comes soon
     make_way         something has no room in the ring
     on_answers       called on the loop when something can be said about what was published: ordered, or durable
@@ -34,7 +33,6 @@ from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
-from seawall.engine.landing import Landing
 from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_sessions import ServedSessions
@@ -46,7 +44,6 @@ from seawall.io.clocks import OsClock
 from seawall.io.memory_use import give_back_memory
 from seawall.io.priorities import read_when_idle
 from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import Values
 from seawall.limits import CHECKER_THREADS, READER_THREADS
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.index_cache import INDEXES
@@ -96,9 +93,8 @@ class ServedLog(ServedSessions):
         #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
         self._gathered = 0
         self._gathering_turns = 0
-        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it;
-        #: and whether that was a large one.
-        self._lone_before = (-1, False)
+        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it.
+        self._lone_before = -1
         self._are_answers_due = False
         # News are always told: whoever looks first and waits then must not miss what came between.
         self._readers_waiting = 1
@@ -118,7 +114,6 @@ class ServedLog(ServedSessions):
             self.rules = TopicRules(store.catalog)
         self._pod = store.pod
         store.live_clients.append(self._all_connected)
-        self.landing = Landing(store.spare_memory)
         self._rings = store.pod.arrivals.rings
         self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
         queue = log.queue
@@ -167,12 +162,11 @@ class ServedLog(ServedSessions):
         """Batches that were ever put into any ring."""
         return sum(ring.claimed for ring in self._rings)
 
-    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int, state: Values | None = None) -> bool:
+    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int) -> bool:
         """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
 
-        Those that its connection sends upon each answer may be committed with it, if nobody waits for news. `state` is
-        that of a large one, of which bytes were summed as they came. An error is one of writing: nobody knows what
-        became of the batch, and everybody who publishes is told so.
+        Those that its connection sends upon each answer may be committed with it, if nobody waits for news. An error is
+        one of writing: nobody knows what became of the batch, and everybody who publishes is told so.
         """
         queue, driver = self._opened().queue, self._driver
         if driver is None or driver.has_gathered or self._store.is_failed:
@@ -180,8 +174,7 @@ class ServedLog(ServedSessions):
         if self._gathering_turns and self._pod.arrivals.has_any():
             return False
         # Where nobody has led since the last one, everything is as it was left.
-        is_large = state is not None
-        is_prepared = self._lone_before == (queue.led_count, is_large)
+        is_prepared = self._lone_before == queue.led_count
         if not is_prepared and (self.is_refusing or not self._pod.takes_lone):
             return False
         if not queue.take_lone():
@@ -194,12 +187,8 @@ class ServedLog(ServedSessions):
                 try:
                     # Asked with the lead only: who tidies up has it, and changes what the answer depends on.
                     if is_prepared or not self._store.is_tidy_up_due:
-                        batch = (source, size, self.rules)
-                        if state is None:
-                            is_done = self._pod.lone_way.commit(turn, *batch, is_prepared=is_prepared)
-                        else:
-                            way, arrived = self._pod.memory_way, (*batch, state, self.landing)
-                            is_done = way.commit(turn, *arrived, is_prepared=is_prepared)
+                        way = self._pod.lone_way
+                        is_done = way.commit(turn, source, size, self.rules, is_prepared=is_prepared)
                     is_next = is_done and not self._store.is_tidy_up_due
                 finally:
                     queue.state.release()
@@ -209,7 +198,7 @@ class ServedLog(ServedSessions):
         finally:
             queue.hand_on(looks=False)
         if is_done:
-            self._lone_before = (queue.led_count if is_next else -1, is_large)
+            self._lone_before = queue.led_count if is_next else -1
             for door in self.doors:
                 door._tell_soon()
         return is_done

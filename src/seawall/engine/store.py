@@ -100,8 +100,6 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self.creates_max = creates_max(self.commit_size_max)
         self._wal = wal
         self._logs = logs
-        #: What topics of class ephemeral share.
-        self.spare_memory = logs.spare_memory
         logs.open_files.on_sync_failed = self.refuse_changes
         #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
         self.recover_waiting = logs.recover_waiting

@@ -3,12 +3,8 @@
 The same protocols as `OsFiles`, so whatever is written against the seam works on them. Names are paths without meaning;
 directories are whatever names have in front of a slash. Syncs do nothing: there is nothing that could survive.
 
-Bytes lie in *extents*, one behind the other: stretches of pieces (`spare_pieces`) that a file has by itself, or of
-memory that whoever received them there has given to it (`MemoryFile.adopt`). A file that grows is not copied, and space
-that is reserved costs nothing: a piece is taken when something is written to it.
-
-INV-EXTENT-OWN: a file writes only where its own bytes lie, and behind them in the last piece that it has taken: what
-lies beside adopted bytes is somebody else's.
+Bytes lie in *extents*, one behind the other: stretches of pieces (`spare_pieces`). A file that grows is not copied, and
+space that is reserved costs nothing: a piece is taken when something is written to it.
 
 One owner at a time for changes, beside whom others may read what was there before; a file that was unlinked is gone
 when its last handle is.
@@ -25,7 +21,6 @@ from typing import Final
 
 import numpy as np
 
-from seawall.core.checks import check
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import File, ReadableBuffer, WritableBuffer
 from seawall.io.spare_pieces import PIECE_SIZE_MAX, PIECE_SIZE_MIN, SparePieces
@@ -89,7 +84,7 @@ class _Content:
         if not self._piece_used:
             self._piece = _NOTHING
 
-    def append(self, memory: Bytes, at: int, length: int) -> None:
+    def _append(self, memory: Bytes, at: int, length: int) -> None:
         """The next bytes of the file are those that lie in memory from `at` on."""
         end = self.filled + length
         last = self._extents[-1] if self._extents else None
@@ -107,7 +102,7 @@ class _Content:
                 # What was reserved will come, too.
                 self._piece, self._piece_used = self._spare.take(_piece_size(max(self.size, end) - self.filled)), 0
             length = min(end - self.filled, len(self._piece) - self._piece_used)
-            self.append(self._piece, self._piece_used, length)
+            self._append(self._piece, self._piece_used, length)
             self._piece_used += length
 
     def read(self, at: int, end: int) -> bytes:
@@ -191,16 +186,6 @@ class MemoryFile:
         self.allocate(at + total)
         self._content.write(views, at, at + total)
         return total
-
-    def adopt(self, at: int, memory: Bytes, offset: int, length: int) -> None:
-        """Bytes that lie in memory from `offset` on become those of the file behind all that was written, where they
-        are: nobody else may write to them from now on. `at` is where that is, for who has counted.
-
-        The memory is a whole piece, and the same object again for bytes that lie behind those before.
-        """
-        content = self._content
-        check(at == content.filled, "INV-EXTENT-OWN", f"{self._path}: bytes for {at} where {content.filled} is written")
-        content.append(memory, offset, length)
 
     def write_uncached(self, buffers: Sequence[ReadableBuffer], at: int) -> int:
         """Write: memory is all there is."""

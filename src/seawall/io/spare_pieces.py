@@ -2,8 +2,7 @@
 
 A piece is an array of bytes of one of a few sizes, so that those of files that are gone fit the files that come: what
 is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. A piece is as it
-was left: what nobody has written must not be looked at. A *slab* is one that is larger than any file asks for: several
-files may have bytes of it, beside whoever receives more of them there.
+was left: what nobody has written must not be looked at.
 
 INV-PIECE-OWN: memory is handed out again only when nobody has a view of it any more, wherever that is.
 
@@ -23,12 +22,11 @@ import numpy as np
 from seawall.kernels.memory import Bytes
 from seawall.limits import KIB, MIB
 
-__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "SLAB_SIZE", "SparePieces", "give_back_pages"]
+__all__ = ["PIECE_SIZE_MAX", "PIECE_SIZE_MIN", "SparePieces"]
 
-#: Smallest and largest piece of a file, and a slab; the large ones are asked for in huge pages.
+#: Smallest and largest piece of a file; the largest are asked for in huge pages.
 PIECE_SIZE_MIN: Final = 64 * KIB
 PIECE_SIZE_MAX: Final = 4 * MIB
-SLAB_SIZE: Final = 32 * MIB
 #: What is kept of files that are gone, beside half of what files have: they go whole, and come piece by piece.
 _SPARE_SIZE: Final = 64 * MIB
 
@@ -91,14 +89,3 @@ class SparePieces:
             largest = max(size for size, spare in self._pieces.items() if spare)
             self._pieces[largest].pop()
             self.size -= largest
-
-
-def give_back_pages(piece: Bytes, start: int) -> None:
-    """Nobody needs what a piece holds from `start` on: the system may have those pages."""
-    view: object = piece.base
-    assert isinstance(view, memoryview), "a whole piece, not a part of one"
-    memory: object = view.obj
-    assert isinstance(memory, mmap.mmap), "pieces are made of nothing else"
-    start += -start % mmap.PAGESIZE
-    if start < len(memory) and hasattr(mmap, "MADV_DONTNEED"):
-        memory.madvise(mmap.MADV_DONTNEED, start, len(memory) - start)

@@ -16,7 +16,7 @@ not hold up the others, and nobody overtakes the one whose turn it is. Only smal
 kept beyond the limit: small requests are served while large ones wait.
 
 What lies in memory of a fixed size (the shared receive buffer, the rings with batches that are not decided and those
-held back for order 5, the landing area) is not counted: peers cannot make it grow.
+held back for order 5) is not counted: peers cannot make it grow.
 
 INV-BUDGET-BOUND: bytes are granted only while the sum fits, or while nothing else is counted.
 INV-BUDGET-RETURNED: a connection that is gone has returned everything.

@@ -212,17 +212,13 @@ class Connection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _take_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> Answered | None:
-        """What is left of it, if what came is one frame, small or large, that the session has taken and answered."""
-        is_large = self._arriving.is_whole(size)
-        if not (is_large or came == size < limits.LARGE_BATCH_SIZE) or self._is_blocked or self._outbox.has_pieces:
+        """What is left of it, if what came is one small frame that the session has taken and answered."""
+        if not came == size < limits.LARGE_BATCH_SIZE or self._is_blocked or self._outbox.has_pieces:
             return None
         is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
-        socket, state = self._descriptor() if is_straight else -1, self._arriving.state if is_large else None
-        answered = session.take_lone(buffer, size, socket, state)
+        answered = session.take_lone(buffer, size, self._descriptor() if is_straight else -1)
         if answered is not None:
             self._received_at, self._frame_began = self._loop.time(), None
-            if is_large:
-                self._arriving.taken(size)
         return answered
 
     def _descriptor(self) -> int:

@@ -1,7 +1,7 @@
 """Batches of connections into the ring of the log, and its answers back to them as ACK frames.
 
     take       all BATCH frames of one receive: judged and published by two kernel calls
-    take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`, `memory_way`)
+    take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`)
     answer     what can be said now, one ACK frame for each connection and turn
 
 No Python runs for a batch, but for compressed ones, whose records have to be looked at (`compressed_batches`), and for
@@ -38,7 +38,7 @@ from seawall.errors import ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
-from seawall.kernels.frames import Rows, State
+from seawall.kernels.frames import Rows
 from seawall.server.compressed_batches import CompressedBatches
 from seawall.server.publishing import Publisher, Publishing
 from seawall.server.session import Answered, Bytes
@@ -49,7 +49,6 @@ from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, 
 _CLIENT_SEQ_AT: Final = 12
 _LEVEL_AT: Final = 93
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
-_NO_SOCKETS: Final = (-1, -1)
 _NOTHING_LEFT: Final = (b"", 0)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
@@ -59,8 +58,6 @@ _ORDERED: Final = int(AckLevel.ORDERED)
 _OWNERS_MAX: Final = 1 << 48
 #: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
 _ALONE_S: Final = 0.005
-#: Bytes of batches that passed the ring by at which their answers are sent in the middle of a turn.
-_LONE_SIZE: Final = 8 * limits.MIB
 
 
 class Ingest:
@@ -88,8 +85,6 @@ class Ingest:
         self._let_through: Publishing | None = None
         self._let_through_last = 0
         self._verdicts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
-        #: Who has sent the last large batch that passed the ring by: what they are received into is kept for more.
-        self._landed: Publishing | None = None
         self._compressed = CompressedBatches(log, loop)
         log.on_answers = self.answer
         log.on_session = self._fence_older
@@ -138,9 +133,6 @@ class Ingest:
         self._leave(publishing)
         if self._last is publishing:
             self._last = None
-        if self._landed is publishing:
-            self._landed = None
-            self._log.landing.let_go()
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told, and what waits is refused."""
@@ -221,14 +213,9 @@ class Ingest:
     def place_for(
         self, publishing: Publishing, size: int, take_back: Callable[[], None], *, at_hand: Callable[[], bool]
     ) -> Bytes | None:
-        """Memory for a large batch of a connection that publishes alone, or which is at hand; else None.
-
-        That is bytes of the ring; or, if the one before it passed the ring by, memory in which it can stay.
-        """
+        """Bytes of the ring for a large batch of a connection that publishes alone, or which is at hand; else None."""
         if publishing.room <= 0 or self._is_held or self._log.failure is not None:
             return None
-        if publishing.passes_ring and publishing is self._last:
-            return self._log.landing.lend(size, take_back)
         return self._log.ring.lend(publishing.owner, size, take_back, at_hand=at_hand())
 
     def has_room_for(self, publishing: Publishing, size: int) -> bool:
@@ -282,28 +269,20 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def take_lone(
-        self, publishing: Publishing, buffer: Bytes, size: int, socket: int, state: State | None = None
-    ) -> Answered | None:
+    def take_lone(self, publishing: Publishing, buffer: Bytes, size: int, socket: int) -> Answered | None:
         """Commit the one batch that these bytes are, past the ring, if a connection has published alone for a while.
 
         None if they have to be split into frames, and what they are taken. The answer goes to `socket` at once, if that
-        is not -1, and the next batch may be awaited there and taken, too. `state` is that of the split of a large one.
+        is not -1, and the next batch may be awaited there and taken, too.
         """
-        publishing.passes_ring = False
         if publishing is not self._last or self._time() - self._alone_since <= _ALONE_S:
             return None
         turn = publishing.turn
-        if turn is None or self._waiting or self._is_held:
+        if turn is None or self._waiting or self._is_held or publishing.undecided or self._unsent:
             return None
-        if publishing.undecided and state is not None:
-            # Those before it have gone through the ring, and may be decided by now.
-            self.answer()
-        if publishing.undecided or (state is None and self._unsent):
-            return None
-        turn.begin(publishing.highest, *((socket, self._others) if state is None else _NO_SOCKETS))
+        turn.begin(publishing.highest, socket, self._others)
         try:
-            if not self._log.commit_lone(turn, buffer, size, state):
+            if not self._log.commit_lone(turn, buffer, size):
                 return None
         except (SeawallError, OSError) as error:
             # The buffer begins with the batch that could not be written: it may be stored or not.
@@ -313,16 +292,7 @@ class Ingest:
             self._tell_failure(publishing, error)
             return _NOTHING_LEFT
         publishing.highest = turn.highest
-        if state is None:
-            return turn.unsent(), turn.received
-        self._landed = publishing
-        publishing.passes_ring = True
-        publishing.lone_size += size
-        if publishing.lone_size >= _LONE_SIZE or turn.is_full:
-            publishing.flush()
-        elif publishing not in self._unsent:
-            self._send_soon(publishing)
-        return _NOTHING_LEFT
+        return turn.unsent(), turn.received
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""

@@ -30,7 +30,7 @@ from seawall.config import PastEnd
 from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ProtocolError, SeawallError
-from seawall.kernels.frames import Rows, State
+from seawall.kernels.frames import Rows
 from seawall.server.access import Access, Admission
 from seawall.server.budget import ConnectionMemory, Lease
 from seawall.server.ingest import Ingest
@@ -205,7 +205,7 @@ class Lwp1Session:
         self._write()
         return taken
 
-    def take_lone(self, _buffer: Bytes, _size: int, _socket: int, _state: State | None = None) -> None:
+    def take_lone(self, _buffer: Bytes, _size: int, _socket: int) -> None:
         """Frames of version 1 are always fed."""
 
     def failed(self, error: ProtocolError) -> None:

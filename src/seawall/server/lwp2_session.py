@@ -23,7 +23,7 @@ from seawall import limits
 from seawall.core.types import TimestampNs
 from seawall.errors import ProtocolError, SeawallError
 from seawall.io.clocks import OsClock
-from seawall.kernels.frames import Rows, State
+from seawall.kernels.frames import Rows
 from seawall.server.access import Admission
 from seawall.server.connection import Connection
 from seawall.server.context import FEATURES, ServerContext
@@ -140,11 +140,11 @@ class Lwp2Session:
         publishing = self._publishing
         return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> Answered | None:
+    def take_lone(self, buffer: Bytes, size: int, socket: int) -> Answered | None:
         """Take one batch that came alone, and answer it at once; perhaps those that come upon the answer, too."""
         if self._publishing is None or self._last is not None:
             return None
-        return self._server.ingest.take_lone(self._publishing, buffer, size, socket, state)
+        return self._server.ingest.take_lone(self._publishing, buffer, size, socket)
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         try:

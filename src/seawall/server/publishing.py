@@ -54,7 +54,7 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("checked", "is_checking", "is_told_failure", "lone_size", "memory", "passes_ring", "session_epoch", "turn"),
+        *("checked", "is_checking", "is_told_failure", "memory", "session_epoch", "turn"),
         *("window_batches", "window_bytes"),
     )
 
@@ -86,9 +86,6 @@ class Publishing:
         self._rows: list[Rows] = []
         #: For batches that come alone, where there is a session.
         self.turn: LoneTurn | None = None
-        #: Whether the last of those has passed the ring by, and bytes of them that no answer was sent for.
-        self.passes_ring = False
-        self.lone_size = 0
         #: Whether its peer knows that nothing more can be written.
         self.is_told_failure = False
         #: Verdicts about the compressed batches that come next, and whether some are being found out.
@@ -105,7 +102,7 @@ class Publishing:
     @property
     def is_answered(self) -> bool:
         """Whether everything that came is decided, and its peer was told."""
-        return not (len(self._seqs) or self._rows or self.lone_size)
+        return not (len(self._seqs) or self._rows)
 
     @property
     def room(self) -> int:
@@ -163,11 +160,7 @@ class Publishing:
         )
 
     def flush(self) -> None:
-        """Send the answers there are, as one frame, behind those of batches that came alone."""
-        if self.lone_size:
-            self.lone_size = 0
-            assert self.turn is not None, "something has come alone"
-            self.publisher.send_ack(self.turn.unsent())
+        """Send the answers there are, as one frame."""
         if not self._rows:
             return
         rows = np.concatenate(self._rows) if len(self._rows) > 1 else self._rows[0]

@@ -3,7 +3,7 @@
     shared     for most: many frames a receive; what is left over is copied out, and lent to the next connection
     its own    for a large frame, so that it is not moved at every receive
     lent       for a large batch: free bytes of the ring, where it would be copied to when it is whole
-               (`broker.ring.BrokerRing.lend`); or, if it passes the ring by, memory where it stays (`engine.landing`)
+               (`broker.ring.BrokerRing.lend`)
 
 Large batches come one behind the other, mostly of one size. So once one has come, bytes are lent for the next before it
 begins; what comes then and is something else is moved. Where several connections publish, that is done only if all of
@@ -170,17 +170,6 @@ class Arriving:
             return buffer, start, end
         self._own, self._is_lent = None, False
         return buffer[start:end].copy() if start < end else _NOTHING, 0, end - start
-
-    def is_whole(self, size: int) -> bool:
-        """Whether so many bytes, which are all that have come, are one frame that took several receives."""
-        return self._own is not None and size > _PIECE_SIZE and size in (self.needed, self._expected)
-
-    def taken(self, size: int) -> None:
-        """The one large frame that has come was taken, past a split."""
-        self._expected = size if size > _SHARED_FRAME_MAX else 0
-        self._own, self._is_lent = None, False
-        self.needed = 0
-        self._count_reserved(0)
 
     def reserve(self) -> bool:
         """Reserve the memory of the frame that has begun to arrive; false if it has to wait, until `go_on`."""

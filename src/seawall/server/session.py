@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from seawall import limits
 from seawall.errors import ProtocolError
-from seawall.kernels.frames import Rows, State
+from seawall.kernels.frames import Rows
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 #: What is left to be sent of an answer, and how many bytes have come upon it, into the buffer of what was answered.
@@ -54,11 +54,11 @@ class Session(Protocol):
         """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
         ...
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int, state: State | None = None) -> Answered | None:
+    def take_lone(self, buffer: Bytes, size: int, socket: int) -> Answered | None:
         """Take the first bytes of a buffer if they are one frame that can be answered at once, on `socket`.
 
         None if they have to be fed. No socket is -1; where there is one, what comes next may be received there, and
-        taken. A large frame comes with the `state` of its split.
+        taken.
         """
         ...
 
