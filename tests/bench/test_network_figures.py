@@ -37,8 +37,8 @@ def subject_of(suite: str, name: str, directory: Path) -> Subject:
 @pytest.mark.parametrize(
     "name",
     [
-        "1 KiB records in bulk beside 20 idle connections",
-        "100 B records one by one",
+        "1 KiB records in bulk, class ephemeral, beside 20 idle connections",
+        "100 B records one by one, class ephemeral",
         "one 1 KiB record at a time, durable, p99",
     ],
 )
