@@ -89,7 +89,7 @@ tidy: $(READY) ## Check sizes, docstrings, import direction and leftovers
 
 .PHONY: hostile
 hostile: setup ## Attack served nodes: descriptors, memory, slow peers, forks, sizes at every bound, damaged files
-	$(PYTEST) -q -n 2 $(ARGS) tests/hostile
+	$(PYTEST) -q -n 2 $(ARGS) tests/hostile tests/client/test_forks.py
 
 .PHONY: fuzz
 fuzz: setup ## Run every parser on FUZZ_EXECUTIONS mutated inputs (100,000), and send FUZZ_BYTES bad ones (ten million) to a node

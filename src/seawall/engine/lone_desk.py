@@ -86,11 +86,6 @@ class LoneTurn:
         """Batches that the answer is about."""
         return self.words.item(lone_turn.ENTRIES)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the answer has to be sent before there is another."""
-        return self.entries >= lone_turn.ENTRIES_MAX
-
     def unsent(self) -> bytes:
         """What is left to be sent of the answer, which is the caller's now."""
         entries = self.entries
