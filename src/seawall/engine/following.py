@@ -46,6 +46,7 @@ from seawall.engine.rooms import Room
 from seawall.errors import FatalError, InvalidInputError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import following as kernels
+from seawall.kernels.batch_header import RAW_LENGTH_AT
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.kernels.memory import Bytes
 from seawall.storage.batch_index import entries_of
@@ -58,8 +59,6 @@ from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
-#: Place in a header of how long the plain block is.
-_RAW_LENGTH_AT: Final = 80
 
 #: What stands at the position of a change that was not made.
 _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
@@ -205,7 +204,7 @@ class Follower:
             return share.size
         chosen = look.entries[look.is_admitted & (look.entries["topic_id"] == share.topic.topic_id)]
         at = chosen["broker"].astype(np.int64) * self._blog_size
-        at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + _RAW_LENGTH_AT
+        at += (chosen["blog_offset"] % np.uint64(self._blog_size)).astype(np.int64) + RAW_LENGTH_AT
         return int(blogs[at[:, None] + np.arange(4)].view("<u4").sum(dtype=np.int64))
 
     # --- staging -------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from seawall.io.files import OsFile
 from seawall.io.interfaces import Clock
 from seawall.kernels import lone_arrival as kernels
 from seawall.kernels import lone_turn
+from seawall.kernels.batch_header import RECORD_COUNT_AT
 from seawall.kernels.epochs import EPOCH_HEADER
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.pod_sequencer import PodSequencer
@@ -47,7 +48,6 @@ _tell_room: Final = Struct(f"<{lone_turn.LONG_DESK_SIZE - lone_turn.TOPIC_ID}q")
 _NONE_TAKEN: Final = (0, 0, 0)
 #: Record count and topic in the header of a batch.
 _NUMBERS: Final = Struct("<I8xI")
-_NUMBERS_AT: Final = 28
 #: Bytes of the log that are looked after at once: batches within them need no look of their own.
 _AHEAD_SIZE: Final = limits.MIB
 
@@ -90,7 +90,7 @@ class LoneWay:
             return False
         now = self._clock.wall_ns()
         # Nobody has checked these numbers yet: the kernel does.
-        count, topic_id = _NUMBERS.unpack_from(source.data, _NUMBERS_AT)
+        count, topic_id = _NUMBERS.unpack_from(source.data, RECORD_COUNT_AT)
         room = self._room
         is_prepared &= topic_id == self._topic_id and self._row == self._short_way.next_row
         is_prepared &= EPOCH_HEADER + size <= self._left
@@ -149,7 +149,7 @@ class LoneWay:
         kernels.settle_lone_arrival(self._desk, self._memory)
         lone_turn.seal_lone_ack(turn.words, self._desk, source, turn.ack)
         lone_turn.prepare_next(self._desk, len(epoch))
-        count, _ = _NUMBERS.unpack_from(source.data, _NUMBERS_AT)
+        count, _ = _NUMBERS.unpack_from(source.data, RECORD_COUNT_AT)
         self._desk[lone_turn.RECORDS_LEFT] -= count
         turn.taken()
 

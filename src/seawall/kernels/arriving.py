@@ -23,6 +23,22 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.kernels.batch_header import (
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CODEC_AT,
+    COMMAND_AT,
+    FLAGS_AT,
+    HEADER_SIZE,
+    LEVEL_AT,
+    ORDER_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TOPIC_AT,
+)
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.broker_ring import (
     BLOG_CLAIMED,
@@ -71,7 +87,6 @@ PROGRESS_FIRST = 2
 PROGRESS_ROWS = 3
 PROGRESS_SIZE = 4
 
-_HEADER = 96
 _AS_TOPIC = 0xFF
 _LEVEL_MAX = 2
 _FLAG_OPAQUE = 2
@@ -88,22 +103,22 @@ def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes
     for word in range(at + 56, at + 80, 8):
         if load_i64(buffer, word) != 0:
             return REASON_INVALID
-    if load_u32(buffer, at + 44) != 0 or load_u32(buffer, at + 84) != 0:
+    if load_u32(buffer, at + RESERVED_AT) != 0 or load_u32(buffer, at + TERM_AT) != 0:
         return REASON_INVALID
-    topic_id = load_u32(buffer, at + 40)
+    topic_id = load_u32(buffer, at + TOPIC_AT)
     if topic_id >= orders.size or orders[topic_id] == NO_TOPIC:
         return REASON_TOPIC_NOT_FOUND
-    asked_order = as_int64(buffer[at + 92])
+    asked_order = as_int64(buffer[at + ORDER_AT])
     if asked_order != _AS_TOPIC and asked_order != as_int64(orders[topic_id]):
         return REASON_NOT_ALLOWED
-    level = as_int64(buffer[at + 93])
-    codec = as_int64(buffer[at + 94])
-    flags = as_int64(buffer[at + 95])
+    level = as_int64(buffer[at + LEVEL_AT])
+    codec = as_int64(buffer[at + CODEC_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
     if (level > _LEVEL_MAX and level != _AS_TOPIC) or (flags != 0 and flags != _FLAG_OPAQUE):
         return REASON_INVALID
-    count = load_u32(buffer, at + 28)
-    length = size - _HEADER
-    raw_length = load_u32(buffer, at + 80)
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
+    length = size - HEADER_SIZE
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
     if count < 1 or count > _RECORDS_MAX or raw_length > _BLOCK_MAX or raw_length < 1:
         return REASON_INVALID
     if flags == _FLAG_OPAQUE and count != 1:
@@ -114,7 +129,7 @@ def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes
         return REASON_INVALID
     if flags == _FLAG_OPAQUE:
         return TAKEN
-    found = scan_block(buffer, at + _HEADER, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
+    found = scan_block(buffer, at + HEADER_SIZE, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
     return TAKEN if found == count else REASON_INVALID
 
 
@@ -123,11 +138,11 @@ def judge_batch(
     buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
 ) -> int:
     """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
-    if load_u16(buffer, at + 6) != 0 or load_i64(buffer, at + 12) <= 0:
+    if load_u16(buffer, at + COMMAND_AT) != 0 or load_i64(buffer, at + CLIENT_SEQ_AT) <= 0:
         return BROKEN
-    if load_i64(buffer, at + 48) != client_id:
+    if load_i64(buffer, at + CLIENT_ID_AT) != client_id:
         return REASON_INVALID
-    if load_u32(buffer, at + 88) != session_epoch:
+    if load_u32(buffer, at + SESSION_EPOCH_AT) != session_epoch:
         return REASON_FENCED
     verdict = _judge_content(buffer, at, size, codecs, orders, offsets)
     return verdict | NUMBER_USED if verdict > TAKEN else verdict
@@ -229,7 +244,7 @@ def publish_judged(
                 code = RUN_FULL
                 break
             if is_taken:
-                topic_id = load_u32(source, at + 40)
+                topic_id = load_u32(source, at + TOPIC_AT)
                 order = as_int64(orders[topic_id])
                 level = as_int64(levels[topic_id])
                 place = as_int64(pending[slot % pending.size]["blog_offset"]) % blog.size

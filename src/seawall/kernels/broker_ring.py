@@ -31,6 +31,16 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.kernels.atomics import load_acquire, store_release
+from seawall.kernels.batch_header import (
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    LEVEL_AT,
+    ORDER_AT,
+    RECORD_COUNT_AT,
+    SESSION_EPOCH_AT,
+    TOPIC_AT,
+)
 from seawall.kernels.frontier import batch_end
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import (
@@ -209,8 +219,8 @@ def publish_filled(
     """Publish a claimed slot whose batch is in the BLog; `order` and `ack_level` are those of its topic."""
     row = pending[index % pending.size]
     at = as_int64(row["blog_offset"]) % blog.size
-    asked_order = as_int64(blog[at + 92])
-    asked_level = as_int64(blog[at + 93])
+    asked_order = as_int64(blog[at + ORDER_AT])
+    asked_level = as_int64(blog[at + LEVEL_AT])
     if asked_order == AS_TOPIC:
         asked_order = order
     if asked_level == AS_TOPIC:
@@ -222,19 +232,19 @@ def publish_filled(
     to = base * 8
     slots[base] = row["blog_offset"]
     store_u32(entries, to + 8, as_int64(row["size"]))
-    store_u32(entries, to + 12, load_u32(blog, at + 28))
-    store_u32(entries, to + 16, load_u32(blog, at + 40))
-    store_u32(entries, to + 20, load_u32(blog, at + 36))
+    store_u32(entries, to + 12, load_u32(blog, at + RECORD_COUNT_AT))
+    store_u32(entries, to + 16, load_u32(blog, at + TOPIC_AT))
+    store_u32(entries, to + 20, load_u32(blog, at + BLOCK_CRC_AT))
     store_u16(entries, to + 24, state[BROKER])
     store_u16(entries, to + 26, term)
     store_u32(entries, to + 28, flags)
-    store_u64(entries, to + 32, load_u64(blog, at + 48))
-    store_u64(entries, to + 40, load_u64(blog, at + 12))
-    store_u32(entries, to + 48, load_u32(blog, at + 88))
+    store_u64(entries, to + 32, load_u64(blog, at + CLIENT_ID_AT))
+    store_u64(entries, to + 40, load_u64(blog, at + CLIENT_SEQ_AT))
+    store_u32(entries, to + 48, load_u32(blog, at + SESSION_EPOCH_AT))
     store_u32(entries, to + 52, 0)
     row["owner"] = owner
-    row["client_id"] = load_u64(blog, at + 48)
-    row["client_seq"] = load_u64(blog, at + 12)
+    row["client_id"] = load_u64(blog, at + CLIENT_ID_AT)
+    row["client_seq"] = load_u64(blog, at + CLIENT_SEQ_AT)
     row["order"] = asked_order
     row["ack_level"] = asked_level
     row["stage"] = STAGE_WAITING
@@ -261,18 +271,18 @@ def publish_refused(
     slots[base] = row["blog_offset"]
     store_u32(entries, to + 8, 0)
     store_u32(entries, to + 12, 0)
-    store_u32(entries, to + 16, load_u32(source, at + 40))
-    store_u32(entries, to + 20, load_u32(source, at + 36))
+    store_u32(entries, to + 16, load_u32(source, at + TOPIC_AT))
+    store_u32(entries, to + 20, load_u32(source, at + BLOCK_CRC_AT))
     store_u16(entries, to + 24, state[BROKER])
     store_u16(entries, to + 26, term)
     store_u32(entries, to + 28, FLAG_REFUSED | reason << REFUSED_REASON_SHIFT)
-    store_u64(entries, to + 32, load_u64(source, at + 48))
-    store_u64(entries, to + 40, load_u64(source, at + 12))
-    store_u32(entries, to + 48, load_u32(source, at + 88))
+    store_u64(entries, to + 32, load_u64(source, at + CLIENT_ID_AT))
+    store_u64(entries, to + 40, load_u64(source, at + CLIENT_SEQ_AT))
+    store_u32(entries, to + 48, load_u32(source, at + SESSION_EPOCH_AT))
     store_u32(entries, to + 52, 0)
     row["owner"] = owner
-    row["client_id"] = load_u64(source, at + 48)
-    row["client_seq"] = load_u64(source, at + 12)
+    row["client_id"] = load_u64(source, at + CLIENT_ID_AT)
+    row["client_seq"] = load_u64(source, at + CLIENT_SEQ_AT)
     row["order"] = ORDER_REFUSED
     row["ack_level"] = LEVEL_REFUSED
     row["stage"] = STAGE_WAITING

@@ -22,6 +22,28 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.kernels.batch_header import (
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CODEC_AT,
+    COMMAND_AT,
+    CRC_AT,
+    FLAGS_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    KIND_AT,
+    LENGTH_AT,
+    LEVEL_AT,
+    POSITION_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    VERSION_AT,
+    header_crc,
+)
 from seawall.kernels.blocks import TYPE_DELETED, TYPE_EXTENDED
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.frames import KIND_BATCH, MAGIC
@@ -72,9 +94,7 @@ STATE_SIZE = 9
 RAW_SIZE_MAX = 16 * 1024 * 1024
 BLOCK_SIZE_MAX = 64 * 1024 * 1024
 
-_FRAME_HEADER = 44
 _PROLOGUE = 52
-_HEADER = 96
 _CODECS = 3
 _LEVEL_MAX = 2
 _AS_TOPIC = 0xFF
@@ -90,38 +110,42 @@ NOT_SOUND = -1
 @kernel(int64(bytes_in, int64, int64))
 def _whole_size(buffer: Bytes, at: int, end: int) -> int:
     """Size of the batch at `at` if its header is sound and it is whole, else 0."""
-    if end - at < _HEADER or load_u32(buffer, at) != MAGIC:
+    if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
         return 0
-    length = load_u32(buffer, at + 32)
-    if as_int64(buffer[at + 4]) != 2 or as_int64(buffer[at + 5]) != KIND_BATCH or length < _PROLOGUE:
+    length = load_u32(buffer, at + LENGTH_AT)
+    if as_int64(buffer[at + VERSION_AT]) != 2 or as_int64(buffer[at + KIND_AT]) != KIND_BATCH or length < _PROLOGUE:
         return 0
-    if crc32c(buffer, at + 12, at + _HEADER, crc32c(buffer, at, at + 8, 0)) != load_u32(buffer, at + 8):
+    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
         return 0
-    level = as_int64(buffer[at + 93])
-    flags = as_int64(buffer[at + 95])
-    if load_u32(buffer, at + 44) != 0 or (level > _LEVEL_MAX and level != _AS_TOPIC) or flags & ~(_OPAQUE | _KEYED):
+    level = as_int64(buffer[at + LEVEL_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
+    if (
+        load_u32(buffer, at + RESERVED_AT) != 0
+        or (level > _LEVEL_MAX and level != _AS_TOPIC)
+        or flags & ~(_OPAQUE | _KEYED)
+    ):
         return 0
     # The client id of a key has its top bit set, as no session has.
-    if flags & _KEYED and load_i64(buffer, at + 48) >= 0:
+    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
         return 0
-    return _FRAME_HEADER + length if length <= end - at - _FRAME_HEADER else 0
+    return FRAME_HEADER_SIZE + length if length <= end - at - FRAME_HEADER_SIZE else 0
 
 
 @kernel(int64(bytes_in, int64, int64))
 def _fits(buffer: Bytes, at: int, size: int) -> int:
     """Whether count, lengths and codec of a batch go together; control batches have no count to keep."""
-    raw_length = load_u32(buffer, at + 80)
-    codec = as_int64(buffer[at + 94])
-    if raw_length > RAW_SIZE_MAX or size - _HEADER > BLOCK_SIZE_MAX or codec >= _CODECS:
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
+    codec = as_int64(buffer[at + CODEC_AT])
+    if raw_length > RAW_SIZE_MAX or size - HEADER_SIZE > BLOCK_SIZE_MAX or codec >= _CODECS:
         return 0
-    if codec == 0 and raw_length != size - _HEADER:
+    if codec == 0 and raw_length != size - HEADER_SIZE:
         return 0
     if codec != 0 and raw_length == 0:
         return 0
-    if as_int64(buffer[at + 6]) != 0 or as_int64(buffer[at + 7]) != 0:
+    if as_int64(buffer[at + COMMAND_AT]) != 0 or as_int64(buffer[at + 7]) != 0:
         return 1
-    count = load_u32(buffer, at + 28)
-    if as_int64(buffer[at + 95]) & _OPAQUE:
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
+    if as_int64(buffer[at + FLAGS_AT]) & _OPAQUE:
         return as_int64(count == 1)
     return as_int64(count * _RECORD_HEADER <= raw_length)
 
@@ -129,7 +153,7 @@ def _fits(buffer: Bytes, at: int, size: int) -> int:
 @kernel(int64(bytes_in, int64))
 def _is_plain(buffer: Bytes, at: int) -> int:
     """Whether the block of a batch is records as they are: neither compressed nor opaque."""
-    return as_int64(as_int64(buffer[at + 94]) == 0 and as_int64(buffer[at + 95]) & _OPAQUE == 0)
+    return as_int64(as_int64(buffer[at + CODEC_AT]) == 0 and as_int64(buffer[at + FLAGS_AT]) & _OPAQUE == 0)
 
 
 @kernel(int64(bytes_in, int64, int64_out))
@@ -141,10 +165,10 @@ def _begin_batch(buffer: Bytes, end: int, state: State) -> int:
         return 0
     is_plain = _is_plain(buffer, at)
     state[STATE_END] = at + size
-    state[STATE_SUMMED] = at + _HEADER
+    state[STATE_SUMMED] = at + HEADER_SIZE
     state[STATE_SUM] = 0
-    state[STATE_WALKED] = at + _HEADER if is_plain else at + size
-    state[STATE_LEFT] = load_u32(buffer, at + 28) if is_plain else 0
+    state[STATE_WALKED] = at + HEADER_SIZE if is_plain else at + size
+    state[STATE_LEFT] = load_u32(buffer, at + RECORD_COUNT_AT) if is_plain else 0
     state[STATE_DELETED] = 0
     return 1
 
@@ -193,17 +217,17 @@ def _report(buffer: Bytes, rows: Rows, state: State) -> None:
     """The row of a batch that is sound; the next one begins behind it."""
     at = state[STATE_CONSUMED]
     row = rows[state[STATE_ROWS]]
-    row["base_seq"] = load_u64(buffer, at + 64)
-    row["position"] = load_u64(buffer, at + 56)
-    row["timestamp_ns"] = load_u64(buffer, at + 20)
-    row["at"] = at + _HEADER
+    row["base_seq"] = load_u64(buffer, at + BASE_SEQ_AT)
+    row["position"] = load_u64(buffer, at + POSITION_AT)
+    row["timestamp_ns"] = load_u64(buffer, at + TIMESTAMP_AT)
+    row["at"] = at + HEADER_SIZE
     row["end"] = state[STATE_END]
-    row["record_count"] = load_u32(buffer, at + 28)
-    row["topic_id"] = load_u32(buffer, at + 40)
+    row["record_count"] = load_u32(buffer, at + RECORD_COUNT_AT)
+    row["topic_id"] = load_u32(buffer, at + TOPIC_AT)
     row["deleted"] = state[STATE_DELETED]
     row["is_plain"] = _is_plain(buffer, at)
     state[STATE_ROWS] += 1
-    state[STATE_RECORDS] += load_u32(buffer, at + 28)
+    state[STATE_RECORDS] += load_u32(buffer, at + RECORD_COUNT_AT)
     state[STATE_CONSUMED] = state[STATE_END]
     state[STATE_END] = 0
 
@@ -219,7 +243,7 @@ def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State
             return CHUNKS_FULL
         at = state[STATE_CONSUMED]
         if state[STATE_END] == 0:
-            if arrived < end and arrived - at < _HEADER:
+            if arrived < end and arrived - at < HEADER_SIZE:
                 return CHUNKS_MORE
             if _begin_batch(buffer, end, state) == 0:
                 return CHUNKS_BAD
@@ -231,7 +255,7 @@ def check_chunks(buffer: Bytes, arrived: int, end: int, rows: Rows, state: State
         if here < state[STATE_END]:
             return CHUNKS_MORE
         is_whole = state[STATE_LEFT] == 0 and state[STATE_WALKED] == here
-        if not is_whole or state[STATE_SUM] != load_u32(buffer, at + 36):
+        if not is_whole or state[STATE_SUM] != load_u32(buffer, at + BLOCK_CRC_AT):
             return CHUNKS_BAD
         _report(buffer, rows, state)
     return CHUNKS_DONE

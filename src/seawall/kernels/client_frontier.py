@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from seawall.kernels.batch_header import BLOCK_CRC_AT, CLIENT_ID_AT, CLIENT_SEQ_AT, COMMAND_AT, SESSION_EPOCH_AT
 from seawall.kernels.client_index import Places
 from seawall.kernels.client_window import (
     CHECK_DUPLICATE,
@@ -124,12 +125,12 @@ def admit_client_batch(
 
     RUN_UNKNOWN_CLIENT where the window does not have the client: nothing changed then. `answers` is working space.
     """
-    if load_u16(buffer, at + 6) != 0:
+    if load_u16(buffer, at + COMMAND_AT) != 0:
         return admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
-    client_id = np.uint64(load_u64(buffer, at + 48))
-    client_seq = load_i64(buffer, at + 12)
-    epoch = load_u32(buffer, at + 88)
-    crc = load_u32(buffer, at + 36)
+    client_id = np.uint64(load_u64(buffer, at + CLIENT_ID_AT))
+    client_seq = load_i64(buffer, at + CLIENT_SEQ_AT)
+    epoch = load_u32(buffer, at + SESSION_EPOCH_AT)
+    crc = load_u32(buffer, at + BLOCK_CRC_AT)
     verdict = check_batch(
         client_id,
         epoch,

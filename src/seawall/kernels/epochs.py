@@ -28,6 +28,32 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.kernels.batch_header import (
+    BASE_OFFSET_AT,
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CODEC_AT,
+    COMMAND_AT,
+    CRC_AT,
+    FLAGS_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    KIND_AT,
+    LENGTH_AT,
+    LEVEL_AT,
+    POSITION_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    VERSION_AT,
+    header_crc,
+)
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array, uint64, void
 from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
@@ -74,7 +100,7 @@ WALK_SIZE = 8
 
 EPOCH_MAGIC = 0x434F5045
 EPOCH_HEADER = 64
-BATCH_HEADER = 96
+BATCH_HEADER = HEADER_SIZE
 
 #: The command of a control batch that takes no position: it carries that of the batch that comes next.
 COMMAND_ASIDE = 17
@@ -85,7 +111,6 @@ BATCH_BAD = -1
 _BATCH_MAGIC = 0x434E414C
 _VERSION = 2
 _KIND_BATCH = 4
-_FRAME_HEADER = 44
 _PROLOGUE = 52
 _RECORD_HEADER = 5
 _RAW_MAX = 16 * 1024 * 1024
@@ -107,17 +132,17 @@ _rows = record_array(WAL_ROW)
 @kernel(int64(bytes_in, int64))
 def _fields_agree(buffer: Bytes, at: int) -> int:
     """Whether the fields of a whole batch header are known values and fit each other."""
-    ack_level = as_int64(buffer[at + 93])
-    codec = as_int64(buffer[at + 94])
-    flags = as_int64(buffer[at + 95])
-    if load_u32(buffer, at + 44) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
+    ack_level = as_int64(buffer[at + LEVEL_AT])
+    codec = as_int64(buffer[at + CODEC_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
+    if load_u32(buffer, at + RESERVED_AT) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
         return 0
-    if flags & _KEYED and load_i64(buffer, at + 48) >= 0:
+    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
         return 0
     if ack_level > _ACK_MAX and ack_level != _AS_TOPIC:
         return 0
-    raw_length = load_u32(buffer, at + 80)
-    block_length = load_u32(buffer, at + 32) - _PROLOGUE
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
+    block_length = load_u32(buffer, at + LENGTH_AT) - _PROLOGUE
     if raw_length > _RAW_MAX or block_length > _BLOCK_MAX:
         return 0
     if codec == 0:
@@ -125,9 +150,9 @@ def _fields_agree(buffer: Bytes, at: int) -> int:
             return 0
     elif raw_length == 0:
         return 0
-    if load_u16(buffer, at + 6) != 0:
+    if load_u16(buffer, at + COMMAND_AT) != 0:
         return 1
-    count = load_u32(buffer, at + 28)
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
     if flags & _OPAQUE:
         return as_int64(count == 1)
     return as_int64(count * _RECORD_HEADER <= raw_length)
@@ -138,16 +163,15 @@ def batch_size(buffer: Bytes, at: int, end: int) -> int:
     """Bytes of the good batch that begins at `at` and ends by `end`; else BATCH_BAD."""
     if end - at < BATCH_HEADER or load_u32(buffer, at) != _BATCH_MAGIC:
         return BATCH_BAD
-    if as_int64(buffer[at + 4]) != _VERSION or as_int64(buffer[at + 5]) != _KIND_BATCH:
+    if as_int64(buffer[at + VERSION_AT]) != _VERSION or as_int64(buffer[at + KIND_AT]) != _KIND_BATCH:
         return BATCH_BAD
-    header_crc = crc32c(buffer, at + 12, at + BATCH_HEADER, crc32c(buffer, at, at + 8, 0))
-    if header_crc != load_u32(buffer, at + 8):
+    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
         return BATCH_BAD
-    payload_length = load_u32(buffer, at + 32)
-    size = _FRAME_HEADER + payload_length
+    payload_length = load_u32(buffer, at + LENGTH_AT)
+    size = FRAME_HEADER_SIZE + payload_length
     if payload_length < _PROLOGUE or size > end - at or _fields_agree(buffer, at) == 0:
         return BATCH_BAD
-    if crc32c(buffer, at + BATCH_HEADER, at + size, 0) != load_u32(buffer, at + 36):
+    if crc32c(buffer, at + BATCH_HEADER, at + size, 0) != load_u32(buffer, at + BLOCK_CRC_AT):
         return BATCH_BAD
     return size
 
@@ -157,22 +181,22 @@ def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, i
     """Fill the row of a batch from its header, which lies at `at`."""
     row = rows[index]
     row["at"] = address
-    row["position"] = load_u64(buffer, at + 56)
-    row["base_seq"] = load_u64(buffer, at + 64)
-    row["base_offset"] = load_u64(buffer, at + 72)
-    row["timestamp_ns"] = load_u64(buffer, at + 20)
-    row["client_id"] = load_u64(buffer, at + 48)
-    row["client_seq"] = load_u64(buffer, at + 12)
+    row["position"] = load_u64(buffer, at + POSITION_AT)
+    row["base_seq"] = load_u64(buffer, at + BASE_SEQ_AT)
+    row["base_offset"] = load_u64(buffer, at + BASE_OFFSET_AT)
+    row["timestamp_ns"] = load_u64(buffer, at + TIMESTAMP_AT)
+    row["client_id"] = load_u64(buffer, at + CLIENT_ID_AT)
+    row["client_seq"] = load_u64(buffer, at + CLIENT_SEQ_AT)
     row["size"] = size
-    row["count"] = load_u32(buffer, at + 28)
-    row["raw_length"] = load_u32(buffer, at + 80)
-    row["topic_id"] = load_u32(buffer, at + 40)
-    row["term"] = load_u32(buffer, at + 84)
-    row["session_epoch"] = load_u32(buffer, at + 88)
-    row["block_crc"] = load_u32(buffer, at + 36)
-    row["command"] = load_u16(buffer, at + 6)
-    row["codec"] = buffer[at + 94]
-    row["flags"] = buffer[at + 95]
+    row["count"] = load_u32(buffer, at + RECORD_COUNT_AT)
+    row["raw_length"] = load_u32(buffer, at + RAW_LENGTH_AT)
+    row["topic_id"] = load_u32(buffer, at + TOPIC_AT)
+    row["term"] = load_u32(buffer, at + TERM_AT)
+    row["session_epoch"] = load_u32(buffer, at + SESSION_EPOCH_AT)
+    row["block_crc"] = load_u32(buffer, at + BLOCK_CRC_AT)
+    row["command"] = load_u16(buffer, at + COMMAND_AT)
+    row["codec"] = buffer[at + CODEC_AT]
+    row["flags"] = buffer[at + FLAGS_AT]
 
 
 @kernel(int64(_rows, int64))
@@ -202,9 +226,9 @@ def verify_epoch(
     position = first_position
     for index in range(batch_count):
         size = batch_size(buffer, at, end)
-        if size == BATCH_BAD or load_u64(buffer, at + 56) != np.uint64(position):
+        if size == BATCH_BAD or load_u64(buffer, at + POSITION_AT) != np.uint64(position):
             return index
-        position += as_int64(load_u16(buffer, at + 6) != COMMAND_ASIDE)
+        position += as_int64(load_u16(buffer, at + COMMAND_AT) != COMMAND_ASIDE)
         list_batch(buffer, at, at + shift, size, rows, first_row + index)
         at += size
     return batch_count

@@ -27,7 +27,18 @@ the lane, and whoever places them takes header and block from where they lie.
 
 from __future__ import annotations
 
-from seawall.kernels.checksum import crc32c
+from seawall.kernels.batch_header import (
+    BLOCK_CRC_AT,
+    COMMAND_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    LENGTH_AT,
+    POSITION_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    stamp_header,
+)
 from seawall.kernels.client_window import CLIENT_SEQ_MAX
 from seawall.kernels.epochs import WAL_ROW, WalRows, list_batch
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
@@ -73,8 +84,6 @@ REFERENCE_SIZE = 96 + 96 + 16
 
 _ENTRY = 64
 _SIDE = 32
-_HEADER = 96
-_FRAME_HEADER = 44
 _MAGIC = 0x434E414C
 _AS_TOPIC = 0xFFFF
 _OK = 0
@@ -91,26 +100,15 @@ def full_term(term: int, low: int) -> int:
     return term - ((term - low) & 0xFFFF)
 
 
-@kernel(void(bytes_out, int64, int64, int64, int64, int64, int64))
-def _stamp(lane: Bytes, at: int, position: int, base_seq: int, base_offset: int, time_ns: int, term: int) -> None:
-    """The server's fields of a header, and its checksum."""
-    store_u64(lane, at + 20, time_ns)
-    store_u64(lane, at + 56, position)
-    store_u64(lane, at + 64, base_seq)
-    store_u64(lane, at + 72, base_offset)
-    store_u32(lane, at + 84, term)
-    store_u32(lane, at + 8, crc32c(lane, at + 12, at + _HEADER, crc32c(lane, at, at + 8, 0)))
-
-
 @kernel(void(bytes_out, int64, int64, int64, int64, int64, int64, int64))
 def _seal_control(
     lane: Bytes, at: int, size: int, command: int, topic_id: int, position: int, time_ns: int, term: int
 ) -> None:
     """The header of a control batch whose block is written."""
-    block = at + _HEADER
-    write_header(lane, at, lane, block, at + size, 0, topic_id, 0, 0, 0, size - _HEADER, _AS_TOPIC)
-    store_u16(lane, at + 6, command)
-    _stamp(lane, at, position, 0, 0, time_ns, term)
+    block = at + HEADER_SIZE
+    write_header(lane, at, lane, block, at + size, 0, topic_id, 0, 0, 0, size - HEADER_SIZE, _AS_TOPIC)
+    store_u16(lane, at + COMMAND_AT, command)
+    stamp_header(lane, at, position, 0, 0, time_ns, term)
 
 
 @kernel(int64(bytes_in, int64, bytes_in, int64, bytes_out, int64, int64, int64, int64))
@@ -121,7 +119,7 @@ def _write_nop(
     status = as_int64(side[beside + 4])
     if status not in (_DUPLICATE, _REJECTED, _RETRY):
         return 0
-    block = at + _HEADER
+    block = at + HEADER_SIZE
     is_batch = (load_u32(goi, entry + 60) & FLAG_NOP) == 0
     if is_batch and status != _REJECTED:
         return 0
@@ -147,7 +145,7 @@ def _write_skip(goi: Bytes, entry: int, lane: Bytes, at: int, position: int, tim
     count = load_u32(goi, entry + 32)
     if client_id < 1 or first < 1 or count < 1 or first > CLIENT_SEQ_MAX - count + 1:
         return 0
-    block = at + _HEADER
+    block = at + HEADER_SIZE
     topic_id = load_u32(goi, entry + 8)
     store_u32(lane, block, topic_id)
     store_u32(lane, block + 4, count)
@@ -163,7 +161,7 @@ def batch_in_blog(
 ) -> int:
     """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not (INV-FOLLOW-SAME)."""
     first = broker * blog_size
-    if offset < 0 or size < _HEADER or first + blog_size > blogs.size:
+    if offset < 0 or size < HEADER_SIZE or first + blog_size > blogs.size:
         return -1
     offset %= blog_size
     if size > blog_size - offset:
@@ -171,11 +169,11 @@ def batch_in_blog(
     at = first + offset
     is_same = (
         load_u32(blogs, at) == _MAGIC
-        and load_u16(blogs, at + 6) == 0
-        and load_u32(blogs, at + 28) == count
-        and _FRAME_HEADER + load_u32(blogs, at + 32) == size
-        and load_u32(blogs, at + 36) == crc
-        and load_u32(blogs, at + 40) == topic_id
+        and load_u16(blogs, at + COMMAND_AT) == 0
+        and load_u32(blogs, at + RECORD_COUNT_AT) == count
+        and FRAME_HEADER_SIZE + load_u32(blogs, at + LENGTH_AT) == size
+        and load_u32(blogs, at + BLOCK_CRC_AT) == crc
+        and load_u32(blogs, at + TOPIC_AT) == topic_id
     )
     return at if is_same else -1
 
@@ -246,7 +244,7 @@ def follow_run(
                 stamped = load_i64(side, beside + 24)
                 time_ns = max(time_ns, stamped)
                 base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
-                _stamp(lane, at, position, base_seq, base_offset, stamped, entry_term)
+                stamp_header(lane, at, position, base_seq, base_offset, stamped, entry_term)
         if size == 0:
             code = FOLLOW_BAD
             break
@@ -265,12 +263,12 @@ def follow_run(
 @kernel(void(bytes_in, int64, bytes_out, int64, int64, int64, int64))
 def write_reference(headers: Bytes, header: int, lane: Bytes, at: int, first_seq: int, place: int, term: int) -> None:
     """The mark that the batch with this header lies at a place of a segment, or, both 0, nowhere but in memory."""
-    block = at + _HEADER
-    copy_bytes(lane, block, headers, header, _HEADER)
-    store_u64(lane, block + _HEADER, first_seq)
-    store_u64(lane, block + _HEADER + 8, place)
-    topic_id, position = load_u32(headers, header + 40), load_i64(headers, header + 56)
-    time_ns = load_i64(headers, header + 20)
+    block = at + HEADER_SIZE
+    copy_bytes(lane, block, headers, header, HEADER_SIZE)
+    store_u64(lane, block + HEADER_SIZE, first_seq)
+    store_u64(lane, block + HEADER_SIZE + 8, place)
+    topic_id, position = load_u32(headers, header + TOPIC_AT), load_i64(headers, header + POSITION_AT)
+    time_ns = load_i64(headers, header + TIMESTAMP_AT)
     _seal_control(lane, at, REFERENCE_SIZE, COMMAND_REFERENCE, topic_id, position, time_ns, term)
 
 
@@ -316,12 +314,14 @@ def follow_apart(
             code = FOLLOW_BAD
             break
         size = load_u32(goi, entry + 28)
-        header = taken * _HEADER
-        copy_bytes(headers, header, blogs, source, _HEADER)
+        header = taken * HEADER_SIZE
+        copy_bytes(headers, header, blogs, source, HEADER_SIZE)
         stamped = load_i64(side, beside + 24)
         time_ns = max(time_ns, stamped)
         base_seq, base_offset = load_i64(side, beside + 8), load_i64(side, beside + 16)
-        _stamp(headers, header, position, base_seq, base_offset, stamped, full_term(term, load_u16(goi, entry + 18)))
+        stamp_header(
+            headers, header, position, base_seq, base_offset, stamped, full_term(term, load_u16(goi, entry + 18))
+        )
         write_reference(headers, header, lane, start + taken * REFERENCE_SIZE, first_seq, place, log_term)
         list_batch(headers, header, 0, size, rows, taken)
         sources[taken] = source

@@ -27,9 +27,18 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seawall.kernels.checksum import crc32c
+from seawall.kernels.batch_header import (
+    COMMAND_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    LENGTH_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    TOPIC_AT,
+    stamp_header,
+)
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
-from seawall.kernels.memory import Bytes, as_int64, load_u16, load_u32, store_u32, store_u64
+from seawall.kernels.memory import Bytes, as_int64, load_u16, load_u32
 from seawall.kernels.tables import ABSENT, Keys, Values, table_find
 
 Rows: TypeAlias = npt.NDArray[np.void]
@@ -100,8 +109,6 @@ PROGRESS_CONSUMED = 1
 PROGRESS_SIZE = 2
 
 _MILLISECOND_NS = 1_000_000
-_HEADER = 96
-_FRAME_HEADER = 44
 _UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 _topics = record_array(TOPIC_ROW)
@@ -117,10 +124,10 @@ def next_timestamp(last_ns: int, wall_ns: int) -> int:
 @kernel(int64(bytes_in, int64, int64))
 def batch_end(buffer: Bytes, at: int, end: int) -> int:
     """Where the batch at `at` ends, or -1 if it is not whole before `end`."""
-    if end - at < _HEADER:
+    if end - at < HEADER_SIZE:
         return -1
-    size = _FRAME_HEADER + load_u32(buffer, at + 32)
-    if size < _HEADER or size > end - at:
+    size = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    if size < HEADER_SIZE or size > end - at:
         return -1
     return at + size
 
@@ -142,9 +149,9 @@ def describe_row(buffer: Bytes, at: int, rows: Rows, index: int) -> None:
     """Which batch a row is about."""
     row = rows[index]
     row["at"] = at
-    row["size"] = _FRAME_HEADER + load_u32(buffer, at + 32)
-    row["topic_id"] = load_u32(buffer, at + 40)
-    row["record_count"] = load_u32(buffer, at + 28)
+    row["size"] = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    row["topic_id"] = load_u32(buffer, at + TOPIC_AT)
+    row["record_count"] = load_u32(buffer, at + RECORD_COUNT_AT)
     row["reserved"] = 0
 
 
@@ -171,8 +178,8 @@ def admit_batch(
     base_offset = 0
     timestamp = next_timestamp(numbers[LAST_TIMESTAMP], wall_ns)
     clock = timestamp
-    if load_u16(buffer, at + 6) == 0:
-        entry = table_find(keys, used, np.uint64(load_u32(buffer, at + 40)))
+    if load_u16(buffer, at + COMMAND_AT) == 0:
+        entry = table_find(keys, used, np.uint64(load_u32(buffer, at + TOPIC_AT)))
         if entry == ABSENT:
             settle_row(rows, index, STATUS_REJECTED, REASON_TOPIC_NOT_FOUND)
             return RUN_DONE
@@ -184,7 +191,7 @@ def admit_batch(
         if flags & TOPIC_FULL:
             settle_row(rows, index, STATUS_REJECTED, REASON_READ_ONLY)
             return RUN_DONE
-        count = load_u32(buffer, at + 28)
+        count = load_u32(buffer, at + RECORD_COUNT_AT)
         base_seq = as_int64(topic["next_seq"])
         if base_seq + count > as_int64(topic["ceiling"]):
             topic["wanted"] = base_seq + count
@@ -192,19 +199,14 @@ def admit_batch(
         base_offset = as_int64(topic["next_offset"])
         timestamp = max(timestamp, as_int64(topic["last_timestamp_ns"]))
         topic["next_seq"] = base_seq + count
-        topic["next_offset"] = base_offset + load_u32(buffer, at + 80)
+        topic["next_offset"] = base_offset + load_u32(buffer, at + RAW_LENGTH_AT)
         topic["last_timestamp_ns"] = timestamp
         topic["record_total"] = as_int64(topic["record_total"]) + count
-        topic["byte_total"] = as_int64(topic["byte_total"]) + _FRAME_HEADER + load_u32(buffer, at + 32)
+        topic["byte_total"] = as_int64(topic["byte_total"]) + FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
     position = numbers[NEXT_POSITION]
     numbers[NEXT_POSITION] = position + 1
     numbers[LAST_TIMESTAMP] = clock
-    store_u64(buffer, at + 20, timestamp)
-    store_u64(buffer, at + 56, position)
-    store_u64(buffer, at + 64, base_seq)
-    store_u64(buffer, at + 72, base_offset)
-    store_u32(buffer, at + 84, term)
-    store_u32(buffer, at + 8, crc32c(buffer, at + 12, at + _HEADER, crc32c(buffer, at, at + 8, 0)))
+    stamp_header(buffer, at, position, base_seq, base_offset, timestamp, term)
     row = rows[index]
     row["position"] = position
     row["base_seq"] = base_seq

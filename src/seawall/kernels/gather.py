@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from seawall.kernels.batch_header import CODEC_AT, HEADER_SIZE
 from seawall.kernels.blocks import EXTENDED_BASE, TYPE_DELETED, TYPE_EXTENDED
 from seawall.kernels.columns import ENVELOPE_TYPE
 from seawall.kernels.jit import (
@@ -54,10 +55,8 @@ GATHER_SIZE = 1
 GATHER_RUN = 2
 GATHER_STATE = 3
 
-_HEADER = 96
 _RECORD_HEADER = 5
 _EXTENDED_HEADER = 7
-_CODEC_AND_FLAGS_AT = 94
 
 _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
 
@@ -90,11 +89,11 @@ def gather_values(
         entry = entries[index]
         start = as_int64(entry["at"]) - shift
         end = start + as_int64(entry["length"])
-        if load_u16(buffer, start + _CODEC_AND_FLAGS_AT) != 0:
+        if load_u16(buffer, start + CODEC_AT) != 0:
             return GATHER_NOT_PLAIN
         seq = as_int64(entry["base_seq"])
         end_seq = seq + as_int64(entry["count"])
-        at = start + _HEADER
+        at = start + HEADER_SIZE
         while at < end:
             if end - at < _RECORD_HEADER or seq >= end_seq:
                 return GATHER_MALFORMED

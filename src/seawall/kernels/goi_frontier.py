@@ -34,6 +34,7 @@ from __future__ import annotations
 import numpy as np
 
 from seawall.kernels.atomics import load_acquire, store_release
+from seawall.kernels.batch_header import RAW_LENGTH_AT
 from seawall.kernels.frontier import (
     LAST_TIMESTAMP,
     NEXT_POSITION,
@@ -84,9 +85,6 @@ NOTE_WORDS = 2
 COMPLETION_WORDS = 16
 REPLICA_WORDS = 8
 RESULT_TOKEN = 7
-
-#: Where the header of a batch says how long its block is when it is not compressed.
-RAW_LENGTH_AT = 80
 
 #: Entries that are stamped before they are committed and their results written; never more than half of the index.
 CHUNK_MAX = 512

@@ -20,6 +20,7 @@ import numpy as np
 from numba import carray
 
 from seawall.kernels.atomics import store_release
+from seawall.kernels.batch_header import BLOCK_CRC_AT, CLIENT_ID_AT, CLIENT_SEQ_AT, SESSION_EPOCH_AT, TOPIC_AT
 from seawall.kernels.client_index import find_row
 from seawall.kernels.client_window import (
     CHECK_NEW,
@@ -160,12 +161,12 @@ def order_lone_arrival(
     numbers = carray(pointer_at(desk[NUMBERS]), desk[NUMBERS + 1], np.int64)
     rows = carray(pointer_at(desk[ROWS]), desk[ROWS + 1], ADMISSION_ROW)
     staged = carray(pointer_at(desk[STAGED]), desk[STAGED + 1], WAL_ROW)
-    client_id, seq = load_i64(source, at + 48), load_i64(source, at + 12)
-    epoch, crc = load_u32(source, at + 88), load_u32(source, at + 36)
+    client_id, seq = load_i64(source, at + CLIENT_ID_AT), load_i64(source, at + CLIENT_SEQ_AT)
+    epoch, crc = load_u32(source, at + SESSION_EPOCH_AT), load_u32(source, at + BLOCK_CRC_AT)
     if _is_at_rest(desk) == 0 or _new_to(desk, STORE_WINDOW, client_id, epoch, seq, 0) == ABSENT:
         return PASSES_ON
     row = _new_to(desk, ORDER_WINDOW, client_id, epoch, seq, is_strong)
-    topic = table_find(keys, used, np.uint64(load_u32(source, at + 40)))
+    topic = table_find(keys, used, np.uint64(load_u32(source, at + TOPIC_AT)))
     if row == ABSENT or topic == ABSENT:
         return PASSES_ON
     if refusal_of(as_int64(topics[values[topic]]["flags"]), FLAG_STRONG_ORDER if is_strong else 0) != 0:
@@ -197,8 +198,8 @@ def stage_lone_arrival(memory: Bytes, desk: Values, source: Bytes, at: int, size
 @kernel(void(int64_out, bytes_in))
 def settle_lone_arrival(desk: Values, memory: Bytes) -> None:
     """The epoch is written: the store's window knows the batch, and the pod that its position is taken and durable."""
-    client_id, seq = load_i64(memory, EPOCH_HEADER + 48), load_i64(memory, EPOCH_HEADER + 12)
-    epoch, crc = load_u32(memory, EPOCH_HEADER + 88), load_u32(memory, EPOCH_HEADER + 36)
+    client_id, seq = load_i64(memory, EPOCH_HEADER + CLIENT_ID_AT), load_i64(memory, EPOCH_HEADER + CLIENT_SEQ_AT)
+    epoch, crc = load_u32(memory, EPOCH_HEADER + SESSION_EPOCH_AT), load_u32(memory, EPOCH_HEADER + BLOCK_CRC_AT)
     _decide(desk, STORE_WINDOW, _new_to(desk, STORE_WINDOW, client_id, epoch, seq, 0), seq, crc)
     following = desk[POSITION] + 1
     counters = carray(pointer_at(desk[COUNTERS]), desk[COUNTERS + 1], np.int64)

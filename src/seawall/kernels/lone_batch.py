@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
+from seawall.kernels.batch_header import BLOCK_CRC_AT, CODEC_AT, FLAGS_AT
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.disk_ring import (
     SUBMIT_AT,
@@ -100,10 +101,10 @@ def _describe(rows: Rows, desk: Values, memory: Bytes, staged: WalRows) -> None:
     described["topic_id"] = row["topic_id"]
     described["term"] = desk[TERM]
     described["session_epoch"] = 0
-    described["block_crc"] = load_u32(memory, EPOCH_HEADER + 36)
+    described["block_crc"] = load_u32(memory, EPOCH_HEADER + BLOCK_CRC_AT)
     described["command"] = 0
-    described["codec"] = as_int64(memory[EPOCH_HEADER + 94])
-    described["flags"] = as_int64(memory[EPOCH_HEADER + 95])
+    described["codec"] = as_int64(memory[EPOCH_HEADER + CODEC_AT])
+    described["flags"] = as_int64(memory[EPOCH_HEADER + FLAGS_AT])
 
 
 @kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64, int64))

@@ -14,10 +14,10 @@ INV-EXCHANGE-CHECKED: an answer counts only if it is one whole ACK, checked like
 
 from __future__ import annotations
 
-from seawall.kernels.checksum import crc32c
+from seawall.kernels.batch_header import TIMESTAMP_AT, seal_header
 from seawall.kernels.frames import FRAME_ROW, KIND_ACK, SPLIT_MORE, STATE_CONSUMED, STATE_FRAMES, Rows, split_frames
 from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, void
-from seawall.kernels.memory import Bytes, address_of, as_int64, load_i64, load_u32, store_u32, store_u64
+from seawall.kernels.memory import Bytes, address_of, as_int64, load_i64, load_u32, store_u64
 from seawall.kernels.staging import write_header
 from seawall.kernels.system import either_readable, monotonic_ns, receive_some, send_some, yield_core
 from seawall.kernels.tables import Values
@@ -79,8 +79,8 @@ def seal_lone_frame(frame: Bytes, desk: Values) -> None:
         desk[BLOCK_SIZE],
         desk[CHOICES],
     )
-    store_u64(frame, 20, desk[WALL_NS])
-    store_u32(frame, 8, crc32c(frame, 12, BLOCK_AT, crc32c(frame, 0, 8, 0)))
+    store_u64(frame, TIMESTAMP_AT, desk[WALL_NS])
+    seal_header(frame, 0)
 
 
 @kernel(int64(int64_out, bytes_out, int64, record_array(FRAME_ROW), int64_out))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 
 from seawall.kernels.arriving import TAKEN, judge_batch
+from seawall.kernels.batch_header import CLIENT_SEQ_AT, KIND_AT, LEVEL_AT, RECORD_COUNT_AT, TOPIC_AT
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.epochs import EPOCH_HEADER
 from seawall.kernels.frames import (
@@ -100,9 +101,6 @@ ACK_PREFIX = 44 + 16
 ACK_ENTRY = 48
 ACK_SIZE = ACK_PREFIX + ENTRIES_MAX * ACK_ENTRY
 
-_COUNT_AT = 28
-_TOPIC_AT = 40
-_LEVEL_AT = 93
 _AS_TOPIC = 0xFF
 ORDERED = 1
 DURABLE = 2
@@ -127,7 +125,7 @@ def check_lone_turn(
     """
     if split_frames(source, 0, size, turn[PAYLOAD_MAX], rows, state) != SPLIT_MORE:
         return PASSES_ON
-    if state[STATE_FRAMES] != 1 or state[STATE_CONSUMED] != size or as_int64(source[5]) != KIND_BATCH:
+    if state[STATE_FRAMES] != 1 or state[STATE_CONSUMED] != size or as_int64(source[KIND_AT]) != KIND_BATCH:
         return PASSES_ON
     # An array without elements: nobody asks where the records lie.
     nowhere = state[:0]
@@ -136,8 +134,8 @@ def check_lone_turn(
     verdict = judge_batch(source, 0, size, turn[CLIENT_ID], epoch, turn[CODECS], orders, nowhere)
     if verdict != TAKEN:
         return PASSES_ON
-    topic_id = load_u32(source, _TOPIC_AT)
-    level = as_int64(source[_LEVEL_AT])
+    topic_id = load_u32(source, TOPIC_AT)
+    level = as_int64(source[LEVEL_AT])
     if level == _AS_TOPIC:
         level = as_int64(levels[topic_id])
     turn[LEVEL] = level
@@ -148,7 +146,7 @@ def check_lone_turn(
 @kernel(void(int64_out, int64_out, bytes_in, bytes_out))
 def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None:
     """The ACK frame of the batch, of the level it was checked for, and of those that the frame has already."""
-    client_seq = load_i64(source, 12)
+    client_seq = load_i64(source, CLIENT_SEQ_AT)
     at = ACK_PREFIX + turn[ENTRIES] * ACK_ENTRY
     turn[ENTRIES] += 1
     turn[HIGHEST] = max(turn[HIGHEST], client_seq)
@@ -160,9 +158,9 @@ def seal_lone_ack(turn: Values, desk: Values, source: Bytes, ack: Bytes) -> None
     store_u64(ack, at + 8, desk[BASE_SEQ])
     store_u64(ack, at + 16, desk[POSITION])
     store_u64(ack, at + 24, desk[TIMESTAMP])
-    store_u32(ack, at + 32, load_u32(source, _TOPIC_AT))
+    store_u32(ack, at + 32, load_u32(source, TOPIC_AT))
     store_u32(ack, at + 36, 1)
-    store_u32(ack, at + 40, load_u32(source, _COUNT_AT))
+    store_u32(ack, at + 40, load_u32(source, RECORD_COUNT_AT))
     store_u32(ack, at + 44, turn[LEVEL] << 8)
     store_u64(ack, 0, _ACK_START)
     store_u64(ack, 12, turn[HIGHEST])
@@ -188,9 +186,9 @@ def prepare_next(desk: Values, size: int) -> None:
 @kernel(int64(int64_out, bytes_in, int64))
 def has_room(desk: Values, source: Bytes, size: int) -> int:
     """Whether there is room for the batch that these bytes are: 1 or 0."""
-    if load_u32(source, _TOPIC_AT) != desk[TOPIC_ID] or desk[WALL_NS] >= desk[UNTIL_NS]:
+    if load_u32(source, TOPIC_AT) != desk[TOPIC_ID] or desk[WALL_NS] >= desk[UNTIL_NS]:
         return 0
-    if load_u32(source, _COUNT_AT) > desk[RECORDS_LEFT] or EPOCH_HEADER + size > desk[BYTES_LEFT]:
+    if load_u32(source, RECORD_COUNT_AT) > desk[RECORDS_LEFT] or EPOCH_HEADER + size > desk[BYTES_LEFT]:
         return 0
     return 1 if desk[BATCHES_LEFT] > 0 else 0
 
@@ -280,7 +278,7 @@ def take_lone_turns(
         desk[TAKEN_BATCHES] += 1
         desk[TAKEN_BYTES] += written
         desk[BATCHES_LEFT] -= 1
-        desk[RECORDS_LEFT] -= load_u32(source, _COUNT_AT)
+        desk[RECORDS_LEFT] -= load_u32(source, RECORD_COUNT_AT)
         desk[BYTES_LEFT] -= written
         desk[LONGEST_NS] = max(desk[LONGEST_NS], turn[ANSWERED_NS] - came)
         if not is_soon or turn[OTHERS] < 0 or turn[SENT] != ACK_PREFIX + turn[ENTRIES] * ACK_ENTRY:

@@ -6,13 +6,9 @@ seq and the header's checksum are written, nothing else: INV-BLOCK-UNTOUCHED.
 
 from __future__ import annotations
 
-from seawall.kernels.checksum import crc32c
+from seawall.kernels.batch_header import CLIENT_SEQ_AT, seal_header
 from seawall.kernels.jit import bytes_out, int64, kernel, void
-from seawall.kernels.memory import Bytes, store_u32, store_u64
-
-_HEADER = 96
-_CRC_AT = 8
-_SEQ_AT = 12
+from seawall.kernels.memory import Bytes, store_u64
 
 
 @kernel(void(bytes_out, int64, int64, int64))
@@ -20,5 +16,5 @@ def renumber_batches(buffer: Bytes, size: int, count: int, first_seq: int) -> No
     """Give the first `count` batches of `size` bytes the client seqs from `first_seq` on."""
     for index in range(count):
         at = index * size
-        store_u64(buffer, at + _SEQ_AT, first_seq + index)
-        store_u32(buffer, at + _CRC_AT, crc32c(buffer, at + _SEQ_AT, at + _HEADER, crc32c(buffer, at, at + _CRC_AT, 0)))
+        store_u64(buffer, at + CLIENT_SEQ_AT, first_seq + index)
+        seal_header(buffer, at)

@@ -23,6 +23,23 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from seawall.kernels.batch_header import (
+    BASE_OFFSET_AT,
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    COMMAND_AT,
+    CRC_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    KIND_AT,
+    LENGTH_AT,
+    POSITION_AT,
+    RECORD_COUNT_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    VERSION_AT,
+    header_crc,
+)
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.frames import KIND_BATCH, MAGIC
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel, record_array
@@ -69,9 +86,7 @@ VERDICT_BLOCK = 2
 #: Longest block of a stored batch; the same as `limits.PAYLOAD_SIZE_MAX`.
 BLOCK_SIZE_MAX = 64 * 1024 * 1024
 
-_FRAME_HEADER = 44
 _PROLOGUE = 52
-_HEADER = 96
 _MAGIC_BYTE = MAGIC & 0xFF
 
 _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
@@ -80,35 +95,39 @@ _entries_in = types.Array(numba.from_dtype(INDEX_ENTRY), 1, "C", readonly=True)
 @kernel(int64(bytes_in, int64, int64, int64))
 def _batch_size(buffer: Bytes, at: int, end: int, topic_id: int) -> int:
     """Whole size of the batch whose header stands at `at`; 0 if no valid header of this topic stands there."""
-    if end - at < _HEADER or load_u32(buffer, at) != MAGIC:
+    if end - at < HEADER_SIZE or load_u32(buffer, at) != MAGIC:
         return 0
-    if as_int64(buffer[at + 4]) != 2 or as_int64(buffer[at + 5]) != KIND_BATCH or load_u16(buffer, at + 6) != 0:
+    if (
+        as_int64(buffer[at + VERSION_AT]) != 2
+        or as_int64(buffer[at + KIND_AT]) != KIND_BATCH
+        or load_u16(buffer, at + COMMAND_AT) != 0
+    ):
         return 0
-    length = load_u32(buffer, at + 32)
+    length = load_u32(buffer, at + LENGTH_AT)
     if length < _PROLOGUE or length > _PROLOGUE + BLOCK_SIZE_MAX:
         return 0
-    if load_u32(buffer, at + 40) != topic_id or load_u32(buffer, at + 28) == 0:
+    if load_u32(buffer, at + TOPIC_AT) != topic_id or load_u32(buffer, at + RECORD_COUNT_AT) == 0:
         return 0
-    if crc32c(buffer, at + 12, at + _HEADER, crc32c(buffer, at, at + 8, 0)) != load_u32(buffer, at + 8):
+    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
         return 0
-    return _FRAME_HEADER + length
+    return FRAME_HEADER_SIZE + length
 
 
 @kernel(int64(bytes_in, int64, int64_in))
 def _continues(buffer: Bytes, at: int, state: State) -> int:
     """Whether the batch at `at` may stand behind what `state` has seen."""
     in_order = (
-        load_i64(buffer, at + 64) >= state[STATE_SEQ]
-        and load_i64(buffer, at + 56) >= state[STATE_POSITION]
-        and load_i64(buffer, at + 72) >= state[STATE_OFFSET]
-        and load_i64(buffer, at + 20) >= state[STATE_TIMESTAMP]
+        load_i64(buffer, at + BASE_SEQ_AT) >= state[STATE_SEQ]
+        and load_i64(buffer, at + POSITION_AT) >= state[STATE_POSITION]
+        and load_i64(buffer, at + BASE_OFFSET_AT) >= state[STATE_OFFSET]
+        and load_i64(buffer, at + TIMESTAMP_AT) >= state[STATE_TIMESTAMP]
     )
     return as_int64(in_order)
 
 
 @kernel(int64(bytes_in, int64, int64))
 def _block_matches(buffer: Bytes, at: int, size: int) -> int:
-    return as_int64(crc32c(buffer, at + _HEADER, at + size, 0) == load_u32(buffer, at + 36))
+    return as_int64(crc32c(buffer, at + HEADER_SIZE, at + size, 0) == load_u32(buffer, at + BLOCK_CRC_AT))
 
 
 @kernel(int64(bytes_in, int64, int64, int64, int64, record_array(INDEX_ENTRY), int64_out))
@@ -125,8 +144,8 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
     needed = 0
     while at < end:
         code = SCAN_MORE
-        needed = _HEADER
-        if end - at < _HEADER:
+        needed = HEADER_SIZE
+        if end - at < HEADER_SIZE:
             break
         size = _batch_size(buffer, at, end, topic_id)
         if size == 0 or _continues(buffer, at, state) == 0:
@@ -141,19 +160,19 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
         if _block_matches(buffer, at, size) == 0:
             code = SCAN_BLOCK
             break
-        records = load_u32(buffer, at + 28)
+        records = load_u32(buffer, at + RECORD_COUNT_AT)
         entry = entries[count]
-        entry["base_seq"] = load_u64(buffer, at + 64)
+        entry["base_seq"] = load_u64(buffer, at + BASE_SEQ_AT)
         entry["at"] = at + shift
-        entry["timestamp_ns"] = load_u64(buffer, at + 20)
-        entry["base_offset"] = load_u64(buffer, at + 72)
-        entry["position"] = load_u64(buffer, at + 56)
+        entry["timestamp_ns"] = load_u64(buffer, at + TIMESTAMP_AT)
+        entry["base_offset"] = load_u64(buffer, at + BASE_OFFSET_AT)
+        entry["position"] = load_u64(buffer, at + POSITION_AT)
         entry["count"] = records
         entry["length"] = size
-        state[STATE_SEQ] = load_i64(buffer, at + 64) + records
-        state[STATE_POSITION] = load_i64(buffer, at + 56)
-        state[STATE_OFFSET] = load_i64(buffer, at + 72)
-        state[STATE_TIMESTAMP] = load_i64(buffer, at + 20)
+        state[STATE_SEQ] = load_i64(buffer, at + BASE_SEQ_AT) + records
+        state[STATE_POSITION] = load_i64(buffer, at + POSITION_AT)
+        state[STATE_OFFSET] = load_i64(buffer, at + BASE_OFFSET_AT)
+        state[STATE_TIMESTAMP] = load_i64(buffer, at + TIMESTAMP_AT)
         count += 1
         at += size
         needed = 0
@@ -166,7 +185,7 @@ def scan_batches(buffer: Bytes, start: int, end: int, shift: int, topic_id: int,
 @kernel(int64(bytes_in, int64, int64, int64, int64_in))
 def find_header(buffer: Bytes, start: int, end: int, topic_id: int, state: State) -> int:
     """Index of the first byte from `start` where a valid header stands that continues `state`; -1 if there is none."""
-    for at in range(start, end - _HEADER + 1):
+    for at in range(start, end - HEADER_SIZE + 1):
         # The byte is compared here, since a call for each one would double the time of a search through zeros.
         if as_int64(buffer[at]) != _MAGIC_BYTE or _batch_size(buffer, at, end, topic_id) == 0:
             continue
@@ -185,11 +204,19 @@ def _judge(buffer: Bytes, end: int, shift: int, entries: Entries, index: int, to
     if place < shift or place - shift > end or size > end - (place - shift):
         return VERDICT_HEADER
     at = place - shift
-    if _batch_size(buffer, at, end, topic_id) != size or load_u32(buffer, at + 28) != as_int64(entry["count"]):
+    if _batch_size(buffer, at, end, topic_id) != size or load_u32(buffer, at + RECORD_COUNT_AT) != as_int64(
+        entry["count"]
+    ):
         return VERDICT_HEADER
-    if load_u64(buffer, at + 64) != entry["base_seq"] or load_u64(buffer, at + 56) != entry["position"]:
+    if (
+        load_u64(buffer, at + BASE_SEQ_AT) != entry["base_seq"]
+        or load_u64(buffer, at + POSITION_AT) != entry["position"]
+    ):
         return VERDICT_HEADER
-    if load_u64(buffer, at + 72) != entry["base_offset"] or load_u64(buffer, at + 20) != entry["timestamp_ns"]:
+    if (
+        load_u64(buffer, at + BASE_OFFSET_AT) != entry["base_offset"]
+        or load_u64(buffer, at + TIMESTAMP_AT) != entry["timestamp_ns"]
+    ):
         return VERDICT_HEADER
     return VERDICT_GOOD if _block_matches(buffer, at, size) != 0 else VERDICT_BLOCK
 

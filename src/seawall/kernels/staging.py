@@ -12,6 +12,24 @@ from __future__ import annotations
 
 from numba.core import types
 
+from seawall.kernels.batch_header import (
+    BASE_OFFSET_AT,
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CRC_AT,
+    LENGTH_AT,
+    ORDER_AT,
+    POSITION_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+)
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.client_frontier import admit_client_batch
 from seawall.kernels.client_index import Places
@@ -62,22 +80,22 @@ def write_header(
     Client id and seq are bit patterns; `choices` are order, ack level, codec and flags, a byte each from the lowest.
     """
     store_u64(header, at, _START)
-    store_u32(header, at + 8, 0)
-    store_u64(header, at + 12, client_seq)
-    store_u64(header, at + 20, 0)
-    store_u32(header, at + 28, record_count)
-    store_u32(header, at + 32, _PROLOGUE + end - start)
-    store_u32(header, at + 36, crc32c(block, start, end, 0))
-    store_u32(header, at + 40, topic_id)
-    store_u32(header, at + 44, 0)
-    store_u64(header, at + 48, client_id)
-    store_u64(header, at + 56, 0)
-    store_u64(header, at + 64, 0)
-    store_u64(header, at + 72, 0)
-    store_u32(header, at + 80, raw_length)
-    store_u32(header, at + 84, 0)
-    store_u32(header, at + 88, session_epoch)
-    store_u32(header, at + 92, choices)
+    store_u32(header, at + CRC_AT, 0)
+    store_u64(header, at + CLIENT_SEQ_AT, client_seq)
+    store_u64(header, at + TIMESTAMP_AT, 0)
+    store_u32(header, at + RECORD_COUNT_AT, record_count)
+    store_u32(header, at + LENGTH_AT, _PROLOGUE + end - start)
+    store_u32(header, at + BLOCK_CRC_AT, crc32c(block, start, end, 0))
+    store_u32(header, at + TOPIC_AT, topic_id)
+    store_u32(header, at + RESERVED_AT, 0)
+    store_u64(header, at + CLIENT_ID_AT, client_id)
+    store_u64(header, at + POSITION_AT, 0)
+    store_u64(header, at + BASE_SEQ_AT, 0)
+    store_u64(header, at + BASE_OFFSET_AT, 0)
+    store_u32(header, at + RAW_LENGTH_AT, raw_length)
+    store_u32(header, at + TERM_AT, 0)
+    store_u32(header, at + SESSION_EPOCH_AT, session_epoch)
+    store_u32(header, at + ORDER_AT, choices)
 
 
 @kernel(

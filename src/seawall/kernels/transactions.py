@@ -9,6 +9,7 @@ INV-TOGETHER-ONE: whatever their number, also without any, the batches of a call
 
 from __future__ import annotations
 
+from seawall.kernels.batch_header import HEADER_SIZE
 from seawall.kernels.frontier import (
     ADMISSION_ROW,
     LAST_TIMESTAMP,
@@ -27,7 +28,6 @@ from seawall.kernels.tables import Keys, Values
 #: A batch was refused; its row says why. Beside it there are the codes of a run.
 TOGETHER_REFUSED = -1
 
-_HEADER = 96
 
 _topics = record_array(TOPIC_ROW)
 _rows = record_array(ADMISSION_ROW)
@@ -52,7 +52,9 @@ def admit_together(
     for index in range(rows.size):
         numbers[NEXT_POSITION] = position
         numbers[LAST_TIMESTAMP] = last_ns
-        code = admit_batch(headers, index * _HEADER, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+        code = admit_batch(
+            headers, index * HEADER_SIZE, term, wall_ns, keys, values, used, topics, numbers, rows, index
+        )
         if code == RUN_DONE and as_int64(rows[index]["status"]) != STATUS_OK:
             code = TOGETHER_REFUSED
         if code != RUN_DONE:

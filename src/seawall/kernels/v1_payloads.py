@@ -17,6 +17,23 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from seawall.kernels.batch_header import (
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    LENGTH_AT,
+    ORDER_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    TERM_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    VERSION_AT,
+    seal_header,
+)
 from seawall.kernels.blocks import TYPE_EXTENDED
 from seawall.kernels.checksum import crc32c
 from seawall.kernels.frames import FRAME_ROW, KIND_BATCH, MAGIC, Rows
@@ -28,8 +45,6 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 #: Records of several payloads in one batch at the most; the same as `limits.BATCH_RECORDS_MAX`.
 JOINED_RECORDS_MAX = 65_536
 
-_FRAME_HEADER = 44
-_HEADER = 96
 _PROLOGUE = 52
 _RECORD_HEADER = 5
 #: Version 2, kind BATCH, as bytes 4 to 7 of a header.
@@ -59,21 +74,21 @@ def _write_header(
 ) -> None:
     """The header of a batch whose block of `length` bytes stands behind it."""
     store_u32(out, at, MAGIC)
-    store_u32(out, at + 4, _VERSION_AND_KIND)
-    store_u64(out, at + 12, client_seq)
-    store_u64(out, at + 20, 0)
-    store_u32(out, at + 28, records)
-    store_u32(out, at + 32, _PROLOGUE + length)
-    store_u32(out, at + 36, crc32c(out, at + _HEADER, at + _HEADER + length, 0))
-    store_u32(out, at + 40, topic_id)
-    store_u32(out, at + 44, 0)
-    store_u64(out, at + 48, client_id)
+    store_u32(out, at + VERSION_AT, _VERSION_AND_KIND)
+    store_u64(out, at + CLIENT_SEQ_AT, client_seq)
+    store_u64(out, at + TIMESTAMP_AT, 0)
+    store_u32(out, at + RECORD_COUNT_AT, records)
+    store_u32(out, at + LENGTH_AT, _PROLOGUE + length)
+    store_u32(out, at + BLOCK_CRC_AT, crc32c(out, at + HEADER_SIZE, at + HEADER_SIZE + length, 0))
+    store_u32(out, at + TOPIC_AT, topic_id)
+    store_u32(out, at + RESERVED_AT, 0)
+    store_u64(out, at + CLIENT_ID_AT, client_id)
     for word in range(at + 56, at + 80, 8):
         store_u64(out, word, 0)
-    store_u32(out, at + 80, length)
-    store_u64(out, at + 84, 0)
-    store_u32(out, at + 92, _ORDER_OF_TOPIC | _LEVEL_DURABLE << 8 | flags << 24)
-    store_u32(out, at + 8, crc32c(out, at + 12, at + _HEADER, crc32c(out, at, at + 8, 0)))
+    store_u32(out, at + RAW_LENGTH_AT, length)
+    store_u64(out, at + TERM_AT, 0)
+    store_u32(out, at + ORDER_AT, _ORDER_OF_TOPIC | _LEVEL_DURABLE << 8 | flags << 24)
+    seal_header(out, at)
 
 
 @kernel(
@@ -120,37 +135,37 @@ def make_batches(
         size = as_int64(row["payload_length"])
         if as_int64(row["topic_id"]) != wire_topic or (as_int64(row["kind"]) | KIND_BATCH) != KIND_BATCH or size == 0:
             break
-        start = as_int64(row["at"]) + _FRAME_HEADER
+        start = as_int64(row["at"]) + FRAME_HEADER_SIZE
         count = count_v1_records(buffer, start, start + size)
         joins = (
             records > 0
             and count > 0
             and length + size <= joined_size_max
             and records + count <= JOINED_RECORDS_MAX
-            and size <= out.size - at - _HEADER - length
+            and size <= out.size - at - HEADER_SIZE - length
         )
         if not joins:
             if records > 0:
                 _write_header(out, at, length, records, 0, topic_id, client_id, client_seq + made - 1)
-                at += _HEADER + length
+                at += HEADER_SIZE + length
                 length = 0
                 records = 0
-            if made == out_rows.size or size > out.size - at - _HEADER:
+            if made == out_rows.size or size > out.size - at - HEADER_SIZE:
                 break
             out_rows[made]["at"] = at
             out_rows[made]["id"] = client_seq + made
             out_rows[made]["topic_id"] = topic_id
             frame_counts[made] = 0
             made += 1
-        copy_bytes(out, at + _HEADER + length, buffer, start, size)
+        copy_bytes(out, at + HEADER_SIZE + length, buffer, start, size)
         length += size
         records += count
-        out_rows[made - 1]["size"] = _HEADER + length
+        out_rows[made - 1]["size"] = HEADER_SIZE + length
         out_rows[made - 1]["record_count"] = max(1, records)
         frame_counts[made - 1] += 1
         if count == 0:
             _write_header(out, at, length, 1, _FLAG_OPAQUE, topic_id, client_id, client_seq + made - 1)
-            at += _HEADER + length
+            at += HEADER_SIZE + length
             length = 0
         index += 1
     if records > 0:

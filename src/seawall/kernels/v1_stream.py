@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.core import types
 
+from seawall.kernels.batch_header import CODEC_AT, FLAGS_AT, HEADER_SIZE
 from seawall.kernels.blocks import TYPE_EXTENDED, TYPE_SHOWN_EXTENDED
 from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_in, int64_out, kernel
 from seawall.kernels.memory import Bytes, as_int64, copy_bytes, load_u16, load_u32
@@ -50,9 +51,6 @@ SHOW_STATE = 8
 
 FLAG_OPAQUE = 0x02
 
-_HEADER = 96
-_CODEC_AT = 94
-_FLAGS_AT = 95
 _RECORD_HEADER = 5
 _EXTENDED_HEADER = 7
 
@@ -164,16 +162,16 @@ def show_batches(
     for index in range(state[SHOW_ENTRY], entries.size):
         entry = entries[index]
         at = as_int64(entry["at"]) - shift
-        if as_int64(buffer[at + _CODEC_AT]) != 0:
+        if as_int64(buffer[at + CODEC_AT]) != 0:
             return SHOW_COMPRESSED
         code = show_block(
             buffer,
-            at + _HEADER,
+            at + HEADER_SIZE,
             at + as_int64(entry["length"]),
             as_int64(entry["base_seq"]),
             as_int64(entry["base_offset"]),
             as_int64(entry["count"]),
-            as_int64(buffer[at + _FLAGS_AT]) & FLAG_OPAQUE,
+            as_int64(buffer[at + FLAGS_AT]) & FLAG_OPAQUE,
             live_firsts,
             live_lasts,
             state,

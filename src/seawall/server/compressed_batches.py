@@ -25,6 +25,7 @@ from seawall import limits
 from seawall.engine.served_log import ServedLog
 from seawall.errors import CorruptionError
 from seawall.kernels import arriving
+from seawall.kernels.batch_header import RAW_LENGTH_AT
 from seawall.kernels.blocks import RECORDS_VERSION_2, scan_block
 from seawall.kernels.frames import Rows
 from seawall.server.publishing import Publishing
@@ -34,7 +35,6 @@ from seawall.wire.codes import BatchFlags, ErrorCode
 from seawall.wire.compression import decompress
 
 _HEADER: Final = limits.BATCH_HEADER_SIZE
-_RAW_LENGTH_AT: Final = 80
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 
 
@@ -94,7 +94,7 @@ class CompressedBatches:
 
 
 def _raw_length(buffer: Bytes, at: int) -> int:
-    return int.from_bytes(buffer[at + _RAW_LENGTH_AT : at + _RAW_LENGTH_AT + 4].tobytes(), "little")
+    return int.from_bytes(buffer[at + RAW_LENGTH_AT : at + RAW_LENGTH_AT + 4].tobytes(), "little")
 
 
 def _verdicts(batches: Sequence[bytes]) -> list[int]:

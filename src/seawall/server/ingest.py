@@ -38,6 +38,7 @@ from seawall.errors import ProtocolError, SeawallError
 from seawall.fabric.records import Records
 from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
+from seawall.kernels.batch_header import CLIENT_SEQ_AT, LEVEL_AT
 from seawall.kernels.frames import Rows
 from seawall.server.compressed_batches import CompressedBatches
 from seawall.server.publishing import Publisher, Publishing
@@ -45,9 +46,6 @@ from seawall.server.session import Answered, Bytes
 from seawall.wire.ack_rows import ACK_ROW
 from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
 
-#: Bytes of a batch header: its number, and the level at which it wants to be answered.
-_CLIENT_SEQ_AT: Final = 12
-_LEVEL_AT: Final = 93
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _NOTHING_LEFT: Final = (b"", 0)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
@@ -286,7 +284,7 @@ class Ingest:
                 return None
         except (SeawallError, OSError) as error:
             # The buffer begins with the batch that could not be written: it may be stored or not.
-            number = buffer[_CLIENT_SEQ_AT : _CLIENT_SEQ_AT + 8].view(np.uint64).copy()
+            number = buffer[CLIENT_SEQ_AT : CLIENT_SEQ_AT + 8].view(np.uint64).copy()
             publishing.highest = max(publishing.highest, turn.highest, number.item())
             publishing.sent(number, np.array([size]))
             self._tell_failure(publishing, error)
@@ -330,7 +328,7 @@ class Ingest:
             self._keep_one(publishing, buffer, rows)
             return
         publishing.highest = max(publishing.highest, int(rows["id"].max()))
-        levels = buffer[rows["at"] + _LEVEL_AT].astype(np.int64)
+        levels = buffer[rows["at"] + LEVEL_AT].astype(np.int64)
         is_taken = verdicts == arriving.TAKEN
         topics = np.where(is_taken, rows["topic_id"], 0)
         levels = np.where(levels == AS_TOPIC, self._log.rules.levels[topics], levels)
@@ -350,7 +348,7 @@ class Ingest:
 
     def _keep_one(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> None:
         """The same for a receive of one batch that was taken: large ones come so, and arrays would cost more."""
-        number, level = int(rows["id"][0]), int(buffer[int(rows["at"][0]) + _LEVEL_AT])
+        number, level = int(rows["id"][0]), int(buffer[int(rows["at"][0]) + LEVEL_AT])
         if level == AS_TOPIC:
             level = int(self._log.rules.levels[int(rows["topic_id"][0])])
         publishing.highest = max(publishing.highest, number)
