@@ -10,7 +10,6 @@ from seawall.core.types import Position, TimestampNs
 from seawall.engine import adoption, arrival_cycle, opening, replay, store
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
-from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.short_way import ShortWay
@@ -440,11 +439,6 @@ def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def cycle_beyond_its_room(patch: pytest.MonkeyPatch) -> None:
-    """A cycle takes its room without a look at what is left of it."""
-    patch.setattr(FollowRooms, "lone", lambda self, topic_id, *_: self._rooms.get(topic_id))
-
-
 #: Bugs of the commits of what has arrived.
 PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
@@ -452,7 +446,6 @@ PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle forgets its rows": cycle_rows_forgotten,
     "cycle settled after its rows have moved": cycle_settled_after_its_rows_have_moved,
     "cycle passes a position over": cycle_passes_a_position_over,
-    "cycle goes beyond its room": cycle_beyond_its_room,
 }
 
 

@@ -74,7 +74,9 @@ def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
     assert sum(run_case(SAMPLE_SEED, number, FollowingWorld) for number in numbers) >= 40
 
 
-@pytest.mark.parametrize("part", range(ARRIVING_PARTS))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, ARRIVING_PARTS))]
+)
 def test_no_crash_breaks_a_promise_to_a_connection(part: int) -> None:
     numbers = range(part, ARRIVING_CASES, ARRIVING_PARTS)
     assert sum(run_case(SAMPLE_SEED, number, ArrivingWorld) for number in numbers) >= 60
