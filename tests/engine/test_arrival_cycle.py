@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,7 +34,7 @@ from seawall.wire.codes import AckLevel, AckStatus
 from seawall.wire.records import encode_raw
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
-TINY = FabricConfig(brokers=2, goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)
+TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)
 CLIENTS = (ClientId(7), ClientId(8))
 #: A client without a session, as connections of version 1 have.
 NOBODY = ClientId(1 << 63 | 5)
@@ -44,7 +44,8 @@ PLAIN, STRONG, CAPPED = "plain", "strong", "capped"
 class Log:
     """A store on a simulated disk whose last ring is a connection's."""
 
-    def __init__(self) -> None:
+    def __init__(self, networks: int = 1) -> None:
+        self.networks = networks
         self.disk = SimDisk(seed=1)
         self.clock = SimClock(wall_ns=1_700_000_000_000_000_000)
         self.store = self.open()
@@ -60,7 +61,8 @@ class Log:
 
     def open(self) -> OrderedStore:
         machine = Machine(self.disk, self.clock, random.Random(3).randbytes, pid=1)
-        return open_ordered_store(machine, "/data", SimSharedMemory(), bytes(16), TINY, SMALL, networks=1)
+        fabric = replace(TINY, brokers=1 + self.networks)
+        return open_ordered_store(machine, "/data", SimSharedMemory(), bytes(16), fabric, SMALL, networks=self.networks)
 
     @property
     def ring(self) -> BrokerRing:
@@ -248,6 +250,22 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
     log.store.close()
     log.store = log.open()
     assert log.store.sessions.window.state(CLIENTS[0]).next_expected == 41
+
+
+def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
+    log = Log(networks=2)
+    log.warm()
+    log.store.pod._cycle._cycle["size_max"] = 3 * len(log.batch(PLAIN, 1))
+    other, defaults = log.store.pod.arrivals.rings[1], TopicDefaults(int(Order.TOTAL), AckLevel.DURABLE)
+    log.arrive(*(log.batch(PLAIN, seq) for seq in range(1, 13)))
+    for seq in range(1, 13):
+        batch = log.batch(PLAIN, seq, b"y", client=CLIENTS[1])
+        assert other.publish(np.frombuffer(batch, np.uint8), 2, defaults).count == 1
+    # Of three rings one is empty.
+    for _ in range(3):
+        assert log.commit().goes_short
+    assert sorted((len(log.ring.answers()), len(other.answers()))) == [3, 6]
+    log.store.close()
 
 
 # --- the same as the long way, and as the twin -----------------------------------------------------------------------

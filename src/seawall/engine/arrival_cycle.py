@@ -90,6 +90,8 @@ class ArrivalCycle:
         now = self._clock.wall_ns()
         cycle["count_max"] = short_way.rows_left
         cycle["followed"] = self._follower.next_position
+        # Each ring is the first in its turn, so that one which is always full leaves room to the others.
+        cycle["first_ring"] = (cycle["first_ring"] + 1) % cycle["ends_count"]
         if not kernels.survey_cycle(self._cycles):
             return None
         needed = int(cycle["needed"])

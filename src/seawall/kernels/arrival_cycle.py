@@ -85,11 +85,13 @@ CYCLE_ARRAYS = (
 )
 
 #: What the calls are told: the epoch that is due, the time, the term, how far the order was followed, when its
-#: checkpoint is due, and how much one cycle may take; and what they give: of the cycle, and of its last batch.
+#: checkpoint is due, how much one cycle may take, and which ring comes first; and what they give: of the cycle, and of
+#: its last batch.
 CYCLE = np.dtype(
     [
         *((name, np.int64) for name in ("salt", "epoch", "synced_through", "address", "wall_ns", "term")),
         *((name, np.int64) for name in ("followed", "checkpoint_after", "size_max", "count_max", "first_row")),
+        ("first_ring", np.int64),
         *((name, np.int64) for name in ("count", "size", "needed", "first_position", "position", "timestamp_ns")),
         *((f"{name}_{what}", np.int64) for name in CYCLE_ARRAYS for what in ("at", "count")),
     ]
@@ -182,7 +184,8 @@ def survey_cycle(cycles: Array) -> int:
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
     total = 0
-    for broker in range(ends.size):
+    for turn in range(ends.size):
+        broker = (cycle["first_ring"] + turn) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
         claimed = as_int64(load_acquire(tails, broker * TAIL_WORDS + TAIL_CLAIMED))
         while index < claimed and total < cycle["count_max"]:
@@ -315,7 +318,8 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     at = EPOCH_HEADER
     count = 0
     cycle["first_position"] = numbers[NEXT_POSITION]
-    for broker in range(ends.size):
+    for turn in range(ends.size):
+        broker = (cycle["first_ring"] + turn) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
         while index < ends[broker]:
             size = _stage_slot(cycle, memory, at, broker, index, count)

@@ -75,6 +75,12 @@ def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
     )
 
 
+def _turns(cycle: Any, arrays: SimpleNamespace) -> list[int]:
+    """The rings, from the one whose turn it is."""
+    brokers, first = list(range(len(arrays.ends))), int(cycle["first_ring"])
+    return brokers[first:] + brokers[:first]
+
+
 def _slot(arrays: SimpleNamespace, broker: int, index: int) -> tuple[int, Any]:
     """The first word of a slot, and its fields."""
     entries = len(arrays.slots) // (len(arrays.ends) * SLOT_WORDS)
@@ -98,7 +104,7 @@ def survey_cycle(cycles: Array) -> int:
     if not _is_at_rest(cycle, arrays):
         return 0
     total = 0
-    for broker in range(len(arrays.ends)):
+    for broker in _turns(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         claimed = int(arrays.tails[broker * TAIL_WORDS + TAIL_CLAIMED])
         while index < claimed and total < cycle["count_max"]:
@@ -177,7 +183,7 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     arrays = _arrays(cycle)
     at, count = EPOCH_HEADER, 0
     cycle["first_position"] = arrays.numbers[NEXT_POSITION]
-    for broker in range(len(arrays.ends)):
+    for broker in _turns(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         while index < arrays.ends[broker]:
             size = _stage_slot(cycle, arrays, memory, at, broker, index, count)
