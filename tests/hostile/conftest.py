@@ -8,20 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from hostile_node import HostileNode
+    from hostile_node import StartNode
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-
-class StartNode(Protocol):
-    """Starts a node over a directory of the test."""
-
-    def __call__(self, *arguments: str, data: str = "data", descriptors: int | None = None) -> HostileNode: ...
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Protocol
 
 #: How long a node may take to start or to end before that is a failure.
 PATIENCE_S = 90
@@ -87,3 +88,9 @@ class HostileNode:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
+
+
+class StartNode(Protocol):
+    """Starts a node over a directory of the test."""
+
+    def __call__(self, *arguments: str, data: str = "data", descriptors: int | None = None) -> HostileNode: ...

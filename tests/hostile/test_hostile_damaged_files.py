@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from hostile_node import HostileNode
+from hostile_node import HostileNode, StartNode
 
 import seawall
-from conftest import StartNode
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import SeawallError
 from seawall.wire.codes import GapReason
@@ -154,18 +153,27 @@ def traffic(node: HostileNode, *, may_lose: bool) -> Iterator[None]:
     assert not failures, failures
 
 
+def attack_all(data: Path, pattern: str, attack: Attack) -> None:
+    """Attack all files that match, at least one: a segment that is sealed meanwhile has another name by then."""
+    count = 0
+    while not count:
+        paths = sorted(data.glob(pattern))
+        assert paths, f"no {pattern} is there: {sorted(data.rglob('*'))}"
+        for path in paths:
+            with suppress(FileNotFoundError):
+                attack(path)
+                count += 1
+
+
 def attacked(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, kind: str, attack: Attack) -> None:
     monkeypatch.setenv("SEAWALL_STORAGE_CHECKPOINT_SIZE", "65536")
     node = start_node()
     prepare(node)
     pattern, may_lose = FILES[kind]
-    paths = sorted(node.data.glob(pattern))
-    assert paths, f"nothing of the kind {kind} is there: {sorted(node.data.rglob('*'))}"
     # Records of all topics wait in the log to be flushed.
     with traffic(node, may_lose=kind == "wal"):
         check_all_told(node, may_lose=False)
-        for path in paths:
-            attack(path)
+        attack_all(node.data, pattern, attack)
         # The second reader is told what the first one was.
         for _ in range(2):
             check_all_told(node, may_lose=may_lose)

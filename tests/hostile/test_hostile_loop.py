@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from hostile_node import HostileNode
+from hostile_node import HostileNode, StartNode
 from hostile_peers import PATIENCE_S, Peers
 
 import seawall
-from conftest import StartNode
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.limits import MIB
 from seawall.wire.batches import batch_header, encode_batch

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hostile_node import StartNode
 from hostile_peers import Peers, fetch, filled, send_what_it_takes, served, subscribe, watching
 
 import seawall
-from conftest import StartNode
 from seawall.core.types import Offset, TopicId
 from seawall.limits import GIB, KIB, MIB
 from seawall.wire.codes import Command, Kind, V1Flags

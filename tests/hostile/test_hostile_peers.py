@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from hostile_node import StartNode
 from hostile_peers import Peers, fetch, filled, served, subscribe, watching
 
-from conftest import StartNode
 from seawall.core.types import ClientId
 from seawall.io.descriptors import raise_descriptor_limit
 from seawall.limits import KIB, MIB

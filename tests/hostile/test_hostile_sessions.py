@@ -16,9 +16,7 @@ from seawall.wire.lwp2 import encode_control
 from seawall.wire.lwp2_session import Hello, Welcome, parse_welcome
 
 if TYPE_CHECKING:
-    from hostile_node import HostileNode
-
-    from conftest import StartNode
+    from hostile_node import HostileNode, StartNode
 
 #: Bytes that a node may grow by while sessions come and go: far less than rows for all of them would take in Python.
 GROWTH_MAX = 96 << 20

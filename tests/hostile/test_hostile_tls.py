@@ -32,7 +32,7 @@ from seawall.wire.lwp1_requests import ListTopics
 from seawall.wire.records import encode_raw
 
 if TYPE_CHECKING:
-    from conftest import StartNode
+    from hostile_node import StartNode
 
 
 class Certificates(NamedTuple):
