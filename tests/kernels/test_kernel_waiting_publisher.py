@@ -1,0 +1,82 @@
+"""A publisher that waits for each batch: it sends sound frames under rising numbers, and counts answers only."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from seawall.core.types import SessionEpoch
+from seawall.kernels import lone_exchange
+from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
+from seawall.kernels.waiting_publisher import publish_waiting
+from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.batches import BatchSource, parse_batch_header, verify_block
+from seawall.wire.codes import AS_TOPIC
+
+BLOCK = b"\x01\x03\x00\x00\x00abc"
+SIZE = lone_exchange.BLOCK_AT + len(BLOCK)
+
+
+def ack(seq: int) -> bytes:
+    rows = np.zeros(1, ACK_ROW)
+    rows["client_seq"], rows["base_seq"], rows["position"], rows["run"], rows["record_count"] = seq, seq, seq, 1, 1
+    return encode_ack_rows(rows, session_epoch=SessionEpoch(2), window_batches=256, window_bytes=1 << 20, through=seq)
+
+
+def published(answer: Callable[[int], bytes], *, answer_size: int = 0, milliseconds: int = 0) -> tuple[int, list[int]]:
+    """What the kernel said, and the numbers that came, each answered by `answer`."""
+    ours, theirs = socket.socketpair()
+    numbers: list[int] = []
+
+    def serve() -> None:
+        while len(data := theirs.recv(SIZE, socket.MSG_WAITALL)) == SIZE:
+            header = parse_batch_header(data, source=BatchSource.CLIENT)
+            verify_block(header, data[96:])
+            numbers.append(header.client_seq)
+            theirs.sendall(answer(header.client_seq))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    frame = np.zeros(SIZE, np.uint8)
+    frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
+    desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    desk[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    state = np.zeros(STATE_SIZE, np.int64)
+    state[STATE_VERSION] = 2
+    waited = np.zeros(2, np.int64)
+    until_ns = time.monotonic_ns() + milliseconds * 1_000_000 if milliseconds else 0
+    arrays = (np.zeros(1024, np.uint8), np.zeros(2, FRAME_ROW), state, waited)
+    count = publish_waiting(frame, desk, *arrays, until_ns, answer_size)
+    ours.close()
+    thread.join()
+    theirs.close()
+    assert all(each > 0 for each in waited.tolist()[: max(0, count)])
+    return count, numbers
+
+
+def test_each_is_sent_when_the_one_before_it_is_acked() -> None:
+    count, numbers = published(ack, milliseconds=30)
+    assert count >= 1
+    assert numbers == list(range(5, 5 + count))
+
+
+def test_at_least_one_is_sent() -> None:
+    assert published(ack) == (1, [5])
+
+
+def test_a_server_that_acks_nothing_is_measured_by_the_size_of_its_answers() -> None:
+    assert published(lambda _seq: bytes(108), answer_size=108) == (1, [5])
+
+
+@pytest.mark.parametrize("answer", [lambda seq: ack(seq + 1), lambda _seq: bytes(108), lambda _seq: b"?"])
+def test_an_answer_that_is_no_ack_of_it_ends_it(answer: Callable[[int], bytes]) -> None:
+    assert published(answer)[0] == -1
+
+
+def test_an_answer_of_another_size_ends_it() -> None:
+    assert published(lambda _seq: b"?", answer_size=108)[0] == -1
