@@ -36,8 +36,10 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        for name, value in _lines(document):
-            click.echo(f"{name:<16}{value}")
+        lines = _lines(document)
+        width = max(len(name) for name, _ in lines) + 2
+        for name, value in lines:
+            click.echo(f"{name:<{width}}{value}")
     if document["state"] != "ok":
         raise SystemExit(1)
 
