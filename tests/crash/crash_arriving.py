@@ -106,6 +106,10 @@ class ArrivingWorld(World):
                 if self.last and self.chance.random() < 0.1:
                     self._publish(self.chance.choice([*self.last.values()])[0])
             self._commit_all()
+            # What each commit has made durable is known by then.
+            self.level = Level.STAGED
+            if self.ordered.pod.is_stuck:
+                return  # there is no space: what waits is stored later, or never
             require(not self.sent, f"{len(self.sent)} batches were not answered")
             for client, (_, due) in self.sessions.items():
                 known = self.ordered.sessions.window.state(client)
@@ -158,6 +162,8 @@ class ArrivingWorld(World):
         is_untidy = store.finish(commit)
         self.short += commit.goes_short
         self._take_answers()
+        if commit.epoch is not None:
+            self.history.reached(Level.DURABLE if commit.durable else Level.WRITTEN)
         if is_untidy:
             store.tidy_up(commit.limited)
 
@@ -167,7 +173,6 @@ class ArrivingWorld(World):
             sent = self.sent.pop(owner)
             if status == AckStatus.OK:
                 level = LEVELS[sent.topic.config.durability]
-                self.level = max(self.level, level)
                 for seq, value in enumerate(sent.values, base_seq):
                     self.history.acked(sent.topic.topic_id, seq, value, timestamp_ns, level)
                 if sent.client in self.sessions:

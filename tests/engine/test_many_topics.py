@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 
 import pytest
 
+from seawall.core.types import Seq
+from seawall.engine.appends import Append
 from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.opening import open_store
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
+from seawall.engine.topic_log import StoredBatch
 from seawall.errors import ConfigError, ConflictError, InvalidInputError, SeawallError
 from seawall.io.files import OsFile, OsFiles
 from seawall.limits import KIB
+from seawall.testing import SimClock, SimDisk
+from seawall.topics.config import TopicConfig
+from seawall.wire.records import encode_raw
 
 SETTINGS = StoreSettings(ballast_size=4 * KIB, segment_files=4)
 
@@ -108,3 +117,24 @@ def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) ->
             log.publish(name, [b"x"])
         assert log._store.upkeep.look_at > 0
         assert not list((tmp_path / "data" / "meta").iterdir())
+
+
+def test_a_directory_that_a_killed_process_has_made_gets_a_durable_name() -> None:
+    """Nobody makes it again, and what is in it must not go with the power."""
+    disk = SimDisk(seed=1)
+
+    def opened() -> Store:
+        machine = Machine(disk, SimClock(wall_ns=10**18), random.Random(1).randbytes, pid=1)
+        return open_store(machine, "/data", StoreSettings(ballast_size=4 * KIB, wal_file_size=128 * KIB))
+
+    topic_id = opened().create_topic("events", TopicConfig()).topic_id
+    # It was killed before it could sync the name.
+    disk.make_directory(f"/data/topics/{topic_id:08}")
+    disk.kill()
+    store = opened()
+    store.append([Append(topic_id, encode_raw(b"kept"), 1)])
+    store.checkpoint()
+    disk.crash(keep="none")
+    batch, *_ = opened().read("events", Seq(1), size_max=KIB)
+    assert isinstance(batch, StoredBatch)
+    assert bytes(batch.block) == encode_raw(b"kept")

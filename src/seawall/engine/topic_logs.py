@@ -24,6 +24,7 @@ from seawall.engine.removal import still_needed
 from seawall.engine.replay import ReplayedSegment, segment_entries
 from seawall.engine.topic_log import Filling, TopicLog, topic_home
 from seawall.engine.waiting import Waiting
+from seawall.io.files import parent_directory
 from seawall.io.interfaces import Files
 from seawall.io.memory_files import MemoryFiles, SparePieces
 from seawall.storage.batch_index import Entries
@@ -61,6 +62,8 @@ class TopicLogs:
         #: Those of them that have batches which wait in the log.
         self._waiting = {topic_id: None for topic_id, (_, known) in self._pending.items() if _waits(known)}
         self.open_files = open_files
+        #: Whether the directories of topics that were there at the opening have durable names.
+        self._are_names_durable = False
         #: What topics of class ephemeral share.
         self.spare_memory = SparePieces()
         #: Told of each topic that was recovered.
@@ -131,8 +134,11 @@ class TopicLogs:
         topic, known = self._pending[topic_id]
         home = topic_home(self._files, self._directory, topic_id, self.open_files)
         if self._files.exists(home.directory):
-            # A killed process may have sealed a segment whose new name is not durable: nobody would look for the old
-            # one.
+            # A killed process may have made the directory, or sealed a segment, whose name is not durable: nobody makes
+            # it again, or would look for the old one.
+            if not self._are_names_durable:
+                self._files.sync_directory(parent_directory(home.directory))
+                self._are_names_durable = True
             self._files.sync_directory(home.directory)
         segments = still_needed(topic, known)
         unfilled = {first_seq for first_seq, segment in segments.items() if len(segment.waiting)}
