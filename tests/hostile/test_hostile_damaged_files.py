@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ Attack: TypeAlias = Callable[[Path], None]
 
 #: How long a client looks for a server that is lost.
 PATIENCE_S = 10
+#: How long a checkpoint may be in coming while the other topic is published to.
+CHECKPOINT_TIMEOUT_S = 60
 
 #: Records of one batch, batches, and records of one segment of the damaged topic.
 RECORDS, BATCHES, SEGMENT_RECORDS = 20, 10, 40
@@ -154,15 +157,16 @@ def traffic(node: HostileNode, *, may_lose: bool) -> Iterator[None]:
 
 
 def attack_all(data: Path, pattern: str, attack: Attack) -> None:
-    """Attack all files that match, at least one: a segment that is sealed meanwhile has another name by then."""
-    count = 0
-    while not count:
-        paths = sorted(data.glob(pattern))
-        assert paths, f"no {pattern} is there: {sorted(data.rglob('*'))}"
-        for path in paths:
+    """Attack all files that match, at least one: a checkpoint may still have to write it, or renames it meanwhile."""
+    attacked_files = 0
+    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
+    while not attacked_files:
+        assert time.monotonic() < deadline, f"no {pattern} is there: {sorted(data.rglob('*'))}"
+        for path in sorted(data.glob(pattern)):
             with suppress(FileNotFoundError):
                 attack(path)
-                count += 1
+                attacked_files += 1
+        time.sleep(0.01)
 
 
 def attacked(start_node: StartNode, monkeypatch: pytest.MonkeyPatch, kind: str, attack: Attack) -> None:
