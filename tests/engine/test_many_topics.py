@@ -53,7 +53,7 @@ def test_many_creations_share_a_commit(tmp_path: Path, monkeypatch: pytest.Monke
     with open_log(tmp_path / "data", SETTINGS) as log:
         log.create_topic("first")
         counted = Counted(monkeypatch)
-        outcomes = log.create_topics([(f"t{number}", {}) for number in range(1_000)])
+        outcomes = log.create_topics([f"t{number}" for number in range(1_000)])
         assert not any(isinstance(each, SeawallError) for each in outcomes)
         assert counted.syncs <= 12
     with open_log(tmp_path / "data", SETTINGS) as log:
@@ -64,11 +64,22 @@ def test_each_creation_has_its_own_outcome(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SETTINGS) as log:
         log.create_topic("there")
         wanted = [("a", {}), ("there", {}), ("a", {}), ("b", {"no_setting": 1}), ("", {}), ("c", {"ttl_ms": 5})]
-        outcomes = log.create_topics(wanted)
+        outcomes = log.create_each(wanted)
         kinds = [type(each) if isinstance(each, SeawallError) else each.name for each in outcomes]
         assert kinds == ["a", ConflictError, ConflictError, ConfigError, InvalidInputError, "c"]
         assert log.topics() == ["a", "c", "there"]
         assert log.describe("c").config.ttl_ms == 5
+
+
+def test_names_are_a_list_of_strings(tmp_path: Path) -> None:
+    with open_log(tmp_path / "data", SETTINGS) as log:
+        for names in ("events", [("events", {})]):
+            with pytest.raises(InvalidInputError, match="list of strings"):
+                log.create_topics(names)
+        assert log.topics() == []
+        (created,) = log.create_topics(["events"], order=5)
+        assert not isinstance(created, SeawallError)
+        assert created.config.order == 5
 
 
 def test_threads_that_create_topics_all_get_theirs(tmp_path: Path) -> None:
@@ -90,7 +101,7 @@ def test_threads_that_create_topics_all_get_theirs(tmp_path: Path) -> None:
 def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"t{number:03}" for number in range(100)]
     with open_log(tmp_path / "data", SETTINGS) as log:
-        log.create_topics([(name, {}) for name in names])
+        log.create_topics(names)
         for name in names:
             log.publish(name, [name])
         log.checkpoint()
@@ -112,7 +123,7 @@ def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch:
 def test_a_first_record_in_each_topic_makes_no_checkpoint_due(tmp_path: Path) -> None:
     with open_log(tmp_path / "data", SETTINGS) as log:
         names = [f"t{number}" for number in range(200)]
-        log.create_topics([(name, {}) for name in names])
+        log.create_topics(names)
         for name in names:
             log.publish(name, [b"x"])
         assert log._store.upkeep.look_at > 0

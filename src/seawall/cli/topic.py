@@ -61,7 +61,7 @@ def create(names: tuple[str, ...], settings: tuple[str, ...], order: str | None,
     with open_place(data, create=True) as log, _progress(len(names)) as advance:
         for first in range(0, len(names), _CREATED_AT_ONCE):
             group = names[first : first + _CREATED_AT_ONCE]
-            for outcome in log.create_topics([(name, wanted) for name in group]):
+            for outcome in log.create_topics(group, **wanted):
                 if isinstance(outcome, SeawallError):
                     refused.append(outcome)
                 else:

@@ -62,7 +62,7 @@ from seawall.client.requests import Requests
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
-from seawall.core.identifiers import check_client_id
+from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
@@ -71,7 +71,7 @@ from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonObject, JsonValue
+from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import (
     ClusterStatusReply,
     TopicReply,
@@ -119,17 +119,18 @@ class RemoteLog(RemoteTransactions):
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
-    def create_topics(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[RemoteTopic | SeawallError]:
-        """Create many topics, given by name and settings, some at a time: each topic, or why it was not created."""
+    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[RemoteTopic | SeawallError]:
+        """Create topics with the same settings, several at a time: each topic, or the error that prevented it."""
+        check_names(names)
 
-        def create(each: tuple[str, JsonObject]) -> RemoteTopic | SeawallError:
+        def create(name: str) -> RemoteTopic | SeawallError:
             try:
-                return self.create_topic(each[0], **each[1])
+                return self.create_topic(name, **settings)
             except SeawallError as error:
                 return error
 
-        with ThreadPoolExecutor(min(CREATES_AT_ONCE, max(1, len(wanted))), "seawall-creating") as threads:
-            return list(threads.map(create, wanted))
+        with ThreadPoolExecutor(min(CREATES_AT_ONCE, max(1, len(names))), "seawall-creating") as threads:
+            return list(threads.map(create, names))
 
     def status(self) -> ClusterStatusReply:
         """Who serves this log: the node, and its brokers with their addresses and connections."""

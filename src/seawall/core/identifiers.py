@@ -15,6 +15,7 @@ Nothing here draws a random number or keeps a counter: whoever makes an id passe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from seawall import limits
 from seawall.core.types import ClientId, UniqueId
@@ -114,3 +115,9 @@ def _exactly(random_bytes: bytes, size: int) -> bytes:
     if len(random_bytes) != size:
         raise InvalidInputError(f"an id is made from exactly {size} random bytes, not {len(random_bytes)}")
     return random_bytes
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuse one string where a sequence of names is expected: its characters would be taken for names."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(f"topic names are a list of strings, not {names!r:.80}")

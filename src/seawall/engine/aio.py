@@ -169,7 +169,7 @@ class AsyncLog(AsyncTransactions):
 
     async def _create_group(self, group: list[_Wanted]) -> Sequence[TopicInfo | Exception]:
         try:
-            create = self._opened().create_topics
+            create = self._opened().create_each
             return await self._on_thread(create, [(name, settings) for name, settings, _ in group])
         except (SeawallError, OSError) as error:
             return [error] * len(group)

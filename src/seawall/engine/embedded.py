@@ -23,6 +23,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
+from seawall.core.identifiers import check_names
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
@@ -100,16 +101,18 @@ class EmbeddedLog(EmbeddedSessions):
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
-        (created,) = self.create_topics([(name, settings)])
+        (created,) = self.create_each([(name, settings)])
         if isinstance(created, SeawallError):
             raise created
         return created
 
-    def create_topics(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[TopicInfo | SeawallError]:
-        """Create many topics, given by name and settings: each topic, or the error that kept it from being created.
+    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
+        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        check_names(names)
+        return self.create_each([(name, settings) for name in names])
 
-        Those that several threads create at the same time share their commits. Durable when this returns.
-        """
+    def create_each(self, wanted: Sequence[tuple[str, JsonObject]]) -> list[TopicInfo | SeawallError]:
+        """Create topics, each with its own settings. Concurrent calls share their commits."""
         creations = [Creation.of(name, settings) for name, settings in wanted]
         self._creations.carry_out(creations)
         return [_info(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
