@@ -395,6 +395,12 @@ SERVER_RECEIVE_SIZE = 1 * MIB
 #: Frames that one look at received bytes finds; it looks again while there are more.
 SERVER_FRAME_ROWS = 4_096
 
+#: Descriptors of connections that the publish thread can have are below this.
+DESCRIPTORS_MAX = 1 << 20
+
+#: Batches that the publish thread receives, at the most, before it commits them.
+RECEIVED_BATCHES_MAX = 2_048
+
 #: Where the binary protocol listens.
 LWP_PORT = 1992
 

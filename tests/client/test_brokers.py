@@ -23,7 +23,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
 from seawall.io.accepting import AcceptingPort
 from seawall.io.clocks import OsClock
-from seawall.server import ingest, listener
+from seawall.server import listener, lwp2_session
 from seawall.server.node import NodeSettings, start_node
 from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
 from seawall.wire.lwp2_session import Hello
@@ -129,17 +129,15 @@ def test_what_is_published_at_one_loop_is_pushed_at_all(logs: list[RemoteLog]) -
     assert found == [wanted] * LOOPS
 
 
-def test_what_passes_the_rings_by_is_pushed_at_the_other_loops_too(
+def test_what_the_publish_thread_commits_is_pushed_at_all_loops(
     logs: list[RemoteLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the first loop commits lone batches, and nothing else happens there that would wake anybody."""
-    # However soon it comes behind another one, a batch counts as lone.
-    monkeypatch.setattr(ingest, "_ALONE_S", -1.0)
-    lone: list[bool] = []
-    commit_lone = ServedLog.commit_lone
-    monkeypatch.setattr(ServedLog, "commit_lone", lambda log, *batch: lone.append(commit_lone(log, *batch)) or lone[-1])
+    """It commits while no loop does anything that would wake its readers."""
+    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1)
+    counts: list[int] = []
+    commit = ServedLog.commit_received
+    monkeypatch.setattr(ServedLog, "commit_received", lambda log, count: counts.append(count) or commit(log, count))
     logs[0].create_topic("events", durability="fsync")
-    # The next connection is the first loop's again, and it is that of whoever publishes.
     logs[0].publish("events", b"0")
     found: list[list[bytes]] = [[] for _ in logs]
     arrived = threading.Semaphore(0)
@@ -163,7 +161,7 @@ def test_what_passes_the_rings_by_is_pushed_at_the_other_loops_too(
     for reader in readers:
         reader.join()
     assert found == [[b"%d" % number for number in range(20)]] * LOOPS
-    assert any(lone)
+    assert counts
 
 
 def test_a_newer_session_ends_the_older_at_every_loop(logs: list[RemoteLog]) -> None:

@@ -16,7 +16,7 @@ from seawall.client.publisher import RemotePublisher
 from seawall.engine.placing import PlaceJob
 from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
 from seawall.io.ring import Completion, DiskRing
-from seawall.server import ingest
+from seawall.server import lwp2_session
 from seawall.wire.received import ReceivedBatch
 
 _REAP = DiskRing.reap
@@ -29,7 +29,7 @@ def _failing_reap(self: DiskRing, **named: bool) -> list[Completion]:
 @pytest.fixture(params=[1, 2], ids=["one broker", "two brokers"])
 def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealServer]:
     """A server that writes by its disk ring alone, so that a test can make it fail."""
-    monkeypatch.setattr(ingest, "_ALONE_S", 1e9)
+    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 << 60)
     made = RealServer(tmp_path / "data", brokers=request.param)
     made.start()
     yield made

@@ -12,6 +12,7 @@ from seawall.server.context import ServerContext, ServerSettings
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp2_session import Lwp2Session
+from seawall.server.publish_thread import PublishThread
 from seawall.server.topic_commands import TopicCommands
 from seawall.wire.ack_rows import ack_rows
 from seawall.wire.batches import batch_header, encode_batch
@@ -158,13 +159,16 @@ async def world(
     path, settings=None, *, bounds=None, topics=("events",), store=SMALL, config=None, access=None, **topic_settings
 ):
     async with ServedLog(path / "data", store, config) as log:
-        ingest = Ingest(log, asyncio.get_running_loop())
+        publish_thread = PublishThread(log)
+        ingest = Ingest(log, asyncio.get_running_loop(), publish_thread=publish_thread)
         parts = (settings or ServerSettings(), access or Access())
         context = ServerContext(log, ingest, TopicCommands(log), *parts)
         for name in topics:
             if name not in await log.topics():
                 await log.create_topic(name, **topic_settings)
-        listener = Listener({2: lambda connection: Lwp2Session(context, connection)}, bounds=bounds)
+        listener = Listener(
+            {2: lambda connection: Lwp2Session(context, connection)}, bounds=bounds, publish_thread=publish_thread
+        )
         address = await listener.listen("127.0.0.1", 0)
         try:
             yield World(log, listener, address, context)
@@ -174,3 +178,4 @@ async def world(
                 connection.abort()
             while listener.connections:
                 await asyncio.sleep(0)
+            await asyncio.to_thread(publish_thread.close)

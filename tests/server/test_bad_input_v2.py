@@ -13,7 +13,7 @@ from seawall.core.types import TopicId
 from seawall.io import files
 from seawall.io.ring import Completion, DiskRing
 from seawall.limits import KIB, MIB
-from seawall.server import ingest as server_ingest
+from seawall.server import lwp2_session
 from seawall.server.context import ServerSettings
 from seawall.server.lwp2_session import Lwp2Session
 from seawall.server.session import ConnectionLimits
@@ -265,8 +265,8 @@ def test_a_failed_disk_refuses_batches_and_leaves_readers(on_loop, tmp_path, mon
     def reap(self, **named):
         return [Completion(tag, -errno.EIO) for tag, _ in real(self, **named)]
 
-    # What comes alone is not written by the ring (`test_lone_batches`).
-    monkeypatch.setattr(server_ingest, "_ALONE_S", 1e9)
+    # What the publish thread commits is not written by the ring (`test_publish_thread`).
+    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 << 60)
 
     async def work():
         async with world(tmp_path) as made:

@@ -54,9 +54,6 @@ class Recorded:
     def has_room_for(self, _size):
         return True
 
-    def take_lone(self, _buffer, _size, _socket, _state=None):
-        return None
-
     def failed(self, error):
         self.errors.append(error)
         self.connection.finish(f"error {error.code:02x}".encode() if error.answered else b"")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from lwp2_peer import world
 
-from seawall.server import ingest
+from seawall.server import lwp2_session
 from seawall.server.access import Access, Right
 from seawall.wire.codes import AckStatus, Codec, ErrorCode, Features, HelloFlags, SessionStatus
 from seawall.wire.lwp2 import encode_ping
@@ -14,10 +14,10 @@ from seawall.wire.lwp2_session import Error, Goodbye, Welcome
 OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
 
 
-@pytest.fixture(autouse=True, params=["through the ring", "past it"])
-def lone_batches(request, monkeypatch):
-    """Batches that come alone go one way or the other; nobody can tell."""
-    monkeypatch.setattr(ingest, "_ALONE_S", -1.0 if request.param == "past it" else 1e9)
+@pytest.fixture(autouse=True, params=["by the event loop", "by the publish thread"])
+def attached(request, monkeypatch):
+    """Small batches are received by one thread or the other; no peer can see which."""
+    monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1 if request.param == "by the publish thread" else 1 << 60)
 
 
 async def values(log, topic="events"):

@@ -164,6 +164,12 @@ class BrokerRing:
         """Slots taken since the beginning of the pod."""
         return int(self._state[broker_ring.CLAIMED])
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for an answer, or for space; from any thread."""
+        state = self._state
+        return bool(self._queue) or state.item(broker_ring.CLAIMED) != state.item(broker_ring.ANSWERED)
+
     def publish(
         self, batches: Bytes, owner: int, defaults: TopicDefaults, *, start: int = 0, end: int | None = None
     ) -> Published:

@@ -1,18 +1,22 @@
-"""Commits of what connections have brought, by the calls of `kernels.arrival_cycle`: the way of most batches.
+"""Commits of what connections have brought, by the kernels of `kernels.arrival_cycle`: most batches take them.
 
-    begin    1. survey   which batches may go this way, and what they need of each topic
-             2. room     looked up for each of these; where one has none ready, all go the long way, which makes it
-             3. stage    decided, numbered and put together as an epoch
-    (written by whoever waits, as any commit)
-    finish   4. settle   the store's window, the order, and the slots; catalog and index learn of it when somebody looks
+    begin    1. survey       which batches are eligible, and what they need of each topic
+             2. reservation  looked up for each topic; batches of one without go through the sequencer, which makes it
+             3. stage        decided, numbered and put together as an epoch
+    (written by whoever commits, as any commit)
+    finish   4. settle       the store's window, the frontiers, and the slots; catalog and index are updated when
+                             somebody looks
 
-INV-CYCLE-NEXT, INV-CYCLE-SAME, INV-CYCLE-BEHIND: as in the kernels. A crash in the middle loses what nobody was told
-of, or leaves it in the log, where its publishers find it when they send it again. This module must not know
+What is in the receive buffer of the publish thread is part of a cycle that this thread begins (`Received`).
+
+INV-CYCLE-NEXT, INV-CYCLE-SAME, INV-CYCLE-BEHIND: as in the kernels. A crash in the middle loses what was not acked, or
+leaves it in the log, where a publisher that sends it again gets the result of the first. This module must not know
 connections.
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +39,27 @@ from seawall.sequencer.pod_sequencer import PodSequencer
 #: Bytes of batches in one cycle, and topics among them, at the most.
 _SIZE_MAX: Final = limits.MIB
 _TOPICS_MAX: Final = 64
+#: Rows that are left at the least for the batches of a cycle.
+_ROWS_MIN: Final = limits.RECEIVED_BATCHES_MAX
+
+# Arguments and results by one call each: naming fields one by one takes longer than the kernels.
+_set_survey: Final = Struct(f"<{len(kernels.SURVEY_ARGUMENTS)}q").pack_into
+_set_stage: Final = Struct(f"<{len(kernels.STAGE_ARGUMENTS)}q").pack_into
+_results: Final = Struct(f"<{len(kernels.RESULTS)}q").unpack_from
+_STAGE_AT: Final = 8 * len(kernels.SURVEY_ARGUMENTS)
+_RESULTS_AT: Final = _STAGE_AT + 8 * len((*kernels.STAGE_ARGUMENTS, *kernels.CONSTANTS))
+
+
+class Received:
+    """Batches in a receive buffer, and what became of each: `rows` are `RECEIVED_ROW`."""
+
+    __slots__ = ("buffer", "count", "rows")
+
+    def __init__(self, size: int = _SIZE_MAX) -> None:
+        self.buffer = np.zeros(size, np.uint8)
+        self.rows = np.zeros(limits.RECEIVED_BATCHES_MAX, kernels.RECEIVED_ROW)
+        #: How many of them the next cycle takes.
+        self.count = 0
 
 
 class ArrivalCycle:
@@ -56,11 +81,17 @@ class ArrivalCycle:
         self._short_way = short_way = committer.short_way
         self._clock = clock
         self._memory = np.zeros(EPOCH_HEADER + _SIZE_MAX, np.uint8)
+        self.received: Final = Received()
         self._needs = np.zeros(_TOPICS_MAX, kernels.NEED_ROW)
         self._cycles = np.zeros(1, kernels.CYCLE)
-        self._cycle: Any = self._cycles[0]
+        self._words = self._cycles.view(np.uint8).data
+        self._first_ring, self._ring_count = 0, len(fabric.pbr)
+        #: Of the last batch of the cycle.
+        self._position = self._timestamp_ns = 0
+        #: Whether slots of rings are part of it.
+        self._has_slots = False
         worker = sequencer.only_worker
-        #: Whether there is one who orders: only then nothing else can come before a cycle.
+        #: Whether there is one orderer: only then nothing else can come before a cycle.
         self._is_open: Final = worker is not None
         if worker is None:
             return
@@ -70,66 +101,68 @@ class ArrivalCycle:
             *(fabric.control_words, counters, fabric.replica_words[0], fabric.tail_all_words),
             *(fabric.completion_all_words, state, sequencer.collected, fabric.pbr_all_words, fabric.blog_all_bytes),
             *(fabric.result_all_words, self._needs, np.zeros(len(fabric.pbr), np.int64)),
+            *(self.received.rows, self.received.buffer),
         )
-        # Kept as long as their addresses are told.
+        # The record has their addresses.
         self._referred: Final = arrays
         for name, array in zip(kernels.CYCLE_ARRAYS, arrays, strict=True):
-            self._cycle[f"{name}_at"], self._cycle[f"{name}_count"] = array.ctypes.data, len(array)
-        self._cycle["term"] = sequencer.term
-        self._cycle["checkpoint_after"] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
-        self._cycle["size_max"] = _SIZE_MAX
+            self._cycles[f"{name}_at"], self._cycles[f"{name}_count"] = array.ctypes.data, len(array)
+        self._cycles["term"] = sequencer.term
+        self._cycles["checkpoint_after"] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
+        self._cycles["size_max"] = _SIZE_MAX
 
     def begin(self) -> Commit | None:
-        """Stage what has arrived and may go this way; None if that is nothing. The commit has to be written, then
-        finished, before anything else is ordered."""
-        short_way, cycle = self._short_way, self._cycle
-        if not self._is_open or self._sequencer.is_quiescing or not self._follower.is_even:
+        """Stage what has arrived and is eligible; None if nothing is. The commit has to be written, then finished,
+        before anything else is ordered."""
+        short_way, follower, received = self._short_way, self._follower, self.received
+        count, received.count = received.count, 0
+        if not self._is_open or self._sequencer.is_quiescing or not follower.is_even:
             return None
-        if short_way.is_full:
+        if short_way.rows_left < _ROWS_MIN:
             self._committer.absorb()
-        now = self._clock.wall_ns()
-        cycle["count_max"] = short_way.rows_left
-        cycle["followed"] = self._follower.next_position
-        # Each ring is the first in its turn, so that one which is always full leaves room to the others.
-        cycle["first_ring"] = (cycle["first_ring"] + 1) % cycle["ends_count"]
+        # Each ring is the first in turn, so that one which is always full leaves space to the others.
+        self._first_ring = (self._first_ring + 1) % self._ring_count
+        _set_survey(self._words, 0, follower.next_position, short_way.rows_left, self._first_ring, count)
         if not kernels.survey_cycle(self._cycles):
             return None
-        needed = int(cycle["needed"])
-        rooms = self._find_rooms(needed, EPOCH_HEADER + int(cycle["size"]), now)
-        if rooms is None:
+        now = self._clock.wall_ns()
+        _, needed, size, *_ = _results(self._words, _RESULTS_AT)
+        reservations = self._reservations(needed, EPOCH_HEADER + size, now)
+        if not reservations:
             return None
-        cycle["wall_ns"], cycle["first_row"] = now, short_way.next_row
-        cycle["salt"], cycle["epoch"], cycle["synced_through"], cycle["address"] = short_way.lone_epoch()
+        _set_stage(self._words, _STAGE_AT, *short_way.lone_epoch(), now, short_way.next_row)
         size = kernels.stage_cycle(self._cycles, self._memory)
         if size < 0:
             return None
-        for room, taken_records, taken_size in zip(
-            rooms, *(self._needs[name][:needed].tolist() for name in ("taken_records", "taken_size")), strict=True
-        ):
-            room.records_left -= taken_records
-            room.bytes_left -= taken_size
-        following, time_ns = Position(int(cycle["position"]) + 1), TimestampNs(int(cycle["timestamp_ns"]))
-        is_durable = any(room.is_durable for room in rooms)
-        return short_way.begin_cycle(
-            self._memory.data[:size], int(cycle["count"]), following, time_ns, durable=is_durable
-        )
+        is_durable = False
+        for reservation, need in zip(reservations, self._needs[:needed].tolist(), strict=True):
+            if reservation is not None:
+                _, _, _, taken_records, taken_size, _ = need
+                reservation.records_left -= taken_records
+                reservation.bytes_left -= taken_size
+                is_durable |= reservation.is_durable and taken_records > 0
+        _, _, _, staged, of_rings, _, self._position, _, self._timestamp_ns = _results(self._words, _RESULTS_AT)
+        self._has_slots = of_rings > 0
+        following, time_ns = Position(self._position + 1), TimestampNs(self._timestamp_ns)
+        return short_way.begin_cycle(self._memory.data[:size], staged, following, time_ns, durable=is_durable)
 
-    def _find_rooms(self, needed: int, logged: int, now: int) -> list[Room] | None:
-        """The room of each topic, in which all that was surveyed fits; None if one has to be made."""
-        rooms: list[Room] = []
-        for topic_id, records, size, _, _ in self._needs[:needed].tolist():
-            room = self._follower.lone_room(TopicId(topic_id), size, records, logged, now)
-            if room is None:
-                return None
-            rooms.append(room)
-        return rooms
+    def _reservations(self, needed: int, logged: int, now: int) -> list[Room | None]:
+        """The reservation of each topic for all that was surveyed, or None; an empty list if there is none at all."""
+        found: list[Room | None] = []
+        for index, (topic_id, records, size, *_) in enumerate(self._needs[:needed].tolist()):
+            reservation = self._follower.reservation_for(TopicId(topic_id), size, records, logged, now)
+            if reservation is not None:
+                self._needs[index]["is_reserved"] = 1
+            found.append(reservation)
+        return found if any(found) else []
 
     def finish(self, commit: Commit) -> None:
-        """The commit is written: what is in it counts, and its slots are free."""
+        """The commit is written: publish its batches, and free its slots."""
         # First: rows may move when they are kept.
         kernels.settle_cycle(self._cycles)
         self._short_way.finish(commit)
-        position, timestamp_ns = Position(int(self._cycle["position"])), TimestampNs(int(self._cycle["timestamp_ns"]))
-        self._follower.passed_by(position, timestamp_ns)
+        position = Position(self._position)
+        self._follower.passed_by(position, TimestampNs(self._timestamp_ns))
         self._sequencer.frontier.passed_by(position)
-        self._sequencer.frontier.advance_completion()
+        if self._has_slots:
+            self._sequencer.frontier.advance_completion()

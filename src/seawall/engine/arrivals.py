@@ -20,10 +20,10 @@ from seawall.broker.ring import BrokerRing
 from seawall.core.types import TopicId
 from seawall.engine.appends import logged_size
 from seawall.engine.room_making import Need
-from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
-from seawall.kernels.atomics import load_acquire_u64
+from seawall.kernels import collecting
 from seawall.kernels.following import NOP_SIZE
+from seawall.kernels.rings import Words
 from seawall.limits import LARGE_BATCH_SIZE
 from seawall.topics.state import TopicState
 
@@ -33,10 +33,12 @@ Places: TypeAlias = npt.NDArray[np.intp]
 class Arrivals:
     """The rings of the network, and how far each was collected."""
 
-    def __init__(self, fabric: FabricArrays, count: int, collected: Callable[[int], int]) -> None:
+    def __init__(self, fabric: FabricArrays, count: int, collected: Words) -> None:
+        """`collected` has how far each ring was collected, as `kernels.collecting` lays it out."""
         brokers = len(fabric.pbr)
         self._fabric = fabric
-        self._collected = collected
+        self._words = collected
+        self._tails = fabric.tail_all_words
         self.rings = [BrokerRing(fabric, broker) for broker in range(brokers - count, brokers)]
         #: The pending batches of each, which say what an answer is about.
         self.pending = [fabric.pbr[ring.broker] for ring in self.rings]
@@ -66,8 +68,11 @@ class Arrivals:
                     found.append((topic, need))
         return found, logged
 
+    def _collected(self, broker: int) -> int:
+        return self._words.item(broker * collecting.LINE_WORDS + collecting.CURSOR)
+
     def _claimed(self, broker: int) -> int:
-        return load_acquire_u64(self._fabric.tail_words[broker], records.TAIL_CLAIMED)
+        return self._tails.item(broker * collecting.TAIL_WORDS + collecting.TAIL_CLAIMED)
 
 
 def _by_topic(topic_ids: npt.NDArray[np.uint32]) -> Iterator[tuple[int, slice | Places]]:

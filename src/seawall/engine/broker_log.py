@@ -20,12 +20,9 @@ from functools import partial
 from threading import get_ident
 from typing import ParamSpec, Self, TypeVar
 
-from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.served_log import ServedLog
 from seawall.engine.topic_rules import TopicRules
 from seawall.errors import WrongStateError
-from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import Values
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,10 +62,6 @@ class BrokerLog(ServedLog):
     def _kick_first(self) -> None:
         self._is_kicked = False
         self._first.kick()
-
-    def commit_lone(self, _turn: LoneTurn, _source: Bytes, _size: int, _state: Values | None = None) -> bool:
-        """Only the first loop commits: what comes here goes through the ring."""
-        return False
 
     def make_way(self) -> None:
         """The ring has no room: if the order holds something back the first loop steps it."""

@@ -56,8 +56,6 @@ class CommitQueue:
         #: Records that are enough for one commit; what comes behind them goes into the next.
         self.enough = BATCH_RECORDS_MAX
         self._is_led = False
-        #: How often the lead was given back: where that has not changed, nobody has changed the store since.
-        self.led_count = 0
         #: Called, by whoever commits or changes something, after something new can be read: also what came before it.
         self.listeners: list[Callable[[], None]] = []
         #: Looks after a commit that is under way without a thread; set by whoever commits so.
@@ -67,6 +65,8 @@ class CommitQueue:
         #: Whether something is to be committed that nobody has queued, and who does that.
         self.has_arrivals: Callable[[], bool] | None = None
         self.arrivals_driver: Callable[[], None] | None = None
+        #: What the leader commits of it.
+        self._arrivals = Group(())
         #: Called, by whoever commits, when a group has its numbers.
         self.on_begun: Callable[[], None] | None = None
 
@@ -189,8 +189,39 @@ class CommitQueue:
     @contextmanager
     def exclusive(self) -> Iterator[Store]:
         """The store, for changes that are no appends; what was queued before is committed first."""
-        turn = Turn()
+        self._lead()
+        try:
+            with self._store.upkeep.placing, self.state:
+                yield self._store
+        finally:
+            self.hand_on()
+            for listener in self.listeners:
+                listener()
+
+    def commit_arrivals(self) -> None:
+        """Commit what has arrived and nobody has queued, on this thread, behind what is queued.
+
+        Errors are reported to everybody whom they concern, and by the store.
+        """
+        self._lead()
+        is_led = True
+        try:
+            self._commit_led(self._arrivals)
+            # What is not eligible for a cycle: who commits it otherwise would seldom find leadership free.
+            is_led = not self.hand_on(keeps_for_arrivals=True)
+            if is_led:
+                self._commit_led(self._arrivals)
+        finally:
+            if is_led:
+                self.hand_on()
+
+    def _lead(self) -> None:
+        """Acquire leadership, when what was queued before is committed."""
         with self._mutex:
+            if not self._is_led and not self._queue:
+                self._is_led = True
+                return
+            turn = Turn()
             self._queue.append(turn)
             # What comes later is committed later.
             self.joinable.clear()
@@ -201,13 +232,6 @@ class CommitQueue:
         except BaseException:
             self._give_turn_up(turn)
             raise
-        try:
-            with self._store.upkeep.placing, self.state:
-                yield self._store
-        finally:
-            self.hand_on()
-            for listener in self.listeners:
-                listener()
 
     def _take_turn(self, turn: Turn) -> bool:
         """Take the lead for a turn that is first in the queue; else see to it that somebody leads."""
@@ -251,15 +275,7 @@ class CommitQueue:
             if self._is_led or self._queue or self.has_arrivals is None or not self.has_arrivals():
                 return None
             self._is_led = True
-        return Group(())
-
-    def take_lone(self) -> bool:
-        """The lead, for what comes before anything that is queued; false if somebody leads or waits."""
-        with self._mutex:
-            if self._is_led or self._queue:
-                return False
-            self._is_led = True
-        return True
+        return self._arrivals
 
     def take_more(self) -> Group | None:
         """What a driver that leads may commit next; None if there is nothing, or somebody else's turn comes first."""
@@ -332,20 +348,25 @@ class CommitQueue:
             self._store.fail(error)
         self._give_up(group, error)
 
-    def hand_on(self, *, looks: bool = True) -> None:
-        """Give the lead back, and wake whoever is first in the queue to take it, or for arrivals if it `looks`."""
+    def hand_on(self, *, keeps_for_arrivals: bool = False) -> bool:
+        """Release leadership, and wake whoever is first in the queue to acquire it, or commits what has arrived.
+
+        False, and nothing is released, if nobody waits, something has arrived, and the leader commits that itself.
+        """
         driver = None
         with self._mutex:
-            self._is_led = False
-            self.led_count += 1
             if self._queue:
                 first = self._queue[0]
                 first.wake_one()
                 driver = first.driver
-            elif looks and self.has_arrivals is not None and self.has_arrivals():
+            elif self.has_arrivals is not None and self.has_arrivals():
+                if keeps_for_arrivals:
+                    return False
                 driver = self.arrivals_driver
+            self._is_led = False
         if driver is not None:
             driver()
+        return True
 
     @property
     def record_count(self) -> int:
@@ -366,6 +387,12 @@ class CommitQueue:
 
     def _commit(self, group: Group) -> None:
         try:
+            self._commit_led(group)
+        finally:
+            self.hand_on()
+
+    def _commit_led(self, group: Group) -> None:
+        try:
             commit = self.begin(group)
             try:
                 commit.carry_out()
@@ -378,8 +405,6 @@ class CommitQueue:
         except (SeawallError, OSError):
             # Everybody in the group was told, this thread's own delivery too.
             pass
-        finally:
-            self.hand_on()
 
     def _commit_lone(self, bundle: Bundle) -> bool:
         """Commit a bundle of one block that nobody else has seen, by one call; false if it has to be done by steps."""

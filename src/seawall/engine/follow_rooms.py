@@ -74,9 +74,9 @@ class FollowRooms:
                 room.records_left += need.records
                 room.bytes_left += need.size
 
-    def lone(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
-        """The room of a topic for one small batch that needs nothing but its numbers, and for `logged` bytes; None if
-        somebody has to look."""
+    def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """The reservation of a topic for small batches that need nothing but their numbers, and for `logged` bytes in
+        the log; None if one has to be made."""
         room = self._rooms.get(topic_id)
         if room is None or not room.goes_short or self._forgotten != self._committer.forgotten:
             return None

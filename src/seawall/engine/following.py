@@ -179,15 +179,12 @@ class Follower:
         writer = self._parts.writer
         return not writer.staged and self.next_position == writer.next_position
 
-    def lone_room(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
-        """Room for small batches that are the next entries, and for `logged` bytes in the log; or None."""
-        if not self.is_even:
-            return None
-        short_way = self._parts.committer.short_way
-        room = self._rooms.lone(topic_id, size, count, logged, now)
-        if room is not None and short_way.is_full:
-            self._parts.committer.absorb()
-        return room
+    def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """The reservation for small batches that are the next entries, and for `logged` bytes in the log; or None.
+
+        Only while it `is_even`.
+        """
+        return self._rooms.reservation_for(topic_id, size, count, logged, now)
 
     def passed_by(self, position: Position, timestamp_ns: TimestampNs) -> None:
         """The entry at the next position is in the log, and needs no following."""

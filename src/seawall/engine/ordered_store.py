@@ -196,8 +196,11 @@ class OrderedStore(Store):
         """Order and stage appends; each has its numbers or its error. Without any, what has arrived."""
         if not appends and self._lost is None:
             self._require_usable()
-            with self._changing():
+            try:
                 commit = self.pod.begin_cycle()
+            except BaseException as error:
+                self.refuse_changes(error)
+                raise
             if commit is not None:
                 return commit
         self._begin_change()
@@ -214,8 +217,11 @@ class OrderedStore(Store):
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored. Whether `tidy_up` is due."""
-        with self._changing():
+        try:
             self.pod.finish(commit)
+        except BaseException as error:
+            self.refuse_changes(error)
+            raise
         return self.is_due_behind(commit)
 
 

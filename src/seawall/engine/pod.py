@@ -39,8 +39,6 @@ from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.follow_parts import FollowCommit
 from seawall.engine.following import Follower
-from seawall.engine.lone_desk import LoneDesk
-from seawall.engine.lone_way import LoneWay
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
@@ -51,7 +49,6 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.io.interfaces import Clock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.kernels.lone_turn import LONG_DESK_SIZE
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.sequencer.frontier import CommitFrontier, Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
@@ -114,12 +111,12 @@ class Pod:
         self._limited: list[TopicState] = []
         self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
         self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr) - networks)]
-        self.arrivals = Arrivals(fabric, networks, self.sequencer.cursor)
+        self.arrivals = Arrivals(fabric, networks, self.sequencer.collected)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
-        told = (fabric, self.sequencer, frontier, committer.short_way, sessions)
-        self.lone_way = LoneWay(LoneDesk(LONG_DESK_SIZE, *told), self.sequencer, follower, committer.short_way, clock)
         self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
+        #: Batches that arrive without a ring.
+        self.received = self._cycle.received
 
     # --- appends -------------------------------------------------------------------------------------------------
 
@@ -157,7 +154,8 @@ class Pod:
         elif commit.goes_short:
             self._cycle.finish(commit)
             self._rows.forget()
-        self._take_answers()
+        if self._asked or self._repeats:
+            self._take_answers()
         if self._asked:
             lost = next(iter(self._asked.values()))
             raise FatalError(
@@ -165,11 +163,6 @@ class Pod:
                 "close the log and open it again"
             )
         self._repeats = []
-
-    @property
-    def takes_lone(self) -> bool:
-        """Whether a batch may pass the rings by: nobody of this process waits."""
-        return not self._asked
 
     def _with_room(self, appends: list[Append], now: int) -> tuple[list[Append], list[TopicState]]:
         """Appends, if there is room for them all, and topics that take nothing of what has arrived; before it is so."""
@@ -382,8 +375,9 @@ class Pod:
         """Whether another commit has something to do that nobody has appended."""
         if self.is_stuck:
             return False
-        is_left = self._follower.next_position < self.sequencer.frontier.committed
-        return is_left or self.arrivals.has_any() or any(worker.waiting for worker in self.sequencer.workers)
+        if self._follower.next_position < self.sequencer.frontier.committed or self.arrivals.has_any():
+            return True
+        return any(worker.waiting for worker in self.sequencer.workers)
 
     @property
     def held(self) -> int:

@@ -31,19 +31,18 @@ from typing import Final, ParamSpec, Self, TypeVar
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
+from seawall.engine.arrival_cycle import Received
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
-from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.served_sessions import ServedSessions
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
-from seawall.errors import FatalError, OutcomeUnknownError, ReadOnlyError, SeawallError
+from seawall.errors import FatalError, OutcomeUnknownError, ReadOnlyError
 from seawall.fabric.records import Records
 from seawall.io.clocks import OsClock
 from seawall.io.memory_use import give_back_memory
 from seawall.io.priorities import read_when_idle
-from seawall.kernels.memory import Bytes
 from seawall.limits import CHECKER_THREADS, READER_THREADS
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.index_cache import INDEXES
@@ -93,11 +92,7 @@ class ServedLog(ServedSessions):
         #: What was in the ring at the last turn of those that gather, and how many they are; 0 if nobody does.
         self._gathered = 0
         self._gathering_turns = 0
-        #: How often the lead had been given back when the last lone batch was committed, and nothing was due behind it.
-        self._lone_before = -1
         self._are_answers_due = False
-        # News are always told: whoever looks first and waits then must not miss what came between.
-        self._readers_waiting = 1
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self) -> Self:
@@ -162,46 +157,19 @@ class ServedLog(ServedSessions):
         """Batches that were ever put into any ring."""
         return sum(ring.claimed for ring in self._rings)
 
-    def commit_lone(self, turn: LoneTurn, source: Bytes, size: int) -> bool:
-        """Commit one batch that came alone, now, on the loop's thread; false if it has to go through the ring.
+    @property
+    def received(self) -> Received:
+        """Where the publish thread receives batches."""
+        return self._pod.received
 
-        Those that its connection sends upon each answer may be committed with it, if nobody waits for news. An error is
-        one of writing: nobody knows what became of the batch, and everybody who publishes is told so.
+    def commit_received(self, count: int) -> None:
+        """Commit what is in the first rows of `received`, and what else has arrived; on the publish thread.
+
+        Rows that are not staged then have to be published to the ring of an event loop. A failure is reported to
+        everybody who publishes; of rows that are staged nobody knows then whether they are stored.
         """
-        queue, driver = self._opened().queue, self._driver
-        if driver is None or driver.has_gathered or self._store.is_failed:
-            return False
-        if self._gathering_turns and self._pod.arrivals.has_any():
-            return False
-        # Where nobody has led since the last one, everything is as it was left.
-        is_prepared = self._lone_before == queue.led_count
-        if not is_prepared and (self.is_refusing or not self._pod.takes_lone):
-            return False
-        if not queue.take_lone():
-            return False
-        if any(door._news is not None for door in self.doors):
-            turn.make_haste()
-        is_done = False
-        try:
-            if queue.state.acquire(blocking=False):
-                try:
-                    # Asked with the lead only: who tidies up has it, and changes what the answer depends on.
-                    if is_prepared or not self._store.is_tidy_up_due:
-                        way = self._pod.lone_way
-                        is_done = way.commit(turn, source, size, self.rules, is_prepared=is_prepared)
-                    is_next = is_done and not self._store.is_tidy_up_due
-                finally:
-                    queue.state.release()
-        except (SeawallError, OSError) as error:
-            self._store.fail(error)
-            raise
-        finally:
-            queue.hand_on(looks=False)
-        if is_done:
-            self._lone_before = queue.led_count if is_next else -1
-            for door in self.doors:
-                door._tell_soon()
-        return is_done
+        self.received.count = count
+        self._opened().queue.commit_arrivals()
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
@@ -337,12 +305,10 @@ class ServedLog(ServedSessions):
         """Have everybody of this loop look who waits for news."""
         self._tell_readers()
 
-    def _tell_soon(self) -> None:
-        """Something new can be read: have the readers of this loop look, if there are any that wait."""
-        if get_ident() == self._thread:
-            self._tell_readers()
-        elif self._news is not None:
-            self._loop.call_soon_threadsafe(self._tell_readers)
+    def _announce(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Something new can be read: have readers look that wait for it. One that begins to wait now looks first."""
+        if self._news is not None:
+            loop.call_soon_threadsafe(self._tell_readers)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -359,7 +325,7 @@ class ServedLog(ServedSessions):
         """Have this loop look for answers to what its connections have published."""
         if get_ident() == self._thread:
             self.on_answers()
-        elif not self._are_answers_due:
+        elif self.ring.is_awaited and not self._are_answers_due:
             self._are_answers_due = True
             self._loop.call_soon_threadsafe(self._answer)
 

@@ -34,7 +34,7 @@ from seawall.storage.wal import WalWriter
 from seawall.wire.codes import AckStatus
 
 #: Rows that wait to take effect, at the most.
-_FRESH_ROWS: Final = 1_024
+_FRESH_ROWS: Final = 4 * limits.RECEIVED_BATCHES_MAX
 
 _tell: Final = Struct(f"<{kernels.POSITION}q").pack_into
 _NO_SESSION: Final = signed(NO_SESSION)

@@ -250,8 +250,11 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def is_due_behind(self, commit: Commit) -> bool:
         """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
-        now = TimestampNs(self._machine.clock.wall_ns()) if commit.limited else TimestampNs(0)
-        return any(self.removal.is_due(topic, now) for topic in commit.limited) or self.is_tidy_up_due
+        if commit.limited:
+            now = TimestampNs(self._machine.clock.wall_ns())
+            if any(self.removal.is_due(topic, now) for topic in commit.limited):
+                return True
+        return self.is_tidy_up_due
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""

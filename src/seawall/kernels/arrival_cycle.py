@@ -1,23 +1,25 @@
-"""A commit of what has arrived, in two calls: collect, decide, number and stage before the write; publish behind it.
+"""A commit of what has arrived, in three calls: collect, decide, number and stage before the write; publish behind it.
 
-Batches lie in the rings of brokers, judged and whole (`arriving`). One call looks at what is there, so that its room is
-found; one makes an epoch of it; whoever commits has that written, by any executor; and one lets it count. One batch is
-a cycle of one batch.
+Batches arrive at two places, judged and whole: the receive buffer of the publish thread (`publish_io`), and the rings
+of brokers (`arriving`). One call looks at what is there, so that space is reserved for it; one makes an epoch of it;
+whoever commits has that written, by any executor; and one publishes the result. One batch is a cycle of one batch.
 
-    survey_cycle   slots that may go this way, up to where in each ring, and what they need of each topic
-    stage_cycle    each is decided by the window of who orders, numbered, copied behind the epoch header, and answered
-    settle_cycle   the window of the store learns of each, and everybody that the positions are taken and durable
+    survey_cycle   batches that are eligible, up to where in each ring, and what they need of each topic
+    stage_cycle    each is decided by the window of the orderer, numbered, copied behind the epoch header, and answered
+    settle_cycle   the store's window is updated, and the frontiers: the positions are committed and durable
 
-A slot goes this way if it is a small whole batch, of a topic that takes it, and new to both windows where it has a
-session. The first that is not ends the cycle of its ring: it goes the long way, through the index of the order, with
-everything behind it. Positions of a cycle have no entries in that index.
+A batch is eligible if it is small, its topic accepts it and has a reservation, and it is new to both windows where it
+has a session. The first that is not ends the cycle for its connection or its ring: it goes through the sequencer, with
+everything behind it. Positions of a cycle have no entries in the GOI.
 
-What the calls are told, what they give and where all arrays lie are fields of one record, `CYCLE`.
+All arguments and results are fields of one record, `CYCLE`.
 
-INV-CYCLE-NEXT: a cycle begins only where every position that was reserved is durable, every slot that was collected is
-completed, and nothing is held, waiting or unsettled: so nothing can come before it.
-INV-CYCLE-SAME: what it stages is, byte for byte, what the long way would have staged for the same slots.
-INV-CYCLE-BEHIND: the store's window, and all counts of the order, change when the epoch is written, never before.
+INV-CYCLE-NEXT: a cycle begins only where every reserved position is durable, every collected slot is completed, and
+nothing is held, waiting or unsettled: so nothing can come before it.
+INV-CYCLE-SAME: what it stages is, byte for byte, what the sequencer and the follower would have staged for the same
+batches.
+INV-CYCLE-BEHIND: the store's window, and all frontiers, change when the epoch is written, never before.
+INV-CYCLE-ORDER: of one connection and of one ring, batches are staged in the order in which they came, without a hole.
 """
 
 from __future__ import annotations
@@ -26,6 +28,14 @@ import numpy as np
 from numba import carray
 
 from seawall.kernels.atomics import load_acquire, store_release
+from seawall.kernels.batch_header import (
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    RECORD_COUNT_AT,
+    SESSION_EPOCH_AT,
+    TOPIC_AT,
+)
 from seawall.kernels.client_index import find_row
 from seawall.kernels.client_window import (
     CHECK_NEW,
@@ -57,14 +67,14 @@ from seawall.kernels.goi_frontier import (
     refusal_of,
 )
 from seawall.kernels.holding import HELD, READY_HEAD, READY_TAIL, UNSETTLED_HEAD, UNSETTLED_TAIL
-from seawall.kernels.jit import bytes_out, int64, kernel, record_array, void
+from seawall.kernels.jit import bytes_in, bytes_out, int64, kernel, record_array, void
 from seawall.kernels.lone_batch import seal_epoch
-from seawall.kernels.memory import Array, Bytes, as_int64, copy_bytes, pointer_at
+from seawall.kernels.memory import Array, Bytes, as_int64, copy_bytes, load_i64, load_u32, pointer_at
 from seawall.kernels.order_entries import FLOOR, RESERVED
 from seawall.kernels.rings import SLOT_WORDS
 from seawall.kernels.tables import ABSENT, table_find
 
-#: What a cycle needs of one topic, and what it took.
+#: What a cycle needs of one topic, what it took, and whether that much is reserved, which the caller says.
 NEED_ROW = np.dtype(
     [
         ("topic_id", np.int64),
@@ -72,6 +82,23 @@ NEED_ROW = np.dtype(
         ("size", np.int64),
         ("taken_records", np.int64),
         ("taken_size", np.int64),
+        ("is_reserved", np.int64),
+    ]
+)
+
+#: A batch in the receive buffer: whose it is, where it lies, and its ack level; and where it was stored, once it is
+#: staged. Batches of one connection are in one stretch, in the order in which they came.
+RECEIVED_ROW = np.dtype(
+    [
+        ("connection", np.int64),
+        ("at", np.int64),
+        ("size", np.int64),
+        ("is_strong", np.int64),
+        ("level", np.int64),
+        ("is_staged", np.int64),
+        ("position", np.int64),
+        ("base_seq", np.int64),
+        ("timestamp_ns", np.int64),
     ]
 )
 
@@ -81,34 +108,35 @@ CYCLE_ARRAYS = (
     *("order_places", "order_clients", "order_sides", "order_slots", "order_results"),
     *("store_places", "store_clients", "store_sides", "store_slots", "store_results"),
     *("control", "counters", "replica", "tails", "completion", "worker", "collected"),
-    *("slots", "blogs", "results", "needs", "ends"),
+    *("slots", "blogs", "results", "needs", "ends", "received", "buffer"),
 )
 
-#: What the calls are told: the epoch that is due, the time, the term, how far the order was followed, when its
-#: checkpoint is due, how much one cycle may take, and which ring comes first; and what they give: of the cycle, and of
-#: its last batch.
+#: Arguments of the survey: how far the order is applied, how many batches the cycle may take, which ring comes first,
+#: and how many batches the receive buffer has.
+SURVEY_ARGUMENTS = ("followed", "count_max", "first_ring", "received")
+#: Arguments of staging: the header of the epoch that is due and its address, the time, and the first row to fill.
+STAGE_ARGUMENTS = ("salt", "epoch", "synced_through", "address", "wall_ns", "first_row")
+#: What no cycle changes: the term, when a checkpoint of the order is due, and how many bytes a cycle may take.
+CONSTANTS = ("term", "checkpoint_after", "size_max")
+#: Results: batches of the receive buffer that were surveyed, topics, bytes and batches of the cycle, how many of these
+#: were in rings, its first position, and the numbers of its last batch.
+RESULTS = ("surveyed", "needed", "size", "count", "of_rings", "first_position", "position", "base_seq", "timestamp_ns")
 CYCLE = np.dtype(
     [
-        *((name, np.int64) for name in ("salt", "epoch", "synced_through", "address", "wall_ns", "term")),
-        *((name, np.int64) for name in ("followed", "checkpoint_after", "size_max", "count_max", "first_row")),
-        ("first_ring", np.int64),
-        *((name, np.int64) for name in ("count", "size", "needed", "first_position", "position", "timestamp_ns")),
+        *((name, np.int64) for name in (*SURVEY_ARGUMENTS, *STAGE_ARGUMENTS, *CONSTANTS, *RESULTS)),
         *((f"{name}_{what}", np.int64) for name in CYCLE_ARRAYS for what in ("at", "count")),
     ]
 )
 
-#: Nothing that has arrived goes this way.
+#: Nothing that has arrived is eligible.
 PASSES_ON = -1
 
-#: Bytes of a batch that are enough for it to go to its place at once.
+#: Bytes of a batch from which on it is written to its segment at once.
 LARGE_SIZE = 65_536
 
 _SLOT_SIZE = 1
 _SLOT_TOPIC = 2
 _SLOT_FLAGS = 3
-_SLOT_CLIENT = 4
-_SLOT_SEQ = 5
-_SLOT_EPOCH = 6
 _LOW = 0xFFFFFFFF
 _UNKNOWN = -1
 
@@ -150,7 +178,7 @@ def _slot_word(cycle: np.void, broker: int, index: int) -> int:
 
 @kernel(int64(_cycle, int64, int64))
 def _source_of(cycle: np.void, broker: int, base: int) -> int:
-    """Where the batch of a slot lies, if it may go this way: small, whole, no NOP and not refused; or -1."""
+    """Where the batch of a slot lies, if that is small, whole, no NOP and not refused; or -1."""
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
     size, count = slots[base + _SLOT_SIZE] & _LOW, (slots[base + _SLOT_SIZE] >> 32) & _LOW
@@ -170,12 +198,36 @@ def _need_of(needs: Array, needed: int, topic_id: int) -> int:
     return -1
 
 
+@kernel(int64(_cycle, _needs, int64, int64, int64))
+def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size: int) -> int:
+    """Count a batch in: 1, or 0 if the cycle takes no more bytes or topics."""
+    if cycle["size"] + size > cycle["size_max"]:
+        return 0
+    row = _need_of(needs, cycle["needed"], topic_id)
+    if row < 0:
+        if cycle["needed"] == needs.size:
+            return 0
+        row = as_int64(cycle["needed"])
+        cycle["needed"] += 1
+        needs[row]["topic_id"] = topic_id
+        needs[row]["records"] = 0
+        needs[row]["size"] = 0
+        needs[row]["taken_records"] = 0
+        needs[row]["taken_size"] = 0
+        needs[row]["is_reserved"] = 0
+    needs[row]["records"] += records
+    needs[row]["size"] += size
+    cycle["size"] += size
+    return 1
+
+
 @kernel(int64(_cycles))
 def survey_cycle(cycles: Array) -> int:
-    """Find what goes this way now: how many slots, with `ends` and `needs`; 0 if nothing does."""
+    """Find what is eligible now: how many batches, with `ends` and `needs`; 0 if nothing is."""
     cycle = cycles[0]
     cycle["needed"] = 0
     cycle["size"] = 0
+    cycle["surveyed"] = 0
     if _is_at_rest(cycle) == 0:
         return 0
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
@@ -183,7 +235,17 @@ def survey_cycle(cycles: Array) -> int:
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
+    received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
+    buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
     total = 0
+    for number in range(cycle["received"]):
+        at, size = as_int64(received[number]["at"]), as_int64(received[number]["size"])
+        # One that does not fit stays in the receive buffer: staging stops there.
+        topic_id, records = load_u32(buffer, at + TOPIC_AT), load_u32(buffer, at + RECORD_COUNT_AT)
+        if total == cycle["count_max"] or _count_need(cycle, needs, topic_id, records, size) == 0:
+            break
+        total += 1
+    cycle["surveyed"] = total
     for turn in range(ends.size):
         broker = (cycle["first_ring"] + turn) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
@@ -193,22 +255,9 @@ def survey_cycle(cycles: Array) -> int:
             if load_acquire(slots, base + PBR_TOKEN) - index != 1 or _source_of(cycle, broker, base) < 0:
                 break
             size, topic_id = slots[base + _SLOT_SIZE] & _LOW, slots[base + _SLOT_TOPIC] & _LOW
-            if cycle["size"] + size > cycle["size_max"]:
+            records = (slots[base + _SLOT_SIZE] >> 32) & _LOW
+            if _count_need(cycle, needs, topic_id, records, size) == 0:
                 break
-            row = _need_of(needs, cycle["needed"], topic_id)
-            if row < 0:
-                if cycle["needed"] == needs.size:
-                    break
-                row = as_int64(cycle["needed"])
-                cycle["needed"] += 1
-                needs[row]["topic_id"] = topic_id
-                needs[row]["records"] = 0
-                needs[row]["size"] = 0
-                needs[row]["taken_records"] = 0
-                needs[row]["taken_size"] = 0
-            needs[row]["records"] += (slots[base + _SLOT_SIZE] >> 32) & _LOW
-            needs[row]["size"] += size
-            cycle["size"] += size
             total += 1
             index += 1
         ends[broker] = index
@@ -217,7 +266,7 @@ def survey_cycle(cycles: Array) -> int:
 
 @kernel(int64(_cycle, int64, int64, int64, int64))
 def _new_to_order(cycle: np.void, client_id: int, epoch: int, seq: int, is_strong: int) -> int:
-    """The row of a client, in the window of who orders, to which its batch is new and has its turn; else ABSENT."""
+    """The row of a client, in the orderer's window, to which its batch is new and the next in order; else ABSENT."""
     places = carray(pointer_at(cycle["order_places_at"]), cycle["order_places_count"], np.uint32)
     clients = carray(pointer_at(cycle["order_clients_at"]), (cycle["order_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
@@ -229,7 +278,7 @@ def _new_to_order(cycle: np.void, client_id: int, epoch: int, seq: int, is_stron
 
 @kernel(int64(_cycle, int64, int64, int64))
 def _new_to_store(cycle: np.void, client_id: int, epoch: int, seq: int) -> int:
-    """The row of a client, in the window of the store, to which its batch is new; else ABSENT."""
+    """The row of a client, in the store's window, to which its batch is new; else ABSENT."""
     places = carray(pointer_at(cycle["store_places_at"]), cycle["store_places_count"], np.uint32)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["store_sides_at"]), (cycle["store_sides_count"], ROW_WORDS), np.uint64)
@@ -239,7 +288,7 @@ def _new_to_store(cycle: np.void, client_id: int, epoch: int, seq: int) -> int:
 
 @kernel(void(record_array(WINDOW_RESULT).dtype, int64, int64, int64, int64))
 def _remember_stored(result: np.void, position: int, base_seq: int, timestamp_ns: int, crc: int) -> None:
-    """What a window knows of a batch that is stored."""
+    """The result that a window keeps of a stored batch."""
     result["position"] = position
     result["base_seq"] = base_seq
     result["timestamp_ns"] = timestamp_ns
@@ -249,11 +298,11 @@ def _remember_stored(result: np.void, position: int, base_seq: int, timestamp_ns
     result["known"] = 1
 
 
-@kernel(int64(_cycle, bytes_out, int64, int64, int64, int64))
-def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int, count: int) -> int:
-    """Decide, number and stage the batch of one slot behind `count` others: its size, or PASSES_ON."""
-    slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
-    blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
+@kernel(int64(_cycle, bytes_out, int64, int64, bytes_in, int64, int64, int64))
+def _stage_batch(
+    cycle: np.void, memory: Bytes, at: int, count: int, source: Bytes, source_at: int, size: int, flags: int
+) -> int:
+    """Decide and number one batch, and stage it behind `count` others: its size, or PASSES_ON."""
     keys = carray(pointer_at(cycle["keys_at"]), cycle["keys_count"], np.uint64)
     values = carray(pointer_at(cycle["values_at"]), cycle["values_count"], np.int64)
     used = carray(pointer_at(cycle["used_at"]), cycle["used_count"], np.uint8)
@@ -261,21 +310,22 @@ def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int,
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
-    results = carray(pointer_at(cycle["results_at"]), cycle["results_count"], np.int64)
-    base = _slot_word(cycle, broker, index)
-    client_id, seq = as_int64(slots[base + _SLOT_CLIENT]), as_int64(slots[base + _SLOT_SEQ])
-    epoch, crc = slots[base + _SLOT_EPOCH] & _LOW, (slots[base + _SLOT_TOPIC] >> 32) & _LOW
-    flags = (slots[base + _SLOT_FLAGS] >> 32) & _LOW
-    topic = table_find(keys, used, np.uint64(slots[base + _SLOT_TOPIC] & _LOW))
+    needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
+    topic_id = load_u32(source, source_at + TOPIC_AT)
+    need = _need_of(needs, cycle["needed"], topic_id)
+    if need < 0 or needs[need]["is_reserved"] == 0:
+        return PASSES_ON
+    topic = table_find(keys, used, np.uint64(topic_id))
     if topic == ABSENT or refusal_of(as_int64(topics[values[topic]]["flags"]), flags) != 0:
         return PASSES_ON
+    client_id, seq = load_i64(source, source_at + CLIENT_ID_AT), load_i64(source, source_at + CLIENT_SEQ_AT)
     row = ABSENT
     if client_id >= 0:
+        epoch = load_u32(source, source_at + SESSION_EPOCH_AT)
         row = _new_to_order(cycle, client_id, epoch, seq, flags & FLAG_STRONG_ORDER)
         if row == ABSENT or _new_to_store(cycle, client_id, epoch, seq) == ABSENT:
             return PASSES_ON
-    size = slots[base + _SLOT_SIZE] & _LOW
-    copy_bytes(memory, at, blogs, _source_of(cycle, broker, base), size)
+    copy_bytes(memory, at, source, source_at, size)
     code = admit_batch(memory, at, cycle["term"], cycle["wall_ns"], keys, values, used, topics, numbers, rows, 0)
     if code != RUN_DONE or rows[0]["status"] != STATUS_OK:
         return PASSES_ON
@@ -287,37 +337,82 @@ def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int,
         sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
         memories = carray(pointer_at(cycle["order_slots_at"]), (cycle["order_slots_count"], ROW_WORDS), np.uint64)
         known = carray(pointer_at(cycle["order_results_at"]), cycle["order_results_count"], WINDOW_RESULT)
+        crc = load_u32(source, source_at + BLOCK_CRC_AT)
         _remember_stored(
             known[decide_row(seq, 1, clients, sides, memories, row)], position, base_seq, timestamp_ns, crc
         )
-    results[base] = position
-    results[base + 1] = base_seq
-    results[base + 2] = timestamp_ns
+    needs[need]["taken_records"] += load_u32(source, source_at + RECORD_COUNT_AT)
+    needs[need]["taken_size"] += size
+    cycle["position"] = position
+    cycle["base_seq"] = base_seq
+    cycle["timestamp_ns"] = timestamp_ns
+    return size
+
+
+@kernel(int64(_cycle, bytes_out, int64, int64))
+def _stage_received(cycle: np.void, memory: Bytes, at: int, count: int) -> int:
+    """Stage what the receive buffer has, behind so many batches that end at `at`: how many it staged."""
+    received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
+    buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
+    first, stopped = count, -1
+    for number in range(cycle["received"]):
+        batch = received[number]
+        batch["is_staged"] = 0
+        if as_int64(batch["connection"]) == stopped or number >= cycle["surveyed"]:
+            continue
+        flags = FLAG_STRONG_ORDER if batch["is_strong"] != 0 else 0
+        source_at, size = as_int64(batch["at"]), as_int64(batch["size"])
+        size = _stage_batch(cycle, memory, at, count, buffer, source_at, size, flags)
+        if size < 0:
+            stopped = as_int64(batch["connection"])
+            continue
+        batch["is_staged"] = 1
+        batch["position"] = cycle["position"]
+        batch["base_seq"] = cycle["base_seq"]
+        batch["timestamp_ns"] = cycle["timestamp_ns"]
+        at += size
+        count += 1
+    cycle["size"] = at
+    return count - first
+
+
+@kernel(int64(_cycle, bytes_out, int64, int64, int64, int64))
+def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int, count: int) -> int:
+    """Stage the batch of one slot behind `count` others, and write its result: its size, or PASSES_ON."""
+    slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
+    blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
+    results = carray(pointer_at(cycle["results_at"]), cycle["results_count"], np.int64)
+    base = _slot_word(cycle, broker, index)
+    flags, size = (slots[base + _SLOT_FLAGS] >> 32) & _LOW, slots[base + _SLOT_SIZE] & _LOW
+    size = _stage_batch(cycle, memory, at, count, blogs, _source_of(cycle, broker, base), size, flags)
+    if size < 0:
+        return PASSES_ON
+    results[base] = cycle["position"]
+    results[base + 1] = cycle["base_seq"]
+    results[base + 2] = cycle["timestamp_ns"]
     results[base + 3] = _UNKNOWN
     results[base + 4] = 0
     results[base + 5] = 0
     results[base + 6] = 0
     store_release(results, base + RESULT_TOKEN, index + 1)
-    cycle["position"] = position
-    cycle["timestamp_ns"] = timestamp_ns
-    return as_int64(size)
+    return size
 
 
 @kernel(int64(_cycles, bytes_out))
 def stage_cycle(cycles: Array, memory: Bytes) -> int:
     """Make an epoch of what was surveyed, at the beginning of a memory: its size, or PASSES_ON.
 
-    Slots that turn out not to go this way end the cycle of their ring. `ends` and `taken_…` tell what was staged.
+    A batch that turns out not to be eligible ends the cycle for its connection or ring. `ends`, `is_staged` and
+    `taken_…` say what was staged.
     """
     cycle = cycles[0]
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
-    slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
-    needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
-    at = EPOCH_HEADER
-    count = 0
     cycle["first_position"] = numbers[NEXT_POSITION]
+    count = _stage_received(cycle, memory, EPOCH_HEADER, 0)
+    cycle["of_rings"] = -count
+    at = as_int64(cycle["size"])
     for turn in range(ends.size):
         broker = (cycle["first_ring"] + turn) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
@@ -326,15 +421,12 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
             if size < 0:
                 ends[broker] = index
                 break
-            base = _slot_word(cycle, broker, index)
-            row = _need_of(needs, cycle["needed"], slots[base + _SLOT_TOPIC] & _LOW)
-            needs[row]["taken_records"] += (slots[base + _SLOT_SIZE] >> 32) & _LOW
-            needs[row]["taken_size"] += size
             at += size
             count += 1
             index += 1
         store_release(collected, broker * LINE_WORDS + CURSOR, index)
     cycle["count"] = count
+    cycle["of_rings"] += count
     cycle["size"] = at
     if count == 0:
         return PASSES_ON
@@ -345,7 +437,7 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
 
 @kernel(void(_cycles))
 def settle_cycle(cycles: Array) -> None:
-    """The epoch is written: the store's window knows the batches, and the order that their positions are durable."""
+    """The epoch is written: update the store's window, and the frontiers."""
     cycle = cycles[0]
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)

@@ -234,6 +234,24 @@ def either_readable(typing_context: Any, first: Any, second: Any, timeout_ms: An
     return types.int64(types.int64, types.int64, types.int64), generate
 
 
+def _epoll_ready(epoll: int, address: int, count: int, timeout_ms: int) -> int:
+    return libc_call("epoll_wait", epoll, address, count, timeout_ms) if IS_LINUX else _UNSUPPORTED
+
+
+@primitive(_epoll_ready)
+def epoll_ready(typing_context: Any, epoll: Any, address: Any, count: Any, timeout_ms: Any) -> Any:
+    """`epoll_wait`: put up to `count` events at an address; how many, 0 after `timeout_ms`. Linux only."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if not IS_LINUX:
+            return ir.Constant(_int64, _UNSUPPORTED)
+        epoll, address, count, timeout = arguments
+        narrow = [builder.trunc(epoll, _int32), address, builder.trunc(count, _int32), builder.trunc(timeout, _int32)]
+        return _result(builder, _call(builder, "epoll_wait", _int32, *narrow))
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), generate
+
+
 def _over_socket(name: str, flags: int) -> Callable[..., Any]:
     def build(typing_context: Any, fd: Any, address: Any, size: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -36,6 +36,7 @@ from seawall.server.listener import Listener, MakeSession
 from seawall.server.lwp1_session import Lwp1Service
 from seawall.server.lwp2_session import Lwp2Session
 from seawall.server.pressure import Memory, Pressure
+from seawall.server.publish_thread import PublishThread
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 from seawall.wire.codes import VERSION_1, VERSION_2
@@ -84,6 +85,8 @@ class Shared:
     #: What all brokers have counted, by cause.
     counts: Callable[[], dict[str, int]]
     load: Callable[[], NodeLoad]
+    #: Receives, commits and answers small batches; None where the system has not what it needs.
+    publish_thread: PublishThread | None
 
     def count(self) -> int:
         """Connections of all brokers."""
@@ -98,7 +101,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.thread: threading.Thread | None = None
         commands = TopicCommands(log)
-        self.ingest = Ingest(log, self.loop, number)
+        self.ingest = Ingest(log, self.loop, number, shared.publish_thread)
         context = ServerContext(log, self.ingest, commands, own.server, access, shared.look, shared.counts, shared.load)
         versions: dict[int, MakeSession] = {
             VERSION_1: Lwp1Service(log, self.ingest, commands, access=access, past_end=own.past_end),
@@ -111,6 +114,7 @@ class Broker:
             count_all=shared.count,
             memory=shared.peers,
             needs_token=not access.is_open,
+            publish_thread=shared.publish_thread,
         )
         # Memory is that of all: one broker returns it and tells of it, each holds its own connections.
         give_back, tell = (_nothing, _nothing) if number else (log.relieve, shared.tell)

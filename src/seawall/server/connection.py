@@ -5,7 +5,8 @@
     write     bytes, or stretches of files, in the order they were given; what waits is bounded by not reading
 
 The version byte of the first frame decides which session a connection gets (`listener`). A session that does not take
-all frames is not read for until it calls `go_on`; neither is a peer that does not take its answers. Both feel it.
+all frames is not read for until it calls `go_on`; neither is a peer that does not take its answers. Both feel it. While
+a connection is attached to the publish thread, that receives and sends in place of the loop (`publish_thread`).
 
 INV-CONNECTION-SHARED: bytes handed to a session are the session's until `feed` returns, and not longer.
 INV-CONNECTION-BOUND: what a connection holds is counted, and no more is received while there is no room (`budget`).
@@ -19,6 +20,8 @@ topics, sessions, or what a frame means.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from seawall import limits
@@ -30,12 +33,14 @@ from seawall.kernels import frames
 from seawall.server.budget import ConnectionMemory
 from seawall.server.outbox import Outbox
 from seawall.server.receive_room import Arriving, ReceiveRoom
-from seawall.server.session import Answered, Bytes, ConnectionLimits, Session
+from seawall.server.session import Bytes, ConnectionLimits, Session
 from seawall.wire.codes import VERSION_2, ErrorCode
 from seawall.wire.decoder import split_failure
 
 if TYPE_CHECKING:
     from seawall.server.listener import Listener
+    from seawall.server.publish_thread import Attachment, Returned
+    from seawall.server.publishing import Publishing
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -54,6 +59,10 @@ class Connection(asyncio.BufferedProtocol):
         self._session: Session | None = None
         #: The descriptor of the socket, once somebody needs it.
         self._fd = -1
+        #: While the publish thread has the socket, and what is to be done when it is back.
+        self._attachment: Attachment | None = None
+        self._after_return: list[Callable[[], None]] = []
+        self._session_returned: Callable[[Returned], None]
         self._is_full = False
         self._is_blocked = self._is_short_of_memory = False
         self._is_reading = True
@@ -103,13 +112,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes behind everything that was written before."""
-        if self.is_closing or not data:
+        if self.is_closing or not data or self._recalls_for(partial(self.write, data)):
             return
         self._outbox.write(data)
         self._bound_outbox()
 
     def send_file(self, piece: FilePiece) -> None:
         """Send a stretch of a file behind everything that was written before; it is released when that is done."""
+        if self._recalls_for(partial(self.send_file, piece)):
+            return
         if self.is_closing:
             piece.release()
             return
@@ -136,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def be_deaf(self) -> None:
         """Take no notice of anything that the peer still sends."""
+        if self._recalls_for(self.be_deaf):
+            return
         self._is_deaf = True
         self._arriving.drop()
         self._frame_began = None
@@ -144,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self, last: bytes = b"") -> None:
         """Send what is written and `last`, then end, in a way that lets the peer read it."""
-        if self.is_closing:
+        if self.is_closing or self._recalls_for(partial(self.finish, last)):
             return
         self.write(last)
         self.be_deaf()
@@ -161,7 +174,49 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """End at once, whatever is still to be sent."""
-        self._transport.abort()
+        if not self._recalls_for(self.abort):
+            self._transport.abort()
+
+    # --- the publish thread ----------------------------------------------------------------------------------------
+
+    def attach(self, publishing: Publishing, payload_max: int, returned: Callable[[Returned], None]) -> None:
+        """Let the publish thread receive and answer batches, if nothing is on its way in either direction.
+
+        `returned` is called when it has given the connection back, before anything else is done.
+        """
+        thread = self._listener.publish_thread
+        is_idle = self._is_reading and self._hears() and self._arriving.is_empty and self._attachment is None
+        is_idle = is_idle and not (self._outbox.has_pieces or self._transport.get_write_buffer_size())
+        if thread is not None and is_idle and not (self._is_encrypted or self.is_closing):
+            descriptor = self._descriptor()
+            self._attachment = thread.attach(descriptor, publishing, payload_max, self._loop, self._returned)
+            self._session_returned = returned
+            self._adjust_reading()
+
+    def _recalls_for(self, work: Callable[[], None]) -> bool:
+        """Whether the publish thread has this connection: then it is recalled, and `work` is done when it is back."""
+        if self._attachment is None:
+            return False
+        if not self._after_return:
+            self._attachment.recall()
+        self._after_return.append(work)
+        return True
+
+    def _returned(self, returned: Returned) -> None:
+        """The publish thread has given the connection back: go on as if the loop had received what came."""
+        self._received_at = self._loop.time()
+        self._attachment = None
+        waiting, self._after_return = self._after_return, []
+        if self._transport.is_closing():
+            return
+        self.write(returned.unsent)
+        self._session_returned(returned)
+        for work in waiting:
+            work()
+        if self._hears() and not self.is_closing and returned.received.size:
+            with self.probe.watching("receive"):
+                self._split(returned.received, returned.received.size)
+        self._adjust_reading()
 
     # --- receiving -------------------------------------------------------------------------------------------------
 
@@ -194,32 +249,16 @@ class Connection(asyncio.BufferedProtocol):
     def _receive(self, nbytes: int) -> None:
         arrived = self._arriving.received(nbytes)
         if arrived is not None:
-            self._take(*arrived, nbytes)
+            self._take(*arrived)
         if self._is_reading and self._hears() and not (self._is_encrypted or self._transport.is_closing()):
             # More of a large frame, without a turn of the loop for each piece of it.
             arrived = self._arriving.receive(self._descriptor())
             if arrived is not None:
-                self._take(*arrived, 0)
+                self._take(*arrived)
 
-    def _take(self, buffer: Bytes, size: int, came: int) -> None:
-        session = self._session
-        while size and session is not None and (answered := self._take_lone(session, buffer, size, came)) is not None:
-            unsent, size = answered
-            self.write(unsent)
-            came = size
-        if size:
-            self._split(buffer, size)
-            self._adjust_reading()
-
-    def _take_lone(self, session: Session, buffer: Bytes, size: int, came: int) -> Answered | None:
-        """What is left of it, if what came is one small frame that the session has taken and answered."""
-        if not came == size < limits.LARGE_BATCH_SIZE or self._is_blocked or self._outbox.has_pieces:
-            return None
-        is_straight = not self._is_encrypted and not self._transport.get_write_buffer_size()
-        answered = session.take_lone(buffer, size, self._descriptor() if is_straight else -1)
-        if answered is not None:
-            self._received_at, self._frame_began = self._loop.time(), None
-        return answered
+    def _take(self, buffer: Bytes, size: int) -> None:
+        self._split(buffer, size)
+        self._adjust_reading()
 
     def _descriptor(self) -> int:
         if self._fd < 0:
@@ -318,6 +357,7 @@ class Connection(asyncio.BufferedProtocol):
     def _adjust_reading(self) -> None:
         """Receive while there is room for what comes and for its answers."""
         wanted = self._is_deaf or not (self._is_blocked or self._is_full or self._is_short_of_memory)
+        wanted &= self._attachment is None
         if wanted == self._is_reading or self._transport.is_closing():
             return
         self._is_reading = wanted
@@ -390,10 +430,15 @@ class Connection(asyncio.BufferedProtocol):
     def _look(self) -> None:
         now = self._loop.time()
         self._arm()
+        attachment = self._attachment
+        if attachment is not None:
+            self._received_at = max(self._received_at, attachment.received_at)
+            if attachment.is_slow(now):
+                attachment.recall()
         if self._is_stalled(now):
             self._listener.count("stalled")
             self.abort()
-        elif self._is_deaf or not self._is_reading:
+        elif self._is_deaf or not (self._is_reading or attachment is not None):
             return
         elif self._frame_began is not None:
             allowed = self._bounds.frame_time(self._arriving.needed, is_contended=self._is_in_the_way)

@@ -1,8 +1,8 @@
 """Batches of connections into the ring of the log, and its answers back to them as ACK frames.
 
     take       all BATCH frames of one receive: judged and published by two kernel calls
-    take_lone  one that came while nothing else is under way: past the ring, by one (`engine.lone_way`)
     answer     what can be said now, one ACK frame for each connection and turn
+    returned   a connection whose batches came by the publish thread for a while (`publish_thread`)
 
 No Python runs for a batch, but for compressed ones, whose records have to be looked at (`compressed_batches`), and for
 repetitions that the order has forgotten. A connection whose window or whose ring is full is not read from until there
@@ -31,45 +31,43 @@ from seawall import limits
 from seawall.broker.ring import Stop
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.lone_desk import LoneTurn
 from seawall.engine.pod_answers import ack_rows
 from seawall.engine.served_log import ServedLog
-from seawall.errors import ProtocolError, SeawallError
+from seawall.errors import ProtocolError
 from seawall.fabric.records import Records
-from seawall.io.loops import readiness_of
 from seawall.kernels import arriving
-from seawall.kernels.batch_header import CLIENT_SEQ_AT, LEVEL_AT
+from seawall.kernels.batch_header import LEVEL_AT
 from seawall.kernels.frames import Rows
 from seawall.server.compressed_batches import CompressedBatches
+from seawall.server.publish_thread import PublishThread, Returned
 from seawall.server.publishing import Publisher, Publishing
-from seawall.server.session import Answered, Bytes
+from seawall.server.session import Bytes
 from seawall.wire.ack_rows import ACK_ROW
 from seawall.wire.codes import AS_TOPIC, POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
 
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
-_NOTHING_LEFT: Final = (b"", 0)
 _DUPLICATE: Final = int(AckStatus.DUPLICATE)
 _REJECTED: Final = int(AckStatus.REJECTED)
 _ORDERED: Final = int(AckLevel.ORDERED)
 
 #: Connections that one loop ever has, at the most.
 _OWNERS_MAX: Final = 1 << 48
-#: For how long nobody else has published when a batch is taken for a lone one: what others send shares its sync.
-_ALONE_S: Final = 0.005
 
 
 class Ingest:
     """The batches of all connections of one loop of a server."""
 
-    def __init__(self, log: ServedLog, loop: asyncio.AbstractEventLoop, number: int = 0) -> None:
+    def __init__(
+        self,
+        log: ServedLog,
+        loop: asyncio.AbstractEventLoop,
+        number: int = 0,
+        publish_thread: PublishThread | None = None,
+    ) -> None:
         """`number` is that of the loop: what connections are called by here, no other loop of the server does."""
         self._log = log
+        self._publish_thread = publish_thread
         self._call_soon = loop.call_soon
-        self._time = loop.time
-        self._others = readiness_of(loop)
-        #: Who published last, and since when it is nobody else.
-        self._last: Publishing | None = None
-        self._alone_since = 0.0
         self._owners = number * _OWNERS_MAX
         self._publishing: dict[int, Publishing] = {}
         #: Connections with answers that were given right here, to be sent at the end of the turn.
@@ -104,8 +102,6 @@ class Ingest:
         self._log.session_begun(client_id, session_epoch)
         self._owners += 1
         made = Publishing(publisher, self._owners, client_id, session_epoch, features, window_batches, window_bytes)
-        window = (window_batches, window_bytes, limits.PAYLOAD_SIZE_MIN)
-        made.turn = LoneTurn(client_id, session_epoch, made.codecs, *window)
         self._publishing[made.owner] = made
         return made
 
@@ -129,8 +125,6 @@ class Ingest:
         self._unsent.discard(publishing)
         self._waiting.pop(publishing, None)
         self._leave(publishing)
-        if self._last is publishing:
-            self._last = None
 
     def fail(self, error: BaseException) -> None:
         """Nothing more can be written: everybody who publishes is told, and what waits is refused."""
@@ -176,6 +170,8 @@ class Ingest:
         """Take no batches until `release`: connections that bring some are not read from meanwhile."""
         self._is_held = True
         self._released.clear()
+        if self._publish_thread is not None:
+            self._publish_thread.recall_all()
 
     def release(self) -> None:
         """Take batches again."""
@@ -232,8 +228,6 @@ class Ingest:
 
         Raises `ProtocolError` at a frame that no client may send; those before it are handled then.
         """
-        if publishing is not self._last:
-            self._last, self._alone_since = publishing, self._time()
         given = rows.size
         rows = rows[: max(0, publishing.room)]
         if publishing.is_checking:
@@ -267,30 +261,20 @@ class Ingest:
             self._waiting[publishing] = None
         return handled
 
-    def take_lone(self, publishing: Publishing, buffer: Bytes, size: int, socket: int) -> Answered | None:
-        """Commit the one batch that these bytes are, past the ring, if a connection has published alone for a while.
+    def may_attach(self, publishing: Publishing) -> bool:
+        """Whether batches of a connection may come by the publish thread: none waits, and nothing is held."""
+        is_idle = publishing.is_answered and not publishing.is_checking and publishing not in self._waiting
+        return is_idle and not self._is_held and self._log.failure is None
 
-        None if they have to be split into frames, and what they are taken. The answer goes to `socket` at once, if that
-        is not -1, and the next batch may be awaited there and taken, too.
-        """
-        if publishing is not self._last or self._time() - self._alone_since <= _ALONE_S:
-            return None
-        turn = publishing.turn
-        if turn is None or self._waiting or self._is_held or publishing.undecided or self._unsent:
-            return None
-        turn.begin(publishing.highest, socket, self._others)
-        try:
-            if not self._log.commit_lone(turn, buffer, size):
-                return None
-        except (SeawallError, OSError) as error:
-            # The buffer begins with the batch that could not be written: it may be stored or not.
-            number = buffer[CLIENT_SEQ_AT : CLIENT_SEQ_AT + 8].view(np.uint64).copy()
-            publishing.highest = max(publishing.highest, turn.highest, number.item())
-            publishing.sent(number, np.array([size]))
-            self._tell_failure(publishing, error)
-            return _NOTHING_LEFT
-        publishing.highest = turn.highest
-        return turn.unsent(), turn.received
+    def returned(self, publishing: Publishing, returned: Returned) -> None:
+        """The publish thread has given a connection back, maybe with batches of which nobody knows."""
+        publishing.highest = returned.highest
+        if returned.seqs.size:
+            publishing.highest = max(publishing.highest, int(returned.seqs[-1]))
+            publishing.sent(returned.seqs, returned.sizes)
+        if self._log.failure is not None:
+            self._tell_failure(publishing, self._log.failure)
+            publishing.give_up()
 
     def publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         """Publish batches that the server made itself; how many were handled. The others wait, until `go_on`."""

@@ -28,6 +28,7 @@ from seawall.errors import ProtocolError
 from seawall.io.accepting import Accepted, AcceptingPort, hang_up, watch_peer
 from seawall.server.budget import PeerMemory
 from seawall.server.connection import Connection
+from seawall.server.publish_thread import PublishThread
 from seawall.server.receive_room import ReceiveRoom
 from seawall.server.session import ConnectionLimits, Session
 from seawall.server.slow_callbacks import SlowCallbacks
@@ -57,11 +58,13 @@ class Listener:
         count_all: Callable[[], int] | None = None,
         memory: PeerMemory | None = None,
         needs_token: bool = False,
+        publish_thread: PublishThread | None = None,
     ) -> None:
         """`versions` are the sessions of each protocol version; a peer of none of them is told so by the first.
 
         `count_all` counts the connections that `connections_max` is for, where there are other listeners. `memory` is
         what may be held for all peers. Where a peer `needs_token`, little is taken from it before it has shown one.
+        Connections that publish small batches are attached to the `publish_thread`, if there is one.
         """
         #: Sockets that were ever given to this listener, and those of them that are closed: each has one writer.
         self._given = self._gone = 0
@@ -76,6 +79,7 @@ class Listener:
         #: Counts what takes too long on the loop.
         self.probe = SlowCallbacks()
         self.needs_token = needs_token
+        self.publish_thread = publish_thread
         self._count_all = count_all or (lambda: len(self.connections))
         #: The listeners that have connections in turn, and the ports whose they are.
         self._dealt: Sequence[Listener] = (self,)

@@ -205,9 +205,6 @@ class Lwp1Session:
         self._write()
         return taken
 
-    def take_lone(self, _buffer: Bytes, _size: int, _socket: int) -> None:
-        """Frames of version 1 are always fed."""
-
     def failed(self, error: ProtocolError) -> None:
         """The peer broke the protocol: what came before is answered, then it is told, if it may be."""
         self._service.count(ErrorCode(error.code).name.lower())

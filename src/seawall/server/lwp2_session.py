@@ -31,10 +31,11 @@ from seawall.server.keyed_publishing import KeyedPublishing
 from seawall.server.lwp2_errors import error_frame, refusal
 from seawall.server.lwp2_fetch import Fetching
 from seawall.server.lwp2_push import Subscriptions
+from seawall.server.publish_thread import Returned
 from seawall.server.publishing import Publishing
 from seawall.server.refusals import read_only_text
 from seawall.server.request_memory import RequestMemory
-from seawall.server.session import Answered, Bytes
+from seawall.server.session import Bytes
 from seawall.wire.codes import Command, ErrorCode, KeepaliveCommand, Kind, SessionStatus
 from seawall.wire.lwp1_replies import AuthenticateReply, ClusterStatusReply
 from seawall.wire.lwp1_requests import Authenticate, SharedRequest
@@ -58,6 +59,9 @@ _BATCH: Final = int(Kind.BATCH)
 _PUBLISH_KEYED: Final = int(Command.PUBLISH_KEYED)
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 
+#: Receives of nothing but small batches after which a connection is attached to the publish thread.
+_ATTACH_AFTER: Final = 4
+
 #: Requests that may take time, and need nothing but their answers.
 _Lasting: TypeAlias = (
     Fetch | Commit | Bounds | FilesRequest | TopicRequest | TransactionRequest | SessionRequest | SharedRequest
@@ -72,6 +76,8 @@ class Lwp2Session:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._publishing: Publishing | None = None
+        #: Receives of nothing but small batches, one after the other.
+        self._small_receives = 0
         self._is_greeting = False
         self._is_welcome = False
         self._admission = Admission(server.access, connection.certificate_name)
@@ -111,11 +117,14 @@ class Lwp2Session:
                 if end > handled + 1:
                     others = np.flatnonzero(kinds[handled:] != _BATCH)
                     end = handled + int(others[0]) if others.size else end
+                is_small = end == rows.size and not handled and int(rows["size"].max()) < limits.LARGE_BATCH_SIZE
+                self._small_receives = self._small_receives + 1 if is_small else 0
                 taken = self._publish(self._publishing, buffer, rows[handled:end])
                 handled += taken
                 if handled < end and self._last is None:
                     return handled
                 continue
+            self._small_receives = 0
             at, size, request_id = rows[["at", "size", "id"]][handled].tolist()
             command = int(rows["command"][handled])
             if command == _PUBLISH_KEYED and not self._keyed.has_room:
@@ -140,11 +149,19 @@ class Lwp2Session:
         publishing = self._publishing
         return publishing is None or self._last is not None or self._server.ingest.has_room_for(publishing, size)
 
-    def take_lone(self, buffer: Bytes, size: int, socket: int) -> Answered | None:
-        """Take one batch that came alone, and answer it at once; perhaps those that come upon the answer, too."""
-        if self._publishing is None or self._last is not None:
-            return None
-        return self._server.ingest.take_lone(self._publishing, buffer, size, socket)
+    def _returned(self, returned: Returned) -> None:
+        """The publish thread has given the connection back: it is attached again after some more small batches."""
+        assert self._publishing is not None, "only publishers are attached"
+        self._small_receives = 0
+        self._server.ingest.returned(self._publishing, returned)
+
+    def _attach(self) -> None:
+        """Let the publish thread handle the connection, if there is nothing else on it than batches."""
+        publishing = self._publishing
+        if publishing is None or self._last is not None or self._tasks or self._small_receives < _ATTACH_AFTER:
+            return
+        if self._server.ingest.may_attach(publishing):
+            self._connection.attach(publishing, self.payload_max, self._returned)
 
     def _publish(self, publishing: Publishing, buffer: Bytes, rows: Rows) -> int:
         try:
@@ -358,6 +375,9 @@ class Lwp2Session:
         """Batches are decided: send this."""
         self._connection.write(frame)
         self._end_if_answered()
+        if self._small_receives >= _ATTACH_AFTER:
+            # When the loop has sent it.
+            self._loop.call_soon(self._attach)
 
     def go_on(self) -> None:
         """There is room again for batches that were not taken."""

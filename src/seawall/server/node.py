@@ -33,6 +33,7 @@ from seawall.server.access import Access
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
 from seawall.server.budget import PeerMemory
 from seawall.server.pressure import Levels, Memory
+from seawall.server.publish_thread import PublishThread
 from seawall.server.slow_callbacks import SlowFigures
 from seawall.server.unfit_ranges import UNFIT
 from seawall.wire.lwp1_replies import BrokerStatus
@@ -48,8 +49,11 @@ def _say_nothing(_text: str) -> None:
 class Node:
     """A running node. Made by `start_node`."""
 
-    def __init__(self, log: ServedLog, brokers: Sequence[Broker], addresses: list[str]) -> None:
+    def __init__(
+        self, log: ServedLog, brokers: Sequence[Broker], addresses: list[str], publish_thread: PublishThread | None
+    ) -> None:
         self.log = log
+        self._publish_thread = publish_thread
         #: Where it listens: all of it, and the first.
         self.addresses = addresses
         self.address = addresses[0]
@@ -81,6 +85,7 @@ class Node:
         if not is_drained:
             self.log.abandon()
         self.unanswered = sum(broker.unanswered for broker in self.brokers)
+        await _close(self._publish_thread)
         closing = asyncio.ensure_future(self.log.close())
         await asyncio.wait((closing,), timeout=max(deadline - loop.time(), limits.CUT_OFF_S))
         if not closing.done():
@@ -112,6 +117,7 @@ async def start_node(
     log = ServedLog(data, store, config, loops=own.brokers)
     await log.open()
     brokers: list[Broker] = []
+    publish_thread = PublishThread(log) if PublishThread.is_supported() else None
     try:
         memory = memory or _memory_of(config or Config())
         addresses: list[str] = []
@@ -121,7 +127,7 @@ async def start_node(
             lambda: _counts(brokers),
             lambda: _load(brokers, peers),
         )
-        shared = Shared(own, access or Access(), memory, peers, tell, *looks)
+        shared = Shared(own, access or Access(), memory, peers, tell, *looks, publish_thread)
         brokers.append(Broker(log, 0, shared))
         for number in range(1, own.brokers):
             brokers += [await start_beside(log, number, shared)]
@@ -136,8 +142,9 @@ async def start_node(
         brokers[0].pressure.start()
         for broker in brokers[1:]:
             broker.loop.call_soon_threadsafe(broker.pressure.start)
-        return Node(log, brokers, addresses)
+        return Node(log, brokers, addresses, publish_thread)
     except BaseException:
+        await _close(publish_thread)
         await log.close()
         await _end(brokers)
         raise
@@ -161,6 +168,12 @@ def _counts(brokers: Sequence[Broker]) -> dict[str, int]:
 def _load(brokers: Sequence[Broker], peers: PeerMemory) -> NodeLoad:
     slow = SlowFigures.of(broker.listener.probe for broker in brokers)
     return NodeLoad(peers.used, peers.limit, slow.count, slow.longest_us, slow.longest)
+
+
+async def _close(publish_thread: PublishThread | None) -> None:
+    """End the publish thread, which may be in the middle of a commit."""
+    if publish_thread is not None:
+        await asyncio.to_thread(publish_thread.close)
 
 
 async def _end(brokers: Sequence[Broker]) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.engine.lone_desk import LoneTurn
 from seawall.kernels.frames import Rows
 from seawall.server.budget import Account
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
@@ -54,7 +53,7 @@ class Publishing:
 
     __slots__ = (
         *("_rows", "_seqs", "_size", "_sizes", "client_id", "codecs", "features", "highest", "owner", "publisher"),
-        *("checked", "is_checking", "is_told_failure", "memory", "session_epoch", "turn"),
+        *("checked", "is_checking", "is_told_failure", "memory", "session_epoch"),
         *("window_batches", "window_bytes"),
     )
 
@@ -84,8 +83,6 @@ class Publishing:
         self.highest = 0
         #: Answers that are to be sent.
         self._rows: list[Rows] = []
-        #: For batches that come alone, where there is a session.
-        self.turn: LoneTurn | None = None
         #: Whether its peer knows that nothing more can be written.
         self.is_told_failure = False
         #: Verdicts about the compressed batches that come next, and whether some are being found out.

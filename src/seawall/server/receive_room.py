@@ -109,6 +109,11 @@ class Arriving:
         """The size of a large frame that is expected, and of which nothing was received yet; 0 if there is none."""
         return 0 if self._own is not None or self._rest.size else self._expected
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of a frame has come."""
+        return self._own is None and not self._rest.size
+
     def buffer(self, lender: Lender | None) -> memoryview:
         """Where the next bytes go: behind the beginning of their frame."""
         if self._own is None:

@@ -17,8 +17,6 @@ from seawall.errors import ProtocolError
 from seawall.kernels.frames import Rows
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
-#: What is left to be sent of an answer, and how many bytes have come upon it, into the buffer of what was answered.
-Answered: TypeAlias = tuple[bytes, int]
 
 
 class Session(Protocol):
@@ -52,14 +50,6 @@ class Session(Protocol):
 
     def has_room_for(self, size: int) -> bool:
         """Whether a large batch that comes next would be taken; if not, nothing is received until `go_on`."""
-        ...
-
-    def take_lone(self, buffer: Bytes, size: int, socket: int) -> Answered | None:
-        """Take the first bytes of a buffer if they are one frame that can be answered at once, on `socket`.
-
-        None if they have to be fed. No socket is -1; where there is one, what comes next may be received there, and
-        taken.
-        """
         ...
 
     def failed(self, error: ProtocolError) -> None:

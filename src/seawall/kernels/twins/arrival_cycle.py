@@ -9,6 +9,15 @@ from typing import Any, Final
 import numpy as np
 
 from seawall.kernels import arrival_cycle as places
+from seawall.kernels.batch_header import (
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    HEADER_SIZE,
+    RECORD_COUNT_AT,
+    SESSION_EPOCH_AT,
+    TOPIC_AT,
+)
 from seawall.kernels.client_window import CHECK_NEW, NEXT_EXPECTED, ROW_WORDS, SIDE_PAGE, WINDOW_RESULT
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
 from seawall.kernels.epochs import EPOCH_HEADER, WAL_ROW
@@ -33,6 +42,16 @@ _WINDOW: Final[tuple[np.dtype[Any], ...]] = (np.dtype(np.uint32), _ROW, _ROW, _R
 _TYPES: Final[tuple[np.dtype[Any], ...]] = (
     *(np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW),
     *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, places.NEED_ROW, _NUMBER),
+    *(places.RECEIVED_ROW, np.dtype(np.uint8)),
+)
+#: The fields of a batch header that matter here.
+_BATCH: Final = np.dtype(
+    {
+        "names": ["seq", "count", "crc", "topic_id", "client_id", "epoch"],
+        "formats": ["<i8", "<u4", "<u4", "<u4", "<i8", "<u4"],
+        "offsets": [CLIENT_SEQ_AT, RECORD_COUNT_AT, BLOCK_CRC_AT, TOPIC_AT, CLIENT_ID_AT, SESSION_EPOCH_AT],
+        "itemsize": HEADER_SIZE,
+    }
 )
 _SLOT: Final = np.dtype(
     [
@@ -96,14 +115,38 @@ def _source(arrays: SimpleNamespace, broker: int, slot: Any) -> int:
     return batch_in_blog(arrays.blogs, blog_size, broker, *told)
 
 
+def _count_need(cycle: Any, arrays: SimpleNamespace, topic_id: int, records: int, size: int) -> bool:
+    """Whether the cycle takes one more batch, which is counted in then."""
+    known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
+    is_known = topic_id in known
+    if cycle["size"] + size > cycle["size_max"] or not (is_known or len(known) < len(arrays.needs)):
+        return False
+    if not is_known:
+        arrays.needs[len(known)] = (topic_id, 0, 0, 0, 0, 0)
+        cycle["needed"] += 1
+        known.append(topic_id)
+    row = arrays.needs[known.index(topic_id)]
+    row["records"] += records
+    row["size"] += size
+    cycle["size"] += size
+    return True
+
+
 def survey_cycle(cycles: Array) -> int:
-    """Slot after slot of each ring, up to the first that cannot go this way."""
+    """What was received, then slot after slot of each ring, up to the first that is not eligible."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
-    cycle["needed"] = cycle["size"] = 0
+    cycle["needed"] = cycle["size"] = cycle["surveyed"] = 0
     if not _is_at_rest(cycle, arrays):
         return 0
     total = 0
+    for batch in arrays.received[: cycle["received"]]:
+        header = _header(arrays.buffer, int(batch["at"]))
+        needed = (int(header["topic_id"]), int(header["count"]), int(batch["size"]))
+        if total == cycle["count_max"] or not _count_need(cycle, arrays, *needed):
+            break
+        total += 1
+    cycle["surveyed"] = total
     for broker in _turns(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         claimed = int(arrays.tails[broker * TAIL_WORDS + TAIL_CLAIMED])
@@ -111,29 +154,23 @@ def survey_cycle(cycles: Array) -> int:
             base, slot = _slot(arrays, broker, index)
             if arrays.slots[base + PBR_TOKEN] != index + 1 or _source(arrays, broker, slot) < 0:
                 break
-            if cycle["size"] + int(slot["size"]) > cycle["size_max"]:
+            if not _count_need(cycle, arrays, int(slot["topic_id"]), int(slot["count"]), int(slot["size"])):
                 break
-            known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
-            if int(slot["topic_id"]) not in known:
-                if len(known) == len(arrays.needs):
-                    break
-                arrays.needs[len(known)] = (int(slot["topic_id"]), 0, 0, 0, 0)
-                cycle["needed"] += 1
-                known.append(int(slot["topic_id"]))
-            row = arrays.needs[known.index(int(slot["topic_id"]))]
-            row["records"] += int(slot["count"])
-            row["size"] += int(slot["size"])
-            cycle["size"] += int(slot["size"])
             total += 1
             index += 1
         arrays.ends[broker] = index
     return total
 
 
-def _row_if_new(window: list[Array], slot: Any) -> int:
+def _header(source: Bytes, at: int) -> Any:
+    """The header of a batch, field by field."""
+    return source[at : at + _BATCH.itemsize].view(_BATCH)[0]
+
+
+def _row_if_new(window: list[Array], batch: Any) -> int:
     where, clients, sides, *_ = window
-    row = find_row(where, clients, int(slot["client_id"]))
-    if row == ABSENT or judge_row(int(slot["seq"]), int(slot["epoch"]), clients, sides, row) != CHECK_NEW:
+    row = find_row(where, clients, int(batch["client_id"]))
+    if row == ABSENT or judge_row(int(batch["seq"]), int(batch["epoch"]), clients, sides, row) != CHECK_NEW:
         return ABSENT
     return row
 
@@ -147,33 +184,71 @@ def _decide(window: list[Array], row: int, seq: int, *numbers: int) -> None:
     results[decide_row(seq, 1, clients, sides, slots, row)] = (*numbers, 0, 0, 1)
 
 
-def _stage_slot(
-    cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, broker: int, index: int, count: int
+def _stage_batch(
+    cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, count: int, source: Bytes, flags: int
 ) -> int:
-    base, slot = _slot(arrays, broker, index)
-    topic_id, flags = int(slot["topic_id"]), int(slot["flags"])
+    """Decide, number and stage the batch that `source` is."""
+    batch, size = _header(source, 0), len(source)
+    topic_id = int(batch["topic_id"])
+    known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
+    if topic_id not in known or not arrays.needs[known.index(topic_id)]["is_reserved"]:
+        return places.PASSES_ON
     found = [int(arrays.values[entry]) for entry in np.flatnonzero(arrays.used) if int(arrays.keys[entry]) == topic_id]
     if not found or refusal_of(int(arrays.topics[found[0]]["flags"]), flags):
         return places.PASSES_ON
     order, store, row = _window(arrays, "order"), _window(arrays, "store"), ABSENT
-    if slot["client_id"] >= 0:
-        row = _row_if_new(order, slot)
-        if ABSENT in (row, _row_if_new(store, slot)) or order[2][row, SIDE_PAGE]:
+    if batch["client_id"] >= 0:
+        row = _row_if_new(order, batch)
+        if ABSENT in (row, _row_if_new(store, batch)) or order[2][row, SIDE_PAGE]:
             return places.PASSES_ON
-        if flags & FLAG_STRONG_ORDER and slot["seq"] != order[1][row, NEXT_EXPECTED]:
+        if flags & FLAG_STRONG_ORDER and batch["seq"] != order[1][row, NEXT_EXPECTED]:
             return places.PASSES_ON
-    size, source = int(slot["size"]), _source(arrays, broker, slot)
-    memory[at : at + size] = arrays.blogs[source : source + size]
+    memory[at : at + size] = source
     frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers, arrays.admitted)
     code = admit_batch(memory, at, int(cycle["term"]), int(cycle["wall_ns"]), *frontier, 0)
     if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
         return places.PASSES_ON
     list_batch(memory, at, int(cycle["address"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
-    position, base_seq, timestamp_ns = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
+    numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
     if row != ABSENT:
-        _decide(order, row, int(slot["seq"]), position, base_seq, timestamp_ns, int(slot["crc"]))
-    arrays.results[base : base + SLOT_WORDS] = (position, base_seq, timestamp_ns, -1, 0, 0, 0, index + 1)
-    cycle["position"], cycle["timestamp_ns"] = position, timestamp_ns
+        _decide(order, row, int(batch["seq"]), *numbers, int(batch["crc"]))
+    need = arrays.needs[known.index(topic_id)]
+    need["taken_records"] += int(batch["count"])
+    need["taken_size"] += size
+    cycle["position"], cycle["base_seq"], cycle["timestamp_ns"] = numbers
+    return size
+
+
+def _stage_received(cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int) -> tuple[int, int]:
+    """What the receive buffer has: how many batches were staged, and where they end."""
+    count, stopped = 0, -1
+    for number, batch in enumerate(arrays.received[: cycle["received"]]):
+        batch["is_staged"] = 0
+        if int(batch["connection"]) == stopped or number >= cycle["surveyed"]:
+            continue
+        source = arrays.buffer[int(batch["at"]) :][: int(batch["size"])]
+        flags = FLAG_STRONG_ORDER if batch["is_strong"] else 0
+        size = _stage_batch(cycle, arrays, memory, at, count, source, flags)
+        if size < 0:
+            stopped = int(batch["connection"])
+            continue
+        batch["is_staged"] = 1
+        batch["position"], batch["base_seq"], batch["timestamp_ns"] = (
+            int(cycle[name]) for name in ("position", "base_seq", "timestamp_ns")
+        )
+        at, count = at + size, count + 1
+    return count, at
+
+
+def _stage_slot(
+    cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int, broker: int, index: int, count: int
+) -> int:
+    base, slot = _slot(arrays, broker, index)
+    source = arrays.blogs[_source(arrays, broker, slot) :][: int(slot["size"])]
+    size = _stage_batch(cycle, arrays, memory, at, count, source, int(slot["flags"]))
+    if size > 0:
+        numbers = [int(cycle[name]) for name in ("position", "base_seq", "timestamp_ns")]
+        arrays.results[base : base + SLOT_WORDS] = (*numbers, -1, 0, 0, 0, index + 1)
     return size
 
 
@@ -181,8 +256,9 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     """Batch behind batch, then the header of the epoch."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
-    at, count = EPOCH_HEADER, 0
     cycle["first_position"] = arrays.numbers[NEXT_POSITION]
+    count, at = _stage_received(cycle, arrays, memory, EPOCH_HEADER)
+    cycle["of_rings"] = -count
     for broker in _turns(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         while index < arrays.ends[broker]:
@@ -190,13 +266,9 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
             if size < 0:
                 arrays.ends[broker] = index
                 break
-            _, slot = _slot(arrays, broker, index)
-            known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
-            row = arrays.needs[known.index(int(slot["topic_id"]))]
-            row["taken_records"] += int(slot["count"])
-            row["taken_size"] += size
             at, count, index = at + size, count + 1, index + 1
         arrays.collected[broker * LINE_WORDS + CURSOR] = index
+    cycle["of_rings"] += count
     cycle["count"], cycle["size"] = count, at
     if not count:
         return places.PASSES_ON

@@ -1,0 +1,272 @@
+"""The publish thread: it receives small batches of many connections, commits them together, and answers them.
+
+    event loop ── attach ──▶ publish thread: receive │ commit cycle │ answer      a few calls for all connections
+               ◀─ return ──
+
+Every connection begins on its event loop. One that has sent nothing but small batches for a while is attached to this
+thread; then the loop neither receives from it nor sends to it. Its batches are received by one kernel call for all
+connections that are readable (`kernels.publish_io`), become one commit, written and synced on this thread, and are
+answered by another kernel call. So publishers that wait for each record share their commits, and no Python runs for a
+batch or for a connection.
+
+A connection goes back to its event loop, with what was received and not handled, when it sends anything else, when a
+batch of it is not eligible for a commit cycle (`engine.arrival_cycle`), when it ends, or when the loop recalls it.
+
+INV-ATTACHED-ALONE: of an attached connection, only this thread uses the socket. The loop closes it after its return.
+INV-ATTACHED-DECIDED: a connection is returned when everything that was received before is decided, or with the numbers
+of the batches of which nobody knows, after a failed write.
+
+A crash takes what was not acked: the peer sends it again. This module must not know frames, nor what is stored where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.engine.served_log import ServedLog
+from seawall.kernels import publish_io as kernels
+from seawall.kernels.batch_header import CLIENT_SEQ_AT
+from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
+from seawall.server.publishing import Publishing
+from seawall.server.session import Bytes
+from seawall.wire.codes import Features
+
+__all__ = ["Attachment", "PublishThread", "Returned"]
+
+#: Batches that are still arriving, of so many connections at once.
+_TAILS: Final = 64
+#: Events that one wait reports.
+_EVENTS: Final = 1_024
+#: How long a wait lasts at the most, if nothing comes.
+_WAIT_MS: Final = 1_000
+#: A batch that takes longer to arrive is for the event loop, which watches slow peers.
+_SLOW_S: Final = 1.0
+_NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A connection that is back: its highest client seq, bytes that were not handled, and bytes that were not sent."""
+
+    highest: int
+    received: Bytes
+    unsent: bytes = b""
+    #: Batches of which nobody knows whether they are stored, with their sizes.
+    seqs: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+class Attachment:
+    """A connection that the publish thread has."""
+
+    __slots__ = ("_row", "_thread", "index", "loop", "returned")
+
+    def __init__(
+        self,
+        thread: PublishThread,
+        index: int,
+        row: Any,
+        loop: asyncio.AbstractEventLoop,
+        returned: Callable[[Returned], None],
+    ) -> None:
+        self._thread = thread
+        self._row = row
+        self.index = index
+        self.loop = loop
+        self.returned = returned
+
+    @property
+    def received_at(self) -> float:
+        """When its peer last sent something, in seconds of the monotonic clock."""
+        return int(self._row["received_ns"]) / _NS_PER_S
+
+    def is_slow(self, now: float) -> bool:
+        """Whether a batch of it takes long to arrive."""
+        return bool(self._row["tail_size"]) and now - int(self._row["tail_ns"]) / _NS_PER_S > _SLOW_S
+
+    def recall(self) -> None:
+        """Have it returned soon."""
+        self._thread.recall(self)
+
+
+class PublishThread:
+    """The publish thread of one node."""
+
+    def __init__(self, log: ServedLog) -> None:
+        """Started at once; `close` ends it. Only where the system has epoll: see `is_supported`."""
+        self._log = log
+        self._received = log.received
+        self._connections = np.zeros(limits.CONNECTIONS_MAX, kernels.CONNECTION_ROW)
+        self._free = list(range(len(self._connections)))
+        self._attached: dict[int, Attachment] = {}
+        self._recalled: deque[Attachment] = deque()
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self._epoll = select.epoll()
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._waker, select.EPOLLIN)
+        self._by_descriptor = np.zeros(limits.DESCRIPTORS_MAX, np.int32)
+        self._events = np.zeros(_EVENTS * kernels.EVENT_SIZE, np.uint8)
+        self._tails = np.zeros(_TAILS * limits.LARGE_BATCH_SIZE, np.uint8)
+        self._tail_owners = np.zeros(_TAILS, np.int64)
+        self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
+        entries = limits.RECEIVED_BATCHES_MAX * (kernels.ACK_ENTRY + kernels.ACK_PREFIX)
+        self._acks = np.zeros(entries, np.uint8)
+        #: Arguments of every receive.
+        self._sources = (
+            *(self._epoll.fileno(), self._waker, _WAIT_MS, self._events, self._by_descriptor, self._connections),
+            *(self._received.buffer, self._tails, self._tail_owners, self._received.rows),
+        )
+        self._scratch = (np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64))
+        self._thread = threading.Thread(target=self._run, name="seawall-publish", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def is_supported() -> bool:
+        """Whether this system has what it needs."""
+        return sys.platform.startswith("linux")
+
+    def attach(
+        self,
+        descriptor: int,
+        publishing: Publishing,
+        payload_max: int,
+        loop: asyncio.AbstractEventLoop,
+        returned: Callable[[Returned], None],
+    ) -> Attachment | None:
+        """Take a connection over, until `returned` is called on its loop; None if that cannot be."""
+        with self._lock:
+            if self._is_closing or not self._free or descriptor >= len(self._by_descriptor):
+                return None
+            index = self._free.pop()
+            row: Any = self._connections[index]
+            row["fd"], row["client_id"], row["session_epoch"] = (
+                descriptor,
+                publishing.client_id,
+                publishing.session_epoch,
+            )
+            row["window_batches"], row["window_bytes"] = publishing.window_batches, publishing.window_bytes
+            row["has_runs"] = bool(publishing.features & Features.ACK_RUNS)
+            row["payload_max"], row["highest"] = payload_max, publishing.highest
+            row["received_ns"], row["tail"], row["tail_size"] = int(loop.time() * _NS_PER_S), -1, 0
+            row["unsent_at"] = row["unsent_end"] = row["rest_at"] = row["rest_end"] = 0
+            row["state"] = kernels.ATTACHED
+            attachment = self._attached[index] = Attachment(self, index, row, loop, returned)
+            self._by_descriptor[descriptor] = index + 1
+            self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+            return attachment
+
+    def recall(self, *attachments: Attachment) -> None:
+        """Have connections returned soon; from any thread."""
+        self._recalled.extend(attachments)
+        with suppress(OSError):
+            # The thread has ended, and returned everything.
+            os.eventfd_write(self._waker, 1)
+
+    def recall_all(self) -> None:
+        """Have all connections returned soon."""
+        self.recall(*list(self._attached.values()))
+
+    def close(self) -> None:
+        """Return all connections, and end."""
+        with self._lock:
+            self._is_closing = True
+        self.recall()
+        self._thread.join()
+
+    # --- on the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._cycle()
+        finally:
+            with self._lock:
+                self._is_closing = True
+            for attachment in list(self._attached.values()):
+                self._return(attachment)
+            self._epoll.close()
+            os.close(self._waker)
+
+    def _cycle(self) -> None:
+        """Receive what has come, commit and answer it, and return who is not to be handled here."""
+        log, received, progress, rules = self._log, self._received, self._progress, self._log.rules
+        count = kernels.receive_batches(*self._sources, rules.orders, rules.levels, *self._scratch, progress)
+        if count < 0:
+            raise OSError(-count, os.strerror(-count))
+        unknown: dict[int, Returned] = {}
+        if count:
+            log.commit_received(count)
+            if log.failure is None:
+                kernels.send_acks(
+                    *(self._connections, received.buffer, received.rows, count, self._acks, progress),
+                )
+            else:
+                unknown = self._unknown(count)
+        if unknown or progress[kernels.RETURNS]:
+            for index in np.flatnonzero(self._connections["state"] == kernels.RETURNED).tolist():
+                self._return(self._attached[index], unknown.get(index))
+        while self._recalled:
+            attachment = self._recalled.popleft()
+            if self._attached.get(attachment.index) is attachment:
+                self._return(attachment)
+
+    def _unknown(self, count: int) -> dict[int, Returned]:
+        """Writing has failed: what to return each connection with whose batches were part of that."""
+        received, found = self._received, dict[int, Returned]()
+        rows = received.rows[:count]
+        for index in np.unique(rows["connection"]).tolist():
+            own = rows[rows["connection"] == index]
+            staged = own[own["is_staged"] != 0]
+            row: Any = self._connections[index]
+            row["state"] = kernels.RETURNED
+            seqs = received.buffer[own["at"][:, None] + CLIENT_SEQ_AT + np.arange(8)].view("<u8")[:, 0]
+            rest_at = int(own["at"][staged.size]) if staged.size < own.size else int(row["rest_at"])
+            rest = received.buffer[rest_at : int(row["rest_end"])].copy()
+            first = int(seqs[0])
+            found[index] = Returned(
+                first + staged.size - 1, rest, seqs=seqs[: staged.size].copy(), sizes=staged["size"].copy()
+            )
+        return found
+
+    def _return(self, attachment: Attachment, returned: Returned | None = None) -> None:
+        """Give a connection back to its event loop."""
+        row: Any = self._connections[attachment.index]
+        descriptor, tail = int(row["fd"]), int(row["tail"])
+        if returned is None:
+            returned = self._returned(row, tail)
+        if tail >= 0:
+            self._tail_owners[tail] = 0
+        with self._lock:
+            with suppress(OSError):
+                self._epoll.unregister(descriptor)
+            self._by_descriptor[descriptor] = 0
+            row["state"] = kernels.FREE
+            del self._attached[attachment.index]
+            self._free.append(attachment.index)
+        with suppress(RuntimeError):
+            # Its loop has ended.
+            attachment.loop.call_soon_threadsafe(attachment.returned, returned)
+
+    def _returned(self, row: Any, tail: int) -> Returned:
+        """What a connection is returned with that nothing unknown is left of."""
+        if row["state"] == kernels.RETURNED:
+            received = self._received.buffer[int(row["rest_at"]) : int(row["rest_end"])].copy()
+        else:
+            at = max(tail, 0) * limits.LARGE_BATCH_SIZE
+            received = self._tails[at : at + int(row["tail_size"])].copy()
+        unsent = self._acks[int(row["unsent_at"]) : int(row["unsent_end"])].tobytes()
+        return Returned(int(row["highest"]), received, unsent)
