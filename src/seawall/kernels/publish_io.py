@@ -276,13 +276,16 @@ def receive_batches(
     return count
 
 
-@kernel(int64(_connection, bytes_in, _received, int64, int64, bytes_out, int64))
-def write_ack(connection: np.void, buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int) -> int:
+@kernel(int64(_connections, int64, bytes_in, _received, int64, int64, bytes_out, int64))
+def write_ack(
+    connections: Array, index: int, buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int
+) -> int:
     """Write the ACK frame of the rows from `first` to `end`, which are stored, at `at`: where it ends.
 
     None is written where no batch asks for one. Batches of one topic and level share an entry where the peer
     understands that.
     """
+    connection = connections[index]
     entries = 0
     entry = at + ACK_PREFIX
     through = 0
@@ -343,7 +346,7 @@ def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, ac
         end = first
         while end < count and as_int64(received[end]["connection"]) == index and received[end]["is_staged"] != 0:
             end += 1
-        after = write_ack(connection, buffer, received, first, end, acks, at)
+        after = write_ack(connections, index, buffer, received, first, end, acks, at)
         was_returned = connection["state"] == RETURNED
         sent = after - at
         if after > at:

@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
     def attach(self, publishing: Publishing, payload_max: int, returned: Callable[[Returned], None]) -> None:
         """Let the publish thread receive and answer batches, if nothing is on its way in either direction.
 
-        `returned` is called when it has given the connection back, before anything else is done.
+        `returned` is called when it has given the connection back, before what it did not handle is fed.
         """
         thread = self._listener.publish_thread
         is_idle = self._is_reading and self._hears() and self._arriving.is_empty and self._attachment is None
@@ -210,9 +210,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             return
         self.write(returned.unsent)
-        self._session_returned(returned)
         for work in waiting:
             work()
+        self._session_returned(returned)
         if self._hears() and not self.is_closing and returned.received.size:
             with self.probe.watching("receive"):
                 self._split(returned.received, returned.received.size)

@@ -50,8 +50,8 @@ __all__ = ["Attachment", "PublishThread", "Returned"]
 _TAILS: Final = 64
 #: Events that one wait reports.
 _EVENTS: Final = 1_024
-#: How long a wait lasts at the most, if nothing comes.
-_WAIT_MS: Final = 1_000
+#: A wait lasts until something comes.
+_WAIT_MS: Final = -1
 #: A batch that takes longer to arrive is for the event loop, which watches slow peers.
 _SLOW_S: Final = 1.0
 _NS_PER_S: Final = 1_000_000_000
@@ -115,6 +115,8 @@ class PublishThread:
         self._recalled: deque[Attachment] = deque()
         self._lock = threading.Lock()
         self._is_closing = False
+        #: Rows of the receive buffer that are not answered.
+        self._unanswered = 0
         self._epoll = select.epoll()
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._waker, select.EPOLLIN)
@@ -196,8 +198,9 @@ class PublishThread:
         finally:
             with self._lock:
                 self._is_closing = True
+            unknown = self._unknown()
             for attachment in list(self._attached.values()):
-                self._return(attachment)
+                self._return(attachment, unknown.get(attachment.index))
             self._epoll.close()
             os.close(self._waker)
 
@@ -209,13 +212,15 @@ class PublishThread:
             raise OSError(-count, os.strerror(-count))
         unknown: dict[int, Returned] = {}
         if count:
+            self._unanswered = count
             log.commit_received(count)
             if log.failure is None:
                 kernels.send_acks(
                     *(self._connections, received.buffer, received.rows, count, self._acks, progress),
                 )
             else:
-                unknown = self._unknown(count)
+                unknown = self._unknown()
+            self._unanswered = 0
         if unknown or progress[kernels.RETURNS]:
             for index in np.flatnonzero(self._connections["state"] == kernels.RETURNED).tolist():
                 self._return(self._attached[index], unknown.get(index))
@@ -224,10 +229,10 @@ class PublishThread:
             if self._attached.get(attachment.index) is attachment:
                 self._return(attachment)
 
-    def _unknown(self, count: int) -> dict[int, Returned]:
-        """Writing has failed: what to return each connection with whose batches were part of that."""
+    def _unknown(self) -> dict[int, Returned]:
+        """A commit has failed: what to return each connection with whose batches were part of it."""
         received, found = self._received, dict[int, Returned]()
-        rows = received.rows[:count]
+        rows = received.rows[: self._unanswered]
         for index in np.unique(rows["connection"]).tolist():
             own = rows[rows["connection"] == index]
             staged = own[own["is_staged"] != 0]

@@ -1,0 +1,319 @@
+"""Batches of many connections, received by one call and answered by another: against the twin, and over sockets."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
+from seawall.kernels import publish_io as kernels
+from seawall.kernels.arrival_cycle import LARGE_SIZE, RECEIVED_ROW
+from seawall.kernels.arriving import NO_TOPIC
+from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
+from seawall.kernels.twins import publish_io as twin
+from seawall.limits import MIB
+from seawall.wire.ack_rows import ack_rows, ack_window
+from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.decoder import FrameDecoder
+from seawall.wire.lwp2 import encode_ping
+from seawall.wire.records import encode_raw
+
+CLIENT, EPOCH, HIGHEST = 9, 5, 20
+TOTAL, STRONG, UNORDERED, GONE = 1, 2, 3, 4
+ORDERS = np.array([NO_TOPIC, 2, 5, 0, NO_TOPIC], np.uint8)
+LEVELS = np.array([0, 2, 1, 2, 0], np.uint8)
+
+
+def batch(seq: int, topic: int = TOTAL, value: bytes = b"x", client: int = CLIENT, **changed: int) -> bytes:
+    block = encode_raw(value)
+    header = batch_header(
+        block,
+        topic_id=TopicId(topic),
+        client_id=ClientId(client),
+        client_seq=ClientSeq(seq),
+        session_epoch=SessionEpoch(EPOCH),
+        record_count=1,
+        timestamp_ns=TimestampNs(0),
+        **changed,
+    )
+    return encode_batch(header, block)
+
+
+class Publishers:
+    """Connections, and everything the kernels fill."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.connections = np.zeros(count, kernels.CONNECTION_ROW)
+        for name, value in (
+            ("client_id", CLIENT),
+            ("session_epoch", EPOCH),
+            ("payload_max", 1 << 24),
+            ("window_batches", 64),
+            ("window_bytes", MIB),
+            ("highest", HIGHEST),
+            ("state", kernels.ATTACHED),
+            ("tail", -1),
+        ):
+            self.connections[name] = value
+        self.buffer = np.zeros(MIB, np.uint8)
+        self.received = np.zeros(2_048, RECEIVED_ROW)
+        self.acks = np.zeros(MIB, np.uint8)
+        self.rows = np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW)
+        self.state = np.zeros(STATE_SIZE, np.int64)
+
+    def accept(self, module: ModuleType, data: bytes, at: int = 7) -> int:
+        self.buffer[at : at + len(data)] = np.frombuffer(data, np.uint8)
+        accept = module.accept_batches
+        stretch = (self.buffer, at, at + len(data))
+        count: int = accept(self.connections, 0, *stretch, self.received, 0, ORDERS, LEVELS, self.rows, self.state)
+        return count
+
+    def store(self, count: int) -> None:
+        """Number the rows as a commit does."""
+        for number in range(count):
+            row = self.received[number]
+            row["is_staged"], row["position"], row["base_seq"] = 1, 100 + number, 50 + number
+            row["timestamp_ns"] = 10**18 + number
+
+    def write_ack(self, module: ModuleType, count: int) -> bytes:
+        end = module.write_ack(self.connections, 0, self.buffer, self.received, 0, count, self.acks, 3)
+        return self.acks[3:end].tobytes()
+
+
+BATCHES = st.builds(
+    lambda topic, level, value: (topic, {"ack_level": level}, value),
+    st.sampled_from([TOTAL, TOTAL, TOTAL, STRONG, STRONG, UNORDERED, GONE, 99]),
+    st.sampled_from([0, 1, 2, 0xFF]),
+    st.binary(min_size=1, max_size=300),
+)
+
+
+@given(
+    st.lists(BATCHES, max_size=12),
+    st.sampled_from([None, "ping", "large", "other client", "repeated", "damaged", "nothing"]),
+    st.integers(0, 12),
+    st.integers(0, 200),
+    st.booleans(),
+)
+def test_kernel_and_twin_agree(
+    batches: list[tuple[int, dict[str, int], bytes]], odd: str | None, odd_at: int, cut: int, has_runs: bool
+) -> None:
+    frames = [
+        batch(HIGHEST + 1 + number, topic, value, **changed) for number, (topic, changed, value) in enumerate(batches)
+    ]
+    strange = {
+        "ping": encode_ping(3),
+        "large": batch(HIGHEST + 1 + min(odd_at, len(frames)), value=bytes(LARGE_SIZE)),
+        "other client": batch(HIGHEST + 1 + min(odd_at, len(frames)), client=CLIENT + 1),
+        "repeated": batch(HIGHEST),
+        "damaged": bytes(100),
+        "nothing": b"",
+    }
+    if odd is not None:
+        frames.insert(odd_at, strange[odd])
+    data = b"".join(frames)
+    data = data[: max(0, len(data) - cut)]
+    ours, theirs = Publishers(), Publishers()
+    for each in (ours, theirs):
+        each.connections["has_runs"] = has_runs
+    count = ours.accept(kernels, data)
+    assert count == theirs.accept(twin, data)
+    assert ours.connections.tolist() == theirs.connections.tolist()
+    assert ours.received.tolist() == theirs.received.tolist()
+    ours.store(count)
+    theirs.store(count)
+    assert ours.write_ack(kernels, count) == theirs.write_ack(twin, count)
+
+
+def test_every_byte_is_in_a_row_or_left() -> None:
+    frames = [batch(HIGHEST + 1), batch(HIGHEST + 2, STRONG), encode_ping(1), batch(HIGHEST + 3)]
+    publishers = Publishers()
+    assert publishers.accept(kernels, b"".join(frames), at=0) == 2
+    connection = publishers.connections[0]
+    assert (connection["state"], connection["highest"]) == (kernels.RETURNED, HIGHEST + 2)
+    left = publishers.buffer[connection["rest_at"] : connection["rest_end"]].tobytes()
+    assert left == frames[2] + frames[3]
+    rows = publishers.received[:2]
+    assert rows["is_strong"].tolist() == [0, 1]
+    assert rows["level"].tolist() == [2, 1]
+
+
+def test_an_ack_says_what_its_batches_became() -> None:
+    publishers = Publishers()
+    frames = [batch(HIGHEST + 1), batch(HIGHEST + 2), batch(HIGHEST + 3, ack_level=0), batch(HIGHEST + 4)]
+    assert publishers.accept(kernels, b"".join(frames)) == 4
+    publishers.store(4)
+    decoder = FrameDecoder()
+    decoder.feed(publishers.write_ack(kernels, 4))
+    (frame,) = decoder.frames()
+    assert frame.header.id == HIGHEST + 4
+    assert ack_window(frame.payload) == (64, MIB)
+    rows = ack_rows(frame.payload)
+    assert rows["client_seq"].tolist() == [HIGHEST + 1, HIGHEST + 2, HIGHEST + 4]
+    assert rows["position"].tolist() == [100, 101, 103]
+    assert rows["base_seq"].tolist() == [50, 51, 53]
+    publishers.connections["has_runs"] = 1
+    decoder.feed(publishers.write_ack(kernels, 4))
+    (frame,) = decoder.frames()
+    assert ack_rows(frame.payload)["run"].tolist() == [2, 1]
+
+
+# --- over sockets --------------------------------------------------------------------------------------------------
+
+
+class Wired(Publishers):
+    """Connections with sockets, and an epoll that watches them."""
+
+    def __init__(self, count: int, tails: int = 2) -> None:
+        super().__init__(count)
+        self.pairs = [socket.socketpair() for _ in range(count)]
+        self.epoll = select.epoll()
+        self.waker = os.eventfd(0, os.EFD_NONBLOCK)
+        self.epoll.register(self.waker, select.EPOLLIN)
+        self.by_descriptor = np.zeros(4_096, np.int32)
+        for index, (served, _) in enumerate(self.pairs):
+            self.epoll.register(served, select.EPOLLIN)
+            self.by_descriptor[served.fileno()] = index + 1
+            self.connections[index]["fd"] = served.fileno()
+        self.events = np.zeros(64 * kernels.EVENT_SIZE, np.uint8)
+        self.tails = np.zeros(tails * LARGE_SIZE, np.uint8)
+        self.owners = np.zeros(tails, np.int64)
+        self.progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
+
+    def receive(self) -> list[int]:
+        """The client seqs of what was received."""
+        sources = (self.epoll.fileno(), self.waker, 0, self.events, self.by_descriptor, self.connections)
+        memory = (self.buffer, self.tails, self.owners, self.received, ORDERS, LEVELS)
+        count = kernels.receive_batches(*sources, *memory, self.rows, self.state, self.progress)
+        self.store(count)
+        return [int.from_bytes(self.buffer[at + 12 :][:8].tobytes(), "little") for at in self.received["at"][:count]]
+
+    def send(self, count: int) -> int:
+        return kernels.send_acks(self.connections, self.buffer, self.received, count, self.acks, self.progress)
+
+    def acked(self, index: int) -> list[int]:
+        decoder = FrameDecoder()
+        decoder.feed(self.pairs[index][1].recv(1 << 20))
+        return [int(seq) for frame in decoder.frames() for seq in ack_rows(frame.payload)["client_seq"]]
+
+    def close(self) -> None:
+        for pair in self.pairs:
+            for each in pair:
+                each.close()
+        self.epoll.close()
+        os.close(self.waker)
+
+
+@pytest.fixture
+def wired() -> Iterator[Wired]:
+    made = Wired(3)
+    yield made
+    made.close()
+
+
+def test_all_that_are_readable_are_received_and_answered(wired: Wired) -> None:
+    assert wired.receive() == []
+    for _, peer in wired.pairs[1:]:
+        peer.send(batch(HIGHEST + 1) + batch(HIGHEST + 2))
+    assert wired.receive() == [HIGHEST + 1, HIGHEST + 2] * 2
+    assert wired.send(4) == 4
+    assert wired.acked(1) == wired.acked(2) == [HIGHEST + 1, HIGHEST + 2]
+    assert wired.progress[kernels.RETURNS] == 0
+    os.eventfd_write(wired.waker, 1)
+    assert wired.receive() == []
+    assert wired.progress[kernels.WOKEN] == 1
+
+
+def test_a_batch_that_is_still_arriving_waits_in_a_tail(wired: Wired) -> None:
+    frames = [batch(HIGHEST + 1), batch(HIGHEST + 2)]
+    for _, peer in wired.pairs:
+        peer.send(frames[0][:60])
+    assert wired.receive() == []
+    # Two have a tail buffer, and one is returned for want of one.
+    assert sorted(wired.connections["state"].tolist()) == [kernels.ATTACHED, kernels.ATTACHED, kernels.RETURNED]
+    (index, *_) = np.flatnonzero(wired.connections["state"] == kernels.ATTACHED).tolist()
+    peer = wired.pairs[index][1]
+    peer.send(frames[0][60:] + frames[1][:10])
+    assert wired.receive() == [HIGHEST + 1]
+    assert wired.connections[index]["tail_size"] == 10
+    peer.send(frames[1][10:])
+    assert wired.receive() == [HIGHEST + 2]
+    assert (wired.connections[index]["tail"], wired.owners.sum()) == (-1, 1)
+
+
+@pytest.mark.parametrize("how", ["end", "reset", "closed by us"])
+def test_an_end_returns_the_connection_with_what_came(wired: Wired, how: str) -> None:
+    frame = batch(HIGHEST + 1)
+    wired.pairs[0][1].send(frame[:40])
+    assert wired.receive() == []
+    if how == "closed by us":
+        wired.pairs[0][0].shutdown(socket.SHUT_RDWR)
+    else:
+        wired.pairs[0][1].close()
+    assert wired.receive() == []
+    connection = wired.connections[0]
+    assert connection["state"] == kernels.RETURNED
+    assert wired.buffer[connection["rest_at"] : connection["rest_end"]].tobytes() == frame[:40]
+    assert (connection["tail"], wired.owners.sum(), wired.progress[kernels.RETURNS]) == (-1, 0, 1)
+    # One that is returned is not received from.
+    assert wired.receive() == []
+
+
+def test_what_is_not_staged_is_returned(wired: Wired) -> None:
+    frames = [batch(HIGHEST + 1), batch(HIGHEST + 2), batch(HIGHEST + 3)]
+    for _, peer in wired.pairs[:2]:
+        peer.send(b"".join(frames) + frames[0][:5])
+    assert len(wired.receive()) == 6
+    first = int(wired.received["connection"][0])
+    wired.received["is_staged"][1] = 0
+    assert wired.send(6) == 4
+    connection = wired.connections[first]
+    assert (connection["state"], connection["highest"]) == (kernels.RETURNED, HIGHEST + 1)
+    left = wired.buffer[connection["rest_at"] : connection["rest_end"]].tobytes()
+    assert left == frames[1] + frames[2] + frames[0][:5]
+    assert wired.acked(first) == [HIGHEST + 1]
+    assert wired.acked(1 - first) == [HIGHEST + 1, HIGHEST + 2, HIGHEST + 3]
+    assert wired.progress[kernels.RETURNS] == 1
+
+
+def test_an_ack_that_cannot_be_sent_is_kept(wired: Wired) -> None:
+    served, peer = wired.pairs[0]
+    served.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    served.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            served.send(bytes(1_000))
+    peer.send(batch(HIGHEST + 1))
+    assert wired.receive() == [HIGHEST + 1]
+    assert wired.send(1) == 1
+    connection = wired.connections[0]
+    assert connection["state"] == kernels.RETURNED
+    assert connection["unsent_end"] - connection["unsent_at"] == kernels.ACK_PREFIX + kernels.ACK_ENTRY
+    assert connection["rest_at"] == connection["rest_end"]
+
+
+def test_no_more_is_received_than_there_is_space_for() -> None:
+    wired = Wired(20, tails=20)
+    try:
+        data = b"".join(batch(HIGHEST + 1 + number, value=bytes(700)) for number in range(80))
+        for _, peer in wired.pairs:
+            peer.send(data)
+        seqs = wired.receive()
+        assert 0 < len(seqs) < 20 * 80
+        while len(seqs) < 20 * 80:
+            more = wired.receive()
+            assert more
+            seqs += more
+        assert sorted(seqs) == sorted(list(range(HIGHEST + 1, HIGHEST + 81)) * 20)
+        assert not wired.owners.any()
+    finally:
+        wired.close()
