@@ -1,8 +1,9 @@
-"""The script of `crash_world` for a store that connections publish to: batches arrive in a ring, and are committed.
+"""The script of `crash_world` for a store that connections publish to: batches arrive, and are committed together.
 
-Most commits are one epoch of whatever has arrived (`engine.arrival_cycle`); what is large, capped or repeated goes the
-long way, through the index of the order. Publishers count what is answered as durable; a repetition that is answered
-must name the seq of the first.
+They arrive in the ring of an event loop, or in the receive buffer of the publish thread while nothing is in the ring.
+Most commits are one epoch of whatever has arrived (`engine.arrival_cycle`); what is large, capped or repeated goes
+through the sequencer, and what of the receive buffer was not committed goes to the ring, as in a server. Publishers
+count what is answered as durable; a repetition that is answered must name the seq of the first.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from crash_world import LEVELS, PATH, World, settings_of
 from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
+from seawall.engine.arrival_cycle import Received
 from seawall.engine.ordered_store import OrderedStore, open_ordered_store
 from seawall.engine.settings import Machine
 from seawall.engine.store import Store
-from seawall.limits import KIB
+from seawall.limits import KIB, LARGE_BATCH_SIZE
 from seawall.testing import SimSharedMemory
-from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.state import TopicState
 from seawall.wire.batches import batch_header, encode_batch
 from seawall.wire.codes import AckLevel, AckStatus
@@ -62,8 +64,9 @@ class ArrivingWorld(World):
         self.sessions: dict[ClientId, tuple[SessionEpoch, int]] = {}
         self.last: dict[ClientId, tuple[Sent, int]] = {}
         self.sent: dict[int, Sent] = {}
+        self.received: list[Sent] = []
         self.owners = 0
-        self.short = 0
+        self.short = self.received_total = 0
         return store
 
     @property
@@ -133,6 +136,42 @@ class ArrivingWorld(World):
         return Sent(topic, values, client, seq, encode_batch(header, block))
 
     def _publish(self, sent: Sent) -> None:
+        """Let a batch arrive behind all others, since histories are of one order."""
+        clients = [each.client for each in self.received]
+        is_behind = not self.sent and (sent.client not in clients or clients[-1] == sent.client)
+        is_new = sent is not self.last.get(sent.client, (None, 0))[0]
+        is_small = len(sent.batch) < LARGE_BATCH_SIZE and sent.topic.config.order is not Order.NONE
+        if sent.client in CLIENTS and is_behind and is_new and is_small and self.chance.random() < 0.8:
+            self.received.append(sent)
+            return
+        while self.received:
+            self._commit_some()
+        self._publish_to_ring(sent)
+
+    def _receive(self) -> Received:
+        """Lay what the publish thread has received where a cycle finds it."""
+        received, at = self.ordered.pod.received, 0
+        for number, sent in enumerate(self.received):
+            size = len(sent.batch)
+            received.buffer[at : at + size] = np.frombuffer(sent.batch, np.uint8)
+            is_strong = sent.topic.config.order is Order.CLIENT
+            received.rows[number] = (CLIENTS.index(sent.client), at, size, is_strong, 2, 0, 0, 0, 0)
+            at += size
+        received.count = len(self.received)
+        return received
+
+    def _answer_received(self, received: Received) -> None:
+        """What was committed is answered; the rest goes to the ring."""
+        rows = received.rows[: len(self.received)][["is_staged", "base_seq", "timestamp_ns"]].tolist()
+        came, self.received = self.received, []
+        for sent, (is_staged, base_seq, timestamp_ns) in zip(came, rows, strict=True):
+            if is_staged:
+                self._acked(sent, base_seq, timestamp_ns)
+                self.received_total += 1
+            else:
+                self._publish_to_ring(sent)
+
+    def _publish_to_ring(self, sent: Sent) -> None:
         self.owners += 1
         defaults = TopicDefaults(int(sent.topic.config.order), AckLevel.DURABLE)
         batch = np.frombuffer(sent.batch, np.uint8)
@@ -142,12 +181,13 @@ class ArrivingWorld(World):
         self.sent[self.owners] = sent
 
     def _commit_all(self) -> None:
-        while self.ordered.pod.is_behind:
+        while self.received or self.ordered.pod.is_behind:
             self._commit_some()
         self._take_answers()
 
     def _commit_some(self) -> None:
         store = self.ordered
+        received = self._receive()
         commit = store.begin([])
         # As a server does: what is ordered may be answered to who wants no more.
         self._take_answers()
@@ -162,6 +202,7 @@ class ArrivingWorld(World):
         is_untidy = store.finish(commit)
         self.short += commit.goes_short
         self._take_answers()
+        self._answer_received(received)
         if commit.epoch is not None:
             self.history.reached(Level.DURABLE if commit.durable else Level.WRITTEN)
         if is_untidy:
@@ -172,17 +213,20 @@ class ArrivingWorld(World):
         for owner, status, base_seq, timestamp_ns in self.ring.answers()[fields].tolist():
             sent = self.sent.pop(owner)
             if status == AckStatus.OK:
-                level = LEVELS[sent.topic.config.durability]
-                for seq, value in enumerate(sent.values, base_seq):
-                    self.history.acked(sent.topic.topic_id, seq, value, timestamp_ns, level)
-                if sent.client in self.sessions:
-                    self.last[sent.client] = sent, base_seq
+                self._acked(sent, base_seq, timestamp_ns)
             elif status == AckStatus.DUPLICATE:
                 known, first = self.last.get(sent.client, (sent, base_seq))
                 require(known is not sent or base_seq in (0, first), f"a repetition of {first} was told {base_seq}")
             else:
                 for value in sent.values:
                     self.history.refused(sent.topic.topic_id, value)
+
+    def _acked(self, sent: Sent, base_seq: int, timestamp_ns: int) -> None:
+        level = LEVELS[sent.topic.config.durability]
+        for seq, value in enumerate(sent.values, base_seq):
+            self.history.acked(sent.topic.topic_id, seq, value, timestamp_ns, level)
+        if sent.client in self.sessions:
+            self.last[sent.client] = sent, base_seq
 
 
 __all__ = ["ArrivingWorld"]

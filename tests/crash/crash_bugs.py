@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -439,6 +440,40 @@ def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def cycle_keeps_the_rows_of_another(patch: pytest.MonkeyPatch) -> None:
+    """Catalog and index learn once more of what was committed before."""
+    real = ShortWay.begin_cycle
+
+    def begin_cycle(self: ShortWay, *arguments: Any, **named: Any) -> Commit:
+        commit = real(self, *arguments, **named)
+        commit.row = 0
+        return commit
+
+    patch.setattr(ShortWay, "begin_cycle", begin_cycle)
+
+
+def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
+    """An epoch says that everything before it is durable, which class disk does not wait for."""
+    real = ShortWay.lone_epoch
+
+    def lone_epoch(self: ShortWay) -> tuple[int, int, int, int]:
+        salt, epoch, _, address = real(self)
+        return salt, epoch, address, address
+
+    patch.setattr(ShortWay, "lone_epoch", lone_epoch)
+
+
+def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
+    """The store's window does not learn of what a cycle has stored."""
+    settle = arrival_cycle.kernels.settle_cycle
+
+    def settle_cycle(cycles: Any) -> None:
+        cycles["count"] = 0
+        settle(cycles)
+
+    patch.setattr(arrival_cycle.kernels, "settle_cycle", settle_cycle)
+
+
 #: Bugs of the commits of what has arrived.
 PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
@@ -446,6 +481,9 @@ PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle forgets its rows": cycle_rows_forgotten,
     "cycle settled after its rows have moved": cycle_settled_after_its_rows_have_moved,
     "cycle passes a position over": cycle_passes_a_position_over,
+    "cycle keeps the rows of another": cycle_keeps_the_rows_of_another,
+    "cycle claims that all is synced": cycle_claims_that_all_is_synced,
+    "cycle does not update the window": cycle_window_not_updated,
 }
 
 
