@@ -1,9 +1,10 @@
-"""The shortest way to the log: by one call on real files. It leaves what the long way leaves, and fails as it does."""
+"""One small batch that needs nothing but numbers: it leaves what a commit of several steps leaves, and fails so."""
 
 from __future__ import annotations
 
-import os
+import errno
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,27 @@ import pytest
 
 from seawall.engine import short_way
 from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.committer import Committer
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
-from seawall.engine.short_way import ShortWay
 from seawall.errors import FatalError, InvariantError, SyncError
+from seawall.io.files import OsFile
+from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import lone_batch
-from seawall.storage.wal_files import WalFile
+from seawall.storage.epoch_write import EpochWrite
 from seawall.topics.catalog import TopicCatalog
 
 SMALL = StoreSettings(wal_file_size=1 << 20, checkpoint_size=1 << 62)
+
+
+def _fail(*_given: Any) -> int:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def _fail_sync(file: OsFile) -> int:
+    raise file._failed(OSError(errno.EIO, "Input/output error"))
 
 
 def values(log: EmbeddedLog, topic: str = "events") -> list[bytes]:
@@ -46,13 +57,15 @@ def logged(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
     calls: list[str] = []
-    real = lone_batch.commit_lone_batch
+    real = Committer.commit_lone
 
-    def counted(*given: Any) -> int:
-        calls.append("written")
-        return real(*given)
+    def counted(*given: Any) -> Any:
+        found = real(*given)
+        if found is not None:
+            calls.append("committed")
+        return found
 
-    monkeypatch.setattr(lone_batch, "commit_lone_batch", counted)
+    monkeypatch.setattr(Committer, "commit_lone", counted)
     short = publish_all(tmp_path / "short", durability)
     assert len(calls) > 250
     calls.clear()
@@ -81,16 +94,11 @@ def log(tmp_path: Path) -> EmbeddedLog:
     return log
 
 
-def test_a_failed_write_is_the_end(log: EmbeddedLog, tmp_path: Path) -> None:
-    current = log._store._wal._current
-    assert isinstance(current, WalFile)
-    descriptor = os.open(current.file.path, os.O_RDONLY)
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(type(current.file), "fileno", lambda _: descriptor)
-    with pytest.raises(SyncError, match="sync failed"):
-        log.publish("events", b"never")
-    monkey.undo()
-    os.close(descriptor)
+def test_a_failed_write_is_the_end(log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFile, "write_durably", lambda file, *_: _fail_sync(file))
+        with pytest.raises(SyncError, match="sync failed"):
+            log.publish("events", b"never")
     # INV-SYNC-FATAL, and INV-STORE-FAILED.
     with pytest.raises(FatalError, match="an earlier change failed"):
         log.publish("events", b"after")
@@ -102,14 +110,15 @@ def test_a_failed_write_is_the_end(log: EmbeddedLog, tmp_path: Path) -> None:
         assert values(again)[-1] == b"goes on"
 
 
-def test_a_failed_write_that_was_not_to_be_durable_is_the_end_too(log: EmbeddedLog) -> None:
+def test_a_failed_write_that_was_not_to_be_durable_is_the_end_too(
+    log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log.create_topic("loose", durability="disk")
     log.publish("loose", b"makes room")
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(short_way.kernels, "commit_lone_batch", lambda *_: -5)
-    with pytest.raises(FatalError, match="stop, start again and recover"):
-        log.publish("loose", b"never")
-    monkey.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFile, "write", _fail)
+        with pytest.raises(FatalError, match="stop, start again and recover"):
+            log.publish("loose", b"never")
     with pytest.raises(FatalError, match="an earlier change failed"):
         log.publish("loose", b"after")
 
@@ -121,11 +130,15 @@ def test_a_write_that_was_cut_short_is_made_good(
     log.create_topic("cut", durability=durability)
     log.publish("cut", b"makes room")
 
-    def cut(memory: Any, desk: Any, *_: int) -> int:
-        return lone_batch.stage_lone_batch(memory, desk) // 2
+    name = "write_durably" if durability == "fsync" else "write"
+    real = getattr(OsFile, name)
+
+    def cut(file: OsFile, buffers: Sequence[ReadableBuffer], at: int) -> int:
+        data = b"".join(buffers)
+        return int(real(file, [data[: (len(data) + 1) // 2]], at))
 
     with monkeypatch.context() as patch:
-        patch.setattr(short_way.kernels, "commit_lone_batch", cut)
+        patch.setattr(OsFile, name, cut)
         log.publish("cut", b"written by hand")
     log.publish("cut", b"behind it")
     log.close()
@@ -134,29 +147,29 @@ def test_a_write_that_was_cut_short_is_made_good(
 
 
 def test_what_the_frontier_refuses_is_no_write(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(short_way.kernels, "commit_lone_batch", lambda *_: lone_batch.STAGE_REFUSED)
+    monkeypatch.setattr(short_way.kernels, "stage_lone_batch", lambda *_: lone_batch.STAGE_REFUSED)
     with pytest.raises(InvariantError, match="was refused"):
         log.publish("events", b"x")
 
 
 def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks meanwhile lets take effect what is stored, and sees nothing of what is not."""
-    real = lone_batch.commit_lone_batch
+    real = EpochWrite.carry_out
     seen: list[list[bytes]] = []
 
     def read() -> None:
         seen.append(values(log))
 
-    def write_slowly(*given: Any) -> int:
+    def write_slowly(epoch: EpochWrite, *, durable: bool) -> None:
         reader = threading.Thread(target=read)
         reader.start()
         reader.join()
-        return real(*given)
+        real(epoch, durable=durable)
 
     log.publish("events", b"second")
     log.publish("events", b"third")
     with monkeypatch.context() as patch:
-        patch.setattr(short_way.kernels, "commit_lone_batch", write_slowly)
+        patch.setattr(EpochWrite, "carry_out", write_slowly)
         log.publish("events", b"fourth")
     assert seen == [[b"first, which makes room", b"second", b"third"]]
     assert values(log) == [*seen[0], b"fourth"]
@@ -165,7 +178,7 @@ def test_readers_go_on_while_it_is_written(log: EmbeddedLog, monkeypatch: pytest
 
 def test_a_reader_that_is_absorbing_keeps_its_rows(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit that has its room begins to write while a reader lets the batches before it take effect."""
-    real_write, real_apply = ShortWay.write, TopicCatalog.apply_run
+    real_write, real_apply = EpochWrite.carry_out, TopicCatalog.apply_run
     absorbing, written = threading.Event(), threading.Event()
 
     def apply_run(self: TopicCatalog, rows: Any) -> Any:
@@ -175,18 +188,17 @@ def test_a_reader_that_is_absorbing_keeps_its_rows(log: EmbeddedLog, monkeypatch
 
     reader = threading.Thread(target=log.describe, args=("events",))
 
-    def write(self: ShortWay, *given: Any) -> Any:
+    def write(epoch: EpochWrite, *, durable: bool) -> None:
         reader.start()
         assert absorbing.wait(30)
-        numbered = real_write(self, *given)
+        real_write(epoch, durable=durable)
         written.set()
-        return numbered
 
     for number in range(3):
         log.publish("events", b"%d" % number)
     with monkeypatch.context() as patch:
         patch.setattr(TopicCatalog, "apply_run", apply_run)
-        patch.setattr(ShortWay, "write", write)
+        patch.setattr(EpochWrite, "carry_out", write)
         log.publish("events", b"meanwhile")
         reader.join()
     assert log.describe("events").next_seq == 6

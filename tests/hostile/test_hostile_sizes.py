@@ -765,6 +765,7 @@ UNREACHED = {
         *("CONTROL_DOCUMENT_SIZE_MAX", "TOPIC_CREATE_SIZE_MAX"),
     },
     "a full server stops reading: tests/server": {"V1_UNACKED_FRAMES_MAX", "V1_UNACKED_SIZE_MAX", "BROKER_UPLOADS_MAX"},
+    "what finds no space stays in its socket: tests/kernels/test_kernel_publish_io.py": {"RECEIVED_BATCHES_MAX"},
     "many requests, not a large one: tests/topics, tests/sequencer and tests/server": {
         *("TOPICS_MAX", "CURSORS_MAX", "IDEMPOTENCY_KEYS_MAX", "TRANSACTION_OWNERS_MAX", "CLIENTS_MAX"),
         *("WORKER_CLIENTS_MAX", "HELD_BATCHES_MAX", "GOI_RANGES_WAITING_MAX", "CONNECTIONS_MAX", "HANDSHAKES_MAX"),
@@ -776,7 +777,7 @@ UNREACHED = {
     "4 GiB take too long for a test": {"TRANSACTION_SIZE_MAX"},
     "memory and files that this process sizes": {
         *("SNAPSHOT_SIZE_MAX", "EPHEMERAL_BYTES_MAX", "SEGMENT_FILES_OPEN_MAX", "SEGMENTS_FILLING_MAX"),
-        *("SEGMENT_RESERVE_SIZE_MAX", "ARROW_THREADS_MAX", "UNFIT_BLOCKS_MAX"),
+        *("SEGMENT_RESERVE_SIZE_MAX", "ARROW_THREADS_MAX", "UNFIT_BLOCKS_MAX", "DESCRIPTORS_MAX"),
     },
     "settings of whoever runs the server: tests/test_config.py, tests/fabric": {
         *("DISK_RING_ENTRIES_MAX", "WAL_FILE_SIZE_MAX", "LANES_MAX", "LISTEN_ADDRESSES_MAX"),

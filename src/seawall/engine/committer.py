@@ -23,7 +23,7 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
 from seawall.engine.changing import refusal_of
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
@@ -139,16 +139,17 @@ class Committer:
         return None if room is None else self.short_way.begin(append, now, room.is_durable)
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
-        """Commit one plain block on this thread; None if it cannot go the short way, or not by one call."""
+        """Commit one plain block on this thread; None if it needs more than its numbers."""
         now, short_way = self._clock.wall_ns(), self.short_way
         with state:
-            room = self._short_room(topic_id, len(block), count, now) if short_way.can_write else None
+            room = self._short_room(topic_id, len(block), count, now)
             if room is None:
                 return None
-            row = short_way.take_row()
-        numbered = short_way.write(row, topic_id, block, count, now, room.is_durable)
+            plain = (len(block), AS_TOPIC_CHOICES)
+            commit, numbered = short_way.begin_block(topic_id, block, count, *plain, now, room.is_durable)
+        commit.carry_out()
         with state:
-            short_way.finish_written(row, numbered, room.is_durable)
+            short_way.finish(commit)
         return numbered
 
     def absorb(self) -> None:

@@ -22,14 +22,11 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import Position, Term, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, NO_SESSION, Append, Commit
-from seawall.errors import FatalError, InvariantError
-from seawall.io.files import OsFile, write_all
+from seawall.errors import InvariantError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import lone_batch as kernels
-from seawall.kernels.disk_ring import WRITE, WRITE_SYNC
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.sequencer.frontier import CommitFrontier, Numbered, signed
-from seawall.storage.epochs import EPOCH_HEADER_SIZE
 from seawall.storage.wal import WalWriter
 from seawall.wire.codes import AckStatus
 
@@ -46,9 +43,7 @@ _OK: Final = AckStatus.OK
 class ShortWay:
     """Commits of one small batch each, to one log."""
 
-    def __init__(self, wal: WalWriter, frontier: CommitFrontier, term: Term, *, can_write: bool) -> None:
-        #: Whether the log's files are the system's own, so that a kernel can write them.
-        self.can_write = can_write
+    def __init__(self, wal: WalWriter, frontier: CommitFrontier, term: Term) -> None:
         self._wal = wal
         self._term = term
         # Two, since one commit may begin while the one before it is written.
@@ -63,7 +58,7 @@ class ShortWay:
         #: that is under way.
         self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
         self._fresh_count = 0
-        #: The row that `take_row` gives, behind those of the commits that have begun.
+        #: The next row, behind those of the commits that have begun.
         self.next_row = 0
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
         self._told = self._desk.data.cast("B")
@@ -100,28 +95,43 @@ class ShortWay:
     def begin(self, append: Append, wall_ns: int, durable: bool) -> Commit:
         """Number a batch and make it an epoch, which is to be written and then finished.
 
-        There is room for it in the log, below the ceiling and among the rows that wait. One more may begin before it is
+        Space for it is reserved in the log, below the ceiling and among the rows. One more may begin before it is
         finished; what is returned is valid until the next but one begins.
         """
-        row = self.take_row()
-        turn = self._begun & 1
-        memory, commit = self._memories[turn], self._commits[turn]
-        wal, topic_id, block = self._wal, append.topic_id, append.block
-        length = len(block)
-        memory[_BLOCK_AT : _BLOCK_AT + length] = block
-        raw_length = append.raw_length or length
+        block = append.block
+        raw_length = append.raw_length or len(block)
         choices = AS_TOPIC_CHOICES | append.codec << 16
-        batch = (length, append.record_count, topic_id, _NO_SESSION, raw_length, choices)
+        commit, append.numbered = self.begin_block(
+            append.topic_id, block, append.record_count, raw_length, choices, wall_ns, durable
+        )
+        return commit
+
+    def begin_block(
+        self,
+        topic_id: TopicId,
+        block: ReadableBuffer,
+        record_count: int,
+        raw_length: int,
+        choices: int,
+        wall_ns: int,
+        durable: bool,
+    ) -> tuple[Commit, Numbered]:
+        """The same for a block, and the numbers it got."""
+        row, self.next_row = self.next_row, self.next_row + 1
+        turn = self._begun & 1
+        self._begun += 1
+        memory, commit, wal, length = self._memories[turn], self._commits[turn], self._wal, len(block)
+        memory[_BLOCK_AT : _BLOCK_AT + length] = block
+        batch = (length, record_count, topic_id, _NO_SESSION, raw_length, choices)
         _tell(self._told, 0, *batch, *wal.due(), self._term, wall_ns, row)
         size = kernels.stage_lone_batch(self._arrays[turn], self._desk)
         if size < 0:
-            raise _refused(topic_id)
+            raise InvariantError("INV-FRONTIER-CEILING", f"a batch of topic {topic_id} was refused")
         position, seq, offset, time_ns = self._given.tolist()
-        numbers = (position, topic_id, seq, offset, time_ns, append.record_count, raw_length, _BATCH_HEADER + length)
-        append.numbered = Numbered(_OK, 0, *numbers)
+        numbers = (position, topic_id, seq, offset, time_ns, record_count, raw_length, _BATCH_HEADER + length)
         commit.durable, commit.row, commit.row_count = durable, row, 1
         commit.epoch = wal.begin_encoded(memory[:size], Position(position + 1), time_ns, durable=durable)
-        return commit
+        return commit, Numbered(_OK, 0, *numbers)
 
     def begin_cycle(
         self, memory: memoryview, count: int, following: Position, time_ns: TimestampNs, *, durable: bool
@@ -138,75 +148,11 @@ class ShortWay:
         commit.epoch = self._wal.begin_encoded(memory, following, time_ns, durable=durable)
         return commit
 
-    def take_row(self) -> int:
-        """The row of a commit that begins (INV-ROW-APART)."""
-        self._begun += 1
-        self.next_row += 1
-        return self.next_row - 1
-
-    def write(
-        self, row: int, topic_id: TopicId, block: ReadableBuffer, count: int, wall_ns: int, durable: bool
-    ) -> Numbered:
-        """`begin` of a plain block, and write it, on this thread; `finish_written` has to follow.
-
-        Readers may go on meanwhile: all it touches is changed by who leads alone, but for its row, which is its own.
-        """
-        length, wal = len(block), self._wal
-        self._memories[0][_BLOCK_AT : _BLOCK_AT + length] = block
-        batch = (length, count, topic_id, _NO_SESSION, length, AS_TOPIC_CHOICES)
-        file, at, kind, direct_sync = self.lone_file(durable=durable)
-        _tell(self._told, 0, *batch, *wal.begin_lone(), self._term, wall_ns, row)
-        done = kernels.commit_lone_batch(self._arrays[0], self._desk, kind, file.fileno(), at, direct_sync)
-        size = _BLOCK_AT + length
-        if done == kernels.STAGE_REFUSED:
-            raise _refused(topic_id)
-        if done != size:
-            self.make_good(file, at, self._memories[0][:size], done, durable)
-        position, seq, offset, time_ns = self._given.tolist()
-        return Numbered(_OK, 0, position, topic_id, seq, offset, time_ns, count, length, _BATCH_HEADER + length)
-
-    def lone_file(self, *, durable: bool) -> tuple[OsFile, int, int, bool]:
-        """Where the next epoch is written, and by which operation: the file, the position, its kind, direct or not."""
-        file, at, follows_synced = self._wal.lone_file()
-        assert isinstance(file, OsFile)
-        return file, at, (WRITE_SYNC if durable else WRITE), follows_synced and file.direct_sync
-
-    def make_good(self, file: OsFile, at: int, epoch: memoryview, done: int, durable: bool) -> None:
-        """A write that was not all of it: failed, or, which is rare, cut short by a signal."""
-        if done >= 0:
-            # Writing the same bytes to the same place again does no harm.
-            write_all(file, [epoch], at)
-            if durable:
-                file.sync()
-        elif durable:
-            raise file.failed(-done)
-        else:
-            raise FatalError(
-                f"{file.path}: writing an epoch at position {at} failed (error {-done}); "
-                "what the file holds there is unknown: stop, start again and recover"
-            )
-
     def finish(self, commit: Commit) -> None:
         """The commit is written: its row may take effect."""
         assert commit.epoch is not None
         self._wal.finish_encoded(commit.epoch, durable=commit.durable)
         self._keep_rows(commit.row, commit.row_count)
-
-    def finish_written(self, row: int, numbered: Numbered, durable: bool) -> None:
-        """What `write` has written may take effect."""
-        size, following = EPOCH_HEADER_SIZE + numbered.size, Position(numbered.position + 1)
-        self._wal.finish_lone(1, size, following, numbered.timestamp_ns, durable=durable)
-        self.keep_row(row)
-
-    def keep_lone(self, count: int, size: int, position: Position, timestamp_ns: TimestampNs, durable: bool) -> None:
-        """So many epochs of one batch each are written, the last one at `position`: their rows may take effect."""
-        self._wal.finish_lone(count, size, Position(position + 1), timestamp_ns, durable=durable)
-        for _ in range(count):
-            self.keep_row(self.take_row())
-
-    def keep_row(self, row: int) -> None:
-        """The batch of a row is stored: the row may take effect."""
-        self._keep_rows(row, 1)
 
     def _keep_rows(self, first: int, count: int) -> None:
         before = self._fresh_count
@@ -224,7 +170,3 @@ class ShortWay:
         if self._begun == self._finished:
             self.next_row = 0
         return self._fresh[:count]
-
-
-def _refused(topic_id: int) -> InvariantError:
-    return InvariantError("INV-FRONTIER-CEILING", f"a batch of topic {topic_id} was refused")

@@ -47,7 +47,6 @@ from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
 from seawall.errors import RetryableError, SeawallError
-from seawall.io.files import PLAIN_SYNC_IS_ENOUGH, OsFiles
 from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
@@ -115,7 +114,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self._committer = Committer(
             catalog,
             writer,
-            ShortWay(wal, writer.frontier, term, can_write=PLAIN_SYNC_IS_ENOUGH and isinstance(machine.files, OsFiles)),
+            ShortWay(wal, writer.frontier, term),
             self.removal,
             sessions.window,
             machine.clock,

@@ -1,7 +1,5 @@
 """One batch becomes an epoch of the log by itself, in one call: its header, its numbers, the epoch's header.
 
-`stage_lone_batch` does that, and `commit_lone_batch` writes the epoch too, on the calling thread.
-
 That is the commonest commit, and calling a kernel costs for every array it is given. So this one gets two: the memory
 in which block and headers lie, and a *desk*, on which it finds what it is told and the addresses of all other arrays,
 and on which it leaves what the batch was given. Whoever lays addresses on a desk keeps the arrays alive.
@@ -16,15 +14,6 @@ from numba import carray
 
 from seawall.kernels.batch_header import BLOCK_CRC_AT, CODEC_AT, FLAGS_AT
 from seawall.kernels.checksum import crc32c
-from seawall.kernels.disk_ring import (
-    SUBMIT_AT,
-    SUBMIT_BYTES,
-    SUBMIT_COUNT,
-    SUBMIT_FD,
-    SUBMIT_IOVEC,
-    SUBMIT_OPERATION,
-    execute,
-)
 from seawall.kernels.epochs import EPOCH_HEADER, EPOCH_MAGIC, WAL_ROW, WalRows
 from seawall.kernels.frontier import (
     ADMISSION_ROW,
@@ -37,7 +26,7 @@ from seawall.kernels.frontier import (
     admit_batch,
 )
 from seawall.kernels.jit import bytes_out, int64, int64_out, kernel, record_array, void
-from seawall.kernels.memory import Bytes, address_of, as_int64, load_u32, pointer_at, store_u32, store_u64
+from seawall.kernels.memory import Bytes, as_int64, load_u32, pointer_at, store_u32, store_u64
 from seawall.kernels.staging import write_header
 from seawall.kernels.tables import Values
 
@@ -69,9 +58,7 @@ TOPICS = 23
 NUMBERS = 25
 ROWS = 27
 STAGED = 29
-#: An operation of `disk_ring`, and two words for the one buffer it writes.
-OPERATION = 31
-DESK_SIZE = 40
+DESK_SIZE = 31
 
 #: The answer if the batch could not be admitted, which the caller has ruled out.
 STAGE_REFUSED = -(1 << 40)
@@ -125,24 +112,6 @@ def seal_epoch(
     return EPOCH_HEADER + length
 
 
-@kernel(int64(bytes_out, int64_out, int64, int64, int64, int64, int64))
-def write_epoch(memory: Bytes, operation: Values, size: int, kind: int, fd: int, at: int, direct_sync: int) -> int:
-    """Write the first bytes of a memory by an operation of `disk_ring`: bytes written, or minus errno.
-
-    `operation` has the words of one, and behind them two for the buffer.
-    """
-    iovec = operation.size - 2
-    operation[iovec] = address_of(memory, 0)
-    operation[iovec + 1] = size
-    operation[SUBMIT_OPERATION] = kind
-    operation[SUBMIT_FD] = fd
-    operation[SUBMIT_IOVEC] = address_of(operation, 8 * iovec)
-    operation[SUBMIT_COUNT] = 1
-    operation[SUBMIT_AT] = at
-    operation[SUBMIT_BYTES] = size
-    return execute(operation[:iovec], direct_sync)
-
-
 @kernel(int64(bytes_out, int64_out))
 def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     """Make the block at `BLOCK_AT` an epoch of one batch, which begins where the memory does; its size."""
@@ -179,12 +148,3 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     desk[TIMESTAMP] = rows[0]["timestamp_ns"]
     time_ns = numbers[LAST_TIMESTAMP]
     return seal_epoch(memory, 96 + length, 1, desk[SALT], desk[EPOCH], desk[SYNCED_THROUGH], first_position, time_ns)
-
-
-@kernel(int64(bytes_out, int64_out, int64, int64, int64, int64))
-def commit_lone_batch(memory: Bytes, desk: Values, kind: int, fd: int, at: int, direct_sync: int) -> int:
-    """Stage the batch and write its epoch to a file, by an operation of `disk_ring`: bytes written, or minus errno."""
-    size = stage_lone_batch(memory, desk)
-    if size < 0:
-        return size
-    return write_epoch(memory, desk[OPERATION:DESK_SIZE], size, kind, fd, at, direct_sync)

@@ -22,9 +22,6 @@ A crash takes what was not acked: the peer sends it again. This module must not 
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +34,8 @@ import numpy.typing as npt
 
 from seawall import limits
 from seawall.engine.served_log import ServedLog
+from seawall.io.files import system_error
+from seawall.io.readiness import ReadinessSet
 from seawall.kernels import publish_io as kernels
 from seawall.kernels.batch_header import CLIENT_SEQ_AT
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
@@ -114,12 +113,10 @@ class PublishThread:
         self._attached: dict[int, Attachment] = {}
         self._recalled: deque[Attachment] = deque()
         self._lock = threading.Lock()
-        self._is_closing = False
+        self._is_closing = self._has_ended = False
         #: Rows of the receive buffer that are not answered.
         self._unanswered = 0
-        self._epoll = select.epoll()
-        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll.register(self._waker, select.EPOLLIN)
+        self._ready = ReadinessSet()
         self._by_descriptor = np.zeros(limits.DESCRIPTORS_MAX, np.int32)
         self._events = np.zeros(_EVENTS * kernels.EVENT_SIZE, np.uint8)
         self._tails = np.zeros(_TAILS * limits.LARGE_BATCH_SIZE, np.uint8)
@@ -129,8 +126,8 @@ class PublishThread:
         self._acks = np.zeros(entries, np.uint8)
         #: Arguments of every receive.
         self._sources = (
-            *(self._epoll.fileno(), self._waker, _WAIT_MS, self._events, self._by_descriptor, self._connections),
-            *(self._received.buffer, self._tails, self._tail_owners, self._received.rows),
+            *(self._ready.descriptor, self._ready.waker, _WAIT_MS, self._events, self._by_descriptor),
+            *(self._connections, self._received.buffer, self._tails, self._tail_owners, self._received.rows),
         )
         self._scratch = (np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64))
         self._thread = threading.Thread(target=self._run, name="seawall-publish", daemon=True)
@@ -139,7 +136,7 @@ class PublishThread:
     @staticmethod
     def is_supported() -> bool:
         """Whether this system has what it needs."""
-        return sys.platform.startswith("linux")
+        return ReadinessSet.is_supported()
 
     def attach(
         self,
@@ -168,15 +165,15 @@ class PublishThread:
             row["state"] = kernels.ATTACHED
             attachment = self._attached[index] = Attachment(self, index, row, loop, returned)
             self._by_descriptor[descriptor] = index + 1
-            self._epoll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+            self._ready.add(descriptor)
             return attachment
 
     def recall(self, *attachments: Attachment) -> None:
         """Have connections returned soon; from any thread."""
         self._recalled.extend(attachments)
-        with suppress(OSError):
-            # The thread has ended, and returned everything.
-            os.eventfd_write(self._waker, 1)
+        with self._lock:
+            if not self._has_ended:
+                self._ready.wake()
 
     def recall_all(self) -> None:
         """Have all connections returned soon."""
@@ -201,15 +198,16 @@ class PublishThread:
             unknown = self._unknown()
             for attachment in list(self._attached.values()):
                 self._return(attachment, unknown.get(attachment.index))
-            self._epoll.close()
-            os.close(self._waker)
+            with self._lock:
+                self._has_ended = True
+                self._ready.close()
 
     def _cycle(self) -> None:
         """Receive what has come, commit and answer it, and return who is not to be handled here."""
         log, received, progress, rules = self._log, self._received, self._progress, self._log.rules
         count = kernels.receive_batches(*self._sources, rules.orders, rules.levels, *self._scratch, progress)
         if count < 0:
-            raise OSError(-count, os.strerror(-count))
+            raise system_error(-count)
         unknown: dict[int, Returned] = {}
         if count:
             self._unanswered = count
@@ -256,8 +254,7 @@ class PublishThread:
         if tail >= 0:
             self._tail_owners[tail] = 0
         with self._lock:
-            with suppress(OSError):
-                self._epoll.unregister(descriptor)
+            self._ready.remove(descriptor)
             self._by_descriptor[descriptor] = 0
             row["state"] = kernels.FREE
             del self._attached[attachment.index]

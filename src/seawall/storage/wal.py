@@ -197,32 +197,6 @@ class WalWriter:
         else:
             self._is_poisoned = False
 
-    def begin_lone(self) -> tuple[int, int, int, int]:
-        """What `due` says, for who writes the epoch himself to `lone_file` and calls `finish_lone` then."""
-        if self._is_closed or self._is_poisoned:
-            self._require_usable()
-        self._is_poisoned = True
-        return self._signed_salt, self._next_epoch, self._synced_through, self.at
-
-    def lone_file(self) -> tuple[File, int, bool]:
-        """Where the next epoch is written: the file, the position, and whether everything before it is durable."""
-        assert self._current is not None
-        return self._current.file, self.at + self._file_offset, self._synced_through == self.at
-
-    def finish_lone(
-        self, count: int, size: int, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
-    ) -> None:
-        """Count in epochs of one batch each that their writer has written, durably or not."""
-        self.at = self._next_at = end_at = WalAddress(self.at + size)
-        self._epoch += count
-        self._next_epoch += count
-        self._position = next_position
-        self._timestamp_ns = timestamp_ns
-        self._is_clean = False
-        if durable:
-            self._synced_through = end_at
-        self._is_poisoned = False
-
     def due(self) -> tuple[int, int, int, int]:
         """What the header of the next epoch says: salt (as a signed number), number, synced_through; and its address.
 

@@ -52,7 +52,7 @@ def stage_lone_batch(memory: Bytes, desk: Values) -> int:
     length: int
     length, record_count, topic_id, client_id, raw_length, choices = told[: places.SALT]
     salt, epoch, synced_through, address, term, wall_ns, row_at = told[places.SALT : places.POSITION]
-    referred = told[places.KEYS : places.OPERATION]
+    referred = told[places.KEYS : places.DESK_SIZE]
     pairs = zip(referred[::2], referred[1::2], _TYPES, strict=True)
     arrays = [_array_at(at, size, dtype) for at, size, dtype in pairs]
     keys, values, used, topics, numbers, rows, staged = arrays
