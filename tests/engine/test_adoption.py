@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,6 +68,10 @@ def put(log: EmbeddedLog, *numbers: int, is_apart: bool = True) -> list[StagedRa
             # One by one: a commit of several puts all of them into one segment.
             stager.publish(record(number)).ranges()
         return stager.ranges()
+
+
+def stored(log: EmbeddedLog, topic: str) -> list[bytes]:
+    return [bytes(each.value) for item in log.follow(topic) if isinstance(item, ReceivedBatch) for each in item]
 
 
 def commit(log: EmbeddedLog, epoch: int, **ranges: list[StagedRange]) -> None:
@@ -372,3 +377,21 @@ def test_a_lost_note_costs_what_was_staged_and_nothing_else(tmp_path: Path, dama
             commit(log, 1, a=staged)
         commit(log, 1, a=put(log, 4))
         assert numbers(log, "a") == [1, 4]
+
+
+def test_what_follows_several_adopted_segments_outlives_a_kill(tmp_path: Path, brokers: int) -> None:
+    """The log names the segments that it rolls to before the first one of the topic."""
+    with opened(tmp_path, brokers) as log:
+        log.create_topic("a")
+        commit(log, 1, a=[each for number in range(3) for each in put(log, number)])
+        assert len([*(tmp_path / "data" / "topics").rglob("*.active")]) > 2
+        for number in range(3, 6):
+            log.publish("a", record(number)[:100])
+        expected = stored(log, "a")
+        assert len(expected) == 6
+        shutil.copytree(tmp_path / "data", tmp_path / "killed" / "data")
+    with opened(tmp_path / "killed", brokers) as log:
+        assert stored(log, "a") == expected
+        log.checkpoint()
+        assert stored(log, "a") == expected
+        assert log.verify().findings == ()

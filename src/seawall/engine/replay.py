@@ -73,7 +73,7 @@ class Replayed:
 
     catalog: TopicCatalog
     end: WalEnd
-    #: Topic → first seq → segment, in the order in which they began.
+    #: Topic → first seq → segment.
     segments: dict[TopicId, dict[Seq, ReplayedSegment]]
     damages: list[Damage]
     #: Topics whose deletion is in the log behind the snapshot.
@@ -265,7 +265,8 @@ class _Replay:
                 self.broken.discard(topic_id)
                 self.strays[topic_id] = base_seq
             segments[base_seq] = ReplayedSegment()
-        return _last(segments.values())
+        # Not the last that the log has named: a transaction names rolls before the segments they follow.
+        return segments[max(segments)]
 
 
 def remember_keys(topic: TopicState, rows: WalRows) -> None:
@@ -299,11 +300,6 @@ def _move(moved: ReplayedSegment, segment: ReplayedSegment, end: int) -> None:
     entries["at"] += np.uint64(end - moved.index.end)
     segment.index.extend(entries)
     segment.waiting.append(moved.waiting, before)
-
-
-def _last(segments: Iterable[ReplayedSegment]) -> ReplayedSegment:
-    *_, last = segments
-    return last
 
 
 def add_entry(index: BatchIndex, header: BatchHeader, at: int) -> None:
