@@ -160,8 +160,9 @@ class ArrivingWorld(World):
         received.count = len(self.received)
         return received
 
-    def _answer_received(self, received: Received) -> None:
-        """What was committed is answered; the rest goes to the ring."""
+    def _answer_received(self, received: Received) -> list[Sent]:
+        """What was committed is answered; the rest, which goes to the ring."""
+        rest: list[Sent] = []
         rows = received.rows[: len(self.received)][["is_staged", "base_seq", "timestamp_ns"]].tolist()
         came, self.received = self.received, []
         for sent, (is_staged, base_seq, timestamp_ns) in zip(came, rows, strict=True):
@@ -169,7 +170,8 @@ class ArrivingWorld(World):
                 self._acked(sent, base_seq, timestamp_ns)
                 self.received_total += 1
             else:
-                self._publish_to_ring(sent)
+                rest.append(sent)
+        return rest
 
     def _publish_to_ring(self, sent: Sent) -> None:
         self.owners += 1
@@ -202,11 +204,14 @@ class ArrivingWorld(World):
         is_untidy = store.finish(commit)
         self.short += commit.goes_short
         self._take_answers()
-        self._answer_received(received)
+        rest = self._answer_received(received)
         if commit.epoch is not None:
             self.history.reached(Level.DURABLE if commit.durable else Level.WRITTEN)
         if is_untidy:
             store.tidy_up(commit.limited)
+        # Behind all that: a ring without space needs another commit.
+        for sent in rest:
+            self._publish_to_ring(sent)
 
     def _take_answers(self) -> None:
         fields = ["owner", "status", "base_seq", "timestamp_ns"]

@@ -31,7 +31,7 @@ from unittest.mock import patch
 from crash_history import BrokenPromiseError, require
 from crash_world import PATH, WatchedDisk, World
 
-from seawall.engine import appends, rooms, transaction_copying
+from seawall.engine import appends, placing, rooms, transaction_copying
 from seawall.errors import InvariantError, SeawallError
 from seawall.limits import BATCH_HEADER_SIZE, KIB
 from seawall.storage.control_batches import read_control
@@ -79,6 +79,8 @@ class Case:
 #: Several large batches of a commit are several writes, as are those of a transaction, without megabytes of them.
 _small_places = patch.object(appends, "_PIECE_SIZE", 64 * KIB)
 _small_copies = patch.object(transaction_copying, "_UNCACHED_SIZE", 0)
+#: Stretches that are whole are copied by the disk, however short.
+_whole_stretches = patch.object(placing, "_WHOLE_SIZE", 1 * KIB)
 _nothing_kept = patch.object(rooms, "_UNREAD_CACHED_SIZE", 0)
 
 
@@ -110,6 +112,7 @@ def case_of(seed: int, number: int, make: type[World] = World) -> Case:
 @_small_places
 @_small_copies
 @_nothing_kept
+@_whole_stretches
 def run_case(seed: int, number: int, make: type[World] = World) -> int:
     """Run one case; the number of images that were recovered and checked. `BrokenPromiseError` is a bug found."""
     case = case_of(seed, number, make)

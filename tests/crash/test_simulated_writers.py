@@ -1,0 +1,85 @@
+"""Every function that writes bytes of the log or of segments runs on a simulated disk: here is the list of them."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from crash_arriving import ArrivingWorld
+from crash_following import FollowingWorld
+from crash_sweep import run_case
+from crash_transactions import FollowingTransactionWorld, TransactionWorld
+from crash_world import World
+
+import seawall
+from seawall.testing import SimDisk
+
+SOURCES = Path(seawall.__file__).parent
+PACKAGES = ("engine", "storage")
+#: Calls that write to a file, with buffers and a position.
+CALLS = {"write", "write_all", "write_durably", "write_uncached", "copy_range"}
+ARGUMENTS_MIN = 3
+
+#: Functions that hand the writes of a commit to a disk ring, a kernel on real descriptors, and do nothing else: what is
+#: written and where is decided by `Commit`, whose own writing is simulated.
+EXECUTORS = {"engine/ring_driver.py RingDriver._place", "engine/ring_driver.py RingDriver._write"}
+
+#: Writes a file again whose name somebody has removed, which no crash does: `tests/hostile/test_hostile_damaged_files`.
+AFTER_DAMAGE = {"storage/segments.py ActiveSegment._name_again"}
+
+#: Cases of each kind that are run until everything was seen.
+CASES_MAX, CASES_STEP = 50, 5
+
+
+def writers() -> set[str]:
+    """The functions of the source that write."""
+    return {
+        f"{package}/{path.name} {name}"
+        for package in PACKAGES
+        for path in (SOURCES / package).glob("*.py")
+        for name in _writing(ast.parse(path.read_text()), ())
+    }
+
+
+def _writing(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _writing(child, (*names, child.name))
+            continue
+        if isinstance(child, ast.Call) and len(child.args) + len(child.keywords) >= ARGUMENTS_MIN:
+            called = child.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            if name in CALLS:
+                yield ".".join(names)
+        if isinstance(child, ast.Attribute) and child.attr == "write_durably":
+            yield ".".join(names)
+        yield from _writing(child, names)
+
+
+def test_every_writer_runs_on_a_simulated_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = writers() - EXECUTORS - AFTER_DAMAGE
+    assert "storage/epoch_write.py EpochWrite.carry_out" in expected
+    assert writers() >= EXECUTORS | AFTER_DAMAGE
+    seen: set[str] = set()
+    call = SimDisk.call
+
+    def noted(disk: SimDisk, *arguments: Any) -> Any:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_name != "run_case":
+            path = Path(frame.f_code.co_filename)
+            seen.add(f"{path.parent.name}/{path.name} {frame.f_code.co_qualname}")
+            frame = frame.f_back
+        return call(disk, *arguments)
+
+    monkeypatch.setattr(SimDisk, "call", noted)
+    worlds = (World, ArrivingWorld, FollowingWorld, TransactionWorld, FollowingTransactionWorld)
+    for number in range(0, CASES_MAX, CASES_STEP):
+        for make in worlds:
+            if not expected <= seen:
+                run_case(1, number, make)
+    assert not expected - seen
