@@ -454,13 +454,13 @@ def cycle_keeps_the_rows_of_another(patch: pytest.MonkeyPatch) -> None:
 
 def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
     """An epoch says that everything before it is durable, which class disk does not wait for."""
-    real = ShortWay.lone_epoch
+    real = ShortWay.next_epoch
 
-    def lone_epoch(self: ShortWay) -> tuple[int, int, int, int]:
+    def next_epoch(self: ShortWay) -> tuple[int, int, int, int]:
         salt, epoch, _, address = real(self)
         return salt, epoch, address, address
 
-    patch.setattr(ShortWay, "lone_epoch", lone_epoch)
+    patch.setattr(ShortWay, "next_epoch", next_epoch)
 
 
 def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ class ArrivalCycle:
         self._is_open: Final = worker is not None
         if worker is None:
             return
-        counters, state = worker.lone_arrays
+        counters, state = worker.rest_words
         arrays: tuple[npt.NDArray[Any], ...] = (
             *(*frontier.arrays, short_way.rows, *worker.window.arrays, *sessions.window.arrays),
             *(fabric.control_words, counters, fabric.replica_words[0], fabric.tail_all_words),
@@ -130,7 +130,7 @@ class ArrivalCycle:
         reservations = self._reservations(needed, EPOCH_HEADER + size, now)
         if not reservations:
             return None
-        _set_stage(self._words, _STAGE_AT, *short_way.lone_epoch(), now, short_way.next_row)
+        _set_stage(self._words, _STAGE_AT, *short_way.next_epoch(), now, short_way.next_row)
         size = kernels.stage_cycle(self._cycles, self._memory)
         if size < 0:
             return None

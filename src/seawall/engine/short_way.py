@@ -1,15 +1,16 @@
-"""The short way to the log, for most commits: one small batch of a topic that needs nothing but its numbers.
+"""Commits of small batches that need nothing but their numbers: an epoch by itself, and rows that are applied later.
 
-The block is copied into memory of its own, and one kernel call makes it an epoch: headers, numbers, checksums. Nothing
-is staged in the lane, which must be empty, so that positions stay in order. At most two commits have begun and are not
-finished, so two memories are enough. Batches take effect the way replay lets them: their rows are kept, and catalog and
-index learn of many at once, when somebody looks (`Committer.absorb`).
+One block is copied into a buffer, and one kernel call makes it an epoch: headers, numbers, checksums. What connections
+bring is staged elsewhere (`arrival_cycle`), and only its rows and its epoch come here. Nothing is staged in the lane,
+which must be empty, so that positions stay in order. At most two commits have begun and are not finished, so two
+buffers are enough. Catalog and index apply the rows of many batches at once, when somebody looks (`Committer.absorb`).
 
-INV-SHORT-WAY: what it writes is, byte for byte, what the long way would have written.
-INV-ROW-APART: a row is taken while the store's memory is held, and never one that somebody absorbs or that another
-commit has. It is written without.
+INV-SHORT-WAY: what it writes is, byte for byte, what staging in the lane would have written.
+INV-ROW-APART: a row is taken and filled while the store's memory is held, and never one that is being applied or that
+another commit has.
 
-A crash loses the rows, and finds them again in the log. This module must not know topics, rooms or who waits.
+A crash loses the rows, and replay finds them again in the log. This module must not know topics, reservations or who
+waits.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class ShortWay:
         """Where the rows of batches are kept that wait to take effect."""
         return self._fresh
 
-    def lone_epoch(self) -> tuple[int, int, int, int]:
-        """What the header of the next epoch says, of one batch that goes to `lone_file`; see `WalWriter.due`."""
+    def next_epoch(self) -> tuple[int, int, int, int]:
+        """What the header of the next epoch says; see `WalWriter.due`."""
         return self._wal.due()
 
     @property
@@ -136,7 +137,7 @@ class ShortWay:
     def begin_cycle(
         self, memory: memoryview, count: int, following: Position, time_ns: TimestampNs, *, durable: bool
     ) -> Commit:
-        """The commit of an epoch that others have encoded for what `lone_epoch` said: its rows follow `next_row`.
+        """The commit of an epoch that others have encoded for what `next_epoch` said: its rows follow `next_row`.
 
         There is room for it in the log and among the rows that wait.
         """

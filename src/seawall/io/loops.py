@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-__all__ = ["loop_factory", "readiness_of"]
+__all__ = ["loop_factory"]
 
 
 def loop_factory() -> tuple[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -19,12 +19,3 @@ def loop_factory() -> tuple[str, Callable[[], asyncio.AbstractEventLoop]]:
         return "asyncio", asyncio.new_event_loop
     make: Callable[[], asyncio.AbstractEventLoop] = import_module("uvloop").new_event_loop
     return "uvloop", make
-
-
-def readiness_of(loop: asyncio.AbstractEventLoop) -> int:
-    """A descriptor that is readable when a loop has something to do, but for calls that are due; -1 if there is none.
-
-    That is what the loop itself waits with, and it belongs to it.
-    """
-    descriptor: Callable[[], int] = getattr(loop, "_get_backend_id", lambda: -1)
-    return descriptor()

@@ -284,7 +284,7 @@ class OrderWorker:
             self._pages[page * holding.PAGE_WORDS + holding.PAGE_LAST_SEEN] = self._gap_time(now_ns)
 
     @property
-    def lone_arrays(self) -> tuple[Words, Words]:
+    def rest_words(self) -> tuple[Words, Words]:
         """The counters that all workers share, and the state of this one: what shows that nothing is under way."""
         return self._shared.counters, self._state
 
