@@ -35,7 +35,7 @@ FIRST_CASES = {
     "log dropped too early": 120,
     "segment dropped before the eviction is durable": 80,
     "adopted without a note": 36,
-    "adopted and never put back": 36,
+    "adopted and never put back": 200,
 }
 
 
