@@ -185,7 +185,8 @@ def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
             at_ceiling(topic),
             next_seq=Seq(topic.ceiling + jump),
             ceiling=Seq(topic.ceiling + jump),
-            next_offset=Offset(topic.next_offset + OFFSET_JUMP),
+            # Only with the seqs: who counts bytes takes offsets for dense where seqs are.
+            next_offset=Offset(topic.next_offset + (OFFSET_JUMP if topic.ceiling + jump > topic.next_seq else 0)),
         )
         for topic in before
     ]
