@@ -34,6 +34,8 @@ from seawall.core.transactions import (
 from seawall.core.types import Position, Seq, TopicId
 from seawall.engine import adoption
 from seawall.engine.appends import Append
+from seawall.engine.reading import stored_batches
+from seawall.engine.staging import StagedBatches
 from seawall.engine.store import Store
 from seawall.errors import FullError, LimitError
 from seawall.sequencer.frontier import Numbered
@@ -55,6 +57,8 @@ class Tried:
     values: dict[int, list[Written]]
     cursor: tuple[int, int] | None
     result: CommittedTransaction | None = None
+    #: What was staged for it.
+    staged: tuple[StagedRange, ...] = ()
 
     def copy(self) -> Tried:
         return replace(self)
@@ -116,13 +120,29 @@ class TransactionWorld(World):
             require(again == acked[-1].result and again.is_repeated, f"{acked[-1].result} is told as {again}")
 
     def check_opened(self) -> None:
+        kept = self.history.kept
         super().check_opened()
         self._check_transactions()
         last = self._usable().catalog.transactions.last(OWNER)
         for tried in self.told.tried:
+            if kept is not Level.WRITTEN:
+                # A power loss may take what is staged.
+                tried.staged = ()
+            elif tried is self.told.tried[-1] and tried.result is None:
+                self._check_staged(tried, None if last is None else last.epoch)
+        for tried in self.told.tried:
             if last is not None and tried.epoch == last.epoch and tried.result is None:
                 # Its commit failed, nobody knew how far it had come, and now it is seen to have happened.
                 tried.result = last
+
+    def _check_staged(self, tried: Tried, reached: int | None) -> None:
+        """A transaction that has not happened may be tried again: what was staged for it is where it was."""
+        if reached is None or reached < tried.epoch:
+            store = self._usable()
+            for held in StagedBatches.of(store.catalog, store._logs.of, tried.staged).staged:
+                log, first, last = store._logs[held.topic.topic_id], held.range.first_seq, held.range.last_seq
+                found = sum(batch.record_count for batch in stored_batches(log, first, Seq(last + 1), 1 << 22))
+                require(found == last + 1 - first, f"of what was staged for {tried.epoch}, {held.range} is gone")
 
     def check(self) -> None:
         super().check()
@@ -153,7 +173,7 @@ class TransactionWorld(World):
         parts = self._stage(groups, is_apart=is_apart)
         self.told.epoch += 1
         cursor = (chosen[0].topic_id, self.told.epoch + 1_000) if self.chance.random() < 0.5 else None
-        return Tried(self.told.epoch, values, cursor), parts
+        return Tried(self.told.epoch, values, cursor, staged=tuple(part.staged for part in parts)), parts
 
     def _stage(self, groups: list[tuple[TopicState, list[Written]]], *, is_apart: bool) -> list[StagedPart]:
         if is_apart:
@@ -247,7 +267,8 @@ class TransactionWorld(World):
                 # What nobody has seen must be gone by a limit or a delete, which the history has judged.
                 is_gone = seq < topic.floor or seq in facts.dead or seq in facts.deletable
                 require(
-                    seq in facts.live or is_gone, f"transaction {tried.epoch}: seq {seq} of {topic.name} is missing"
+                    shown is not None or seq in facts.live or is_gone,
+                    f"transaction {tried.epoch}: seq {seq} of {topic.name} is missing",
                 )
 
     def _check_nothing(self, store: Store, tried: Tried) -> None:

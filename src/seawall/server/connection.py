@@ -207,11 +207,11 @@ class Connection(asyncio.BufferedProtocol):
         self._received_at = self._loop.time()
         self._attachment = None
         waiting, self._after_return = self._after_return, []
-        if self._transport.is_closing():
-            return
         self.write(returned.unsent)
         for work in waiting:
             work()
+        if self._transport.is_closing():
+            return
         self._session_returned(returned)
         if self._hears() and not self.is_closing and returned.received.size:
             with self.probe.watching("receive"):
