@@ -5,6 +5,7 @@ import asyncio
 import os
 import socket
 import struct
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -44,6 +45,12 @@ def committed(monkeypatch):
 
 def attached(made):
     return made.context.ingest._publish_thread._attached
+
+
+def tail_size(made):
+    """Bytes of a batch that is still arriving, of the one connection that is attached."""
+    (attachment,) = attached(made).values()
+    return int(attachment._row["tail_size"])
 
 
 async def until(is_so):
@@ -335,14 +342,15 @@ def test_batches_that_arrive_byte_by_byte(on_loop, tmp_path, committed):
                 frame = peer.batch(1, b"%d" % number)
                 for at in range(0, len(frame), 7):
                     peer.send(frame[at : at + 7])
-                    await asyncio.sleep(0.001)
+                    if at + 7 < len(frame):
+                        await until(lambda at=at: tail_size(made) == at + 7)
                 assert [row["status"] for row in await peer.acks(1)] == [OK]
             # The end of one and the beginning of the next come together.
             frames = [peer.batch(1, b"%d" % number) for number in range(4, 40)]
             data = b"".join(frames)
             for at in range(0, len(data), len(frames[0]) + 13):
                 peer.send(data[at : at + len(frames[0]) + 13])
-                await asyncio.sleep(0.001)
+                await peer.writer.drain()
             assert sum(row["run"] for row in await peer.acks(36)) == 36
             assert await values(made.log) == [b"%d" % number for number in range(40)]
 
@@ -479,7 +487,7 @@ def test_a_peer_that_does_not_take_its_acks_is_returned_with_them(on_loop, tmp_p
             while attached(made):
                 peer.send(b"".join(peer.batch(1, b"x") for _ in range(300)))
                 sent += 300
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
             peer.writer.transport.resume_reading()
             rows = await peer.acks(sent)
             assert [row["client_seq"] for row in rows] == list(range(2, sent + 2))
@@ -521,10 +529,11 @@ def test_a_write_that_fails_leaves_the_log_read_only(on_loop, tmp_path, committe
 
 def test_the_loop_does_not_wait_for_the_disk(on_loop, tmp_path, committed, monkeypatch):
     """A sync that takes long holds up no other connection."""
-    write, is_slow = OsFile.write_durably, asyncio.Event()
+    write, is_slow, is_writing = OsFile.write_durably, threading.Event(), threading.Event()
 
     def slow(file, *arguments):
         if is_slow.is_set():
+            is_writing.set()
             os.read(gate[0], 1)
         return write(file, *arguments)
 
@@ -537,7 +546,7 @@ def test_the_loop_does_not_wait_for_the_disk(on_loop, tmp_path, committed, monke
             await other.hello(0, flags=0)
             is_slow.set()
             peer.send(peer.batch(1, b"slow"))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(is_writing.wait)
             for number in range(20):
                 other.send(encode_ping(number))
                 assert (await other.frame()).header.id == number

@@ -198,14 +198,15 @@ class CommitQueue:
             for listener in self.listeners:
                 listener()
 
-    def commit_arrivals(self) -> None:
+    def commit_arrivals(self, collect: Callable[[], None]) -> None:
         """Commit what has arrived and nobody has queued, on this thread, behind what is queued.
 
-        Errors are reported to everybody whom they concern, and by the store.
+        `collect` is called first, by the leader. Errors are reported to everybody whom they concern, and by the store.
         """
         self._lead()
         is_led = True
         try:
+            collect()
             self._commit_led(self._arrivals)
             # What is not eligible for a cycle: who commits it otherwise would seldom find leadership free.
             is_led = not self.hand_on(keeps_for_arrivals=True)

@@ -196,6 +196,7 @@ class OrderedStore(Store):
         """Order and stage appends; each has its numbers or its error. Without any, what has arrived."""
         if not appends and self._lost is None:
             self._require_usable()
+            # As `_changing`, which would cost as much as the kernels of a cycle.
             try:
                 commit = self.pod.begin_cycle()
             except BaseException as error:

@@ -168,8 +168,12 @@ class ServedLog(ServedSessions):
         Rows that are not staged then have to be published to the ring of an event loop. A failure is reported to
         everybody who publishes; of rows that are staged nobody knows then whether they are stored.
         """
-        self.received.count = count
-        self._opened().queue.commit_arrivals()
+        # Not before this thread leads, nor after: another leader must not take what is still being received.
+        received = self.received
+        try:
+            self._opened().queue.commit_arrivals(partial(setattr, received, "count", count))
+        finally:
+            received.count = 0
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
