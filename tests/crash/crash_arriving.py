@@ -23,6 +23,10 @@ from seawall.engine.arrival_cycle import Received
 from seawall.engine.ordered_store import OrderedStore, open_ordered_store
 from seawall.engine.settings import Machine
 from seawall.engine.store import Store
+from seawall.io.files import write_all
+from seawall.io.interfaces import File
+from seawall.io.shared_lock import SharedLock
+from seawall.kernels import publish_cycle
 from seawall.limits import KIB, LARGE_BATCH_SIZE
 from seawall.testing import SimSharedMemory
 from seawall.topics.config import Durability, Order, TopicConfig
@@ -66,7 +70,8 @@ class ArrivingWorld(World):
         self.sent: dict[int, Sent] = {}
         self.received: list[Sent] = []
         self.owners = 0
-        self.short = self.received_total = 0
+        self.short = self.received_total = self.resident = 0
+        self.lock = SharedLock()
         return store
 
     @property
@@ -150,7 +155,7 @@ class ArrivingWorld(World):
 
     def _receive(self) -> Received:
         """Lay what the publish thread has received where a cycle finds it."""
-        received, at = self.ordered.pod.received, 0
+        received, at = self.ordered.pod.cycle.received, 0
         for number, sent in enumerate(self.received):
             size = len(sent.batch)
             received.buffer[at : at + size] = np.frombuffer(sent.batch, np.uint8)
@@ -187,7 +192,64 @@ class ArrivingWorld(World):
             self._commit_some()
         self._take_answers()
 
+    def _commit_resident(self) -> bool:
+        """Commit what was received by the steps of the resident kernel, but for its write; false if it cannot be.
+
+        What is lacking is provided as `engine.resident_commit` does it.
+        """
+        store = self.ordered
+        cycle = store.pod.cycle
+        if not self.received or not cycle.is_ready:
+            return False
+        received = self._receive()
+        received.count = 0
+        publishers = np.zeros(1, publish_cycle.PUBLISHERS)
+        publishers["lock_at"] = self.lock.words.ctypes.data
+        cycle.expect(len(self.received))
+        file = cycle.lend()
+        size = publish_cycle.stage_received(publishers, cycle.cycles, cycle.memory)
+        if size == -publish_cycle.CYCLES_GRANT:
+            cycle.grant()
+            publishers["is_granted"] = 1
+            size = publish_cycle.stage_received(publishers, cycle.cycles, cycle.memory)
+        if size == -publish_cycle.CYCLES_APPLY:
+            cycle.apply_rows()
+        is_durable = bool(cycle.cycles["is_durable"][0])
+        if size > 0:
+            if self.chance.random() < 0.3:
+                self._observe(store, Level.STAGED)
+            self._write_epoch(file, cycle.memory[:size].data, is_durable)
+            publish_cycle.settle_received(publishers, cycle.cycles, size)
+        cycle.take_back()
+        store.pod.cycles_ended()
+        if size < 0:
+            return False
+        self.resident += 1
+        rest = self._answer_received(received)
+        self.history.reached(Level.DURABLE if is_durable else Level.WRITTEN)
+        if store.is_tidy_up_due:
+            store.tidy_up()
+        for sent in rest:
+            self._publish_to_ring(sent)
+        return True
+
+    def _write_epoch(self, file: File, epoch: memoryview, is_durable: bool) -> None:
+        """What the kernel does with a real file, by the simulated disk."""
+        store = self.ordered
+        at, synced_through, offset = (
+            int(store._wal.numbers[name][0]) for name in ("at", "synced_through", "file_offset")
+        )
+        try:
+            write_all(file, [epoch], at + offset, durable=is_durable and synced_through == at)
+            if is_durable and synced_through != at:
+                file.sync()
+        except BaseException as error:
+            store.fail(error)
+            raise
+
     def _commit_some(self) -> None:
+        if self.chance.random() < 0.5 and self._commit_resident():
+            return
         store = self.ordered
         received = self._receive()
         commit = store.begin([])

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from seawall.core.types import Position, TimestampNs
 from seawall.engine import adoption, arrival_cycle, opening, replay, store
 from seawall.engine.appends import Commit
+from seawall.engine.arrival_cycle import ArrivalCycle
 from seawall.engine.committer import Committer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
@@ -19,7 +21,7 @@ from seawall.engine.topic_log import TopicLog
 from seawall.engine.transactions import Transactions
 from seawall.io.files import write_all
 from seawall.io.interfaces import File
-from seawall.kernels import epochs
+from seawall.kernels import epochs, publish_cycle
 from seawall.kernels.epochs import WalRows
 from seawall.kernels.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
@@ -399,35 +401,38 @@ def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
     """The window and the order count what is staged."""
-    real, settle = arrival_cycle.ArrivalCycle.begin, arrival_cycle.kernels.settle_cycle
+    real, settle = ArrivalCycle.begin, arrival_cycle.kernels.settle_cycle
 
-    def begin(self: arrival_cycle.ArrivalCycle) -> Commit | None:
+    def begin(self: ArrivalCycle) -> Commit | None:
         commit = real(self)
         if commit is not None:
-            settle(self._cycles)
+            settle(self.cycles)
         return commit
 
     patch.setattr(arrival_cycle.kernels, "settle_cycle", lambda _cycles: None)
-    patch.setattr(arrival_cycle.ArrivalCycle, "begin", begin)
+    patch.setattr(ArrivalCycle, "begin", begin)
 
 
 def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Catalog and index learn of the first batch of each cycle alone."""
-    real = ShortWay._keep_rows
-    patch.setattr(ShortWay, "_keep_rows", lambda self, first, _count: real(self, first, 1))
+    real = ShortWay.finish_cycle
 
-
-def cycle_settled_after_its_rows_have_moved(patch: pytest.MonkeyPatch) -> None:
-    """The store's window learns of what lies where the rows of a cycle were."""
-    real, settle = arrival_cycle.ArrivalCycle.finish, arrival_cycle.kernels.settle_cycle
-
-    def finish(self: arrival_cycle.ArrivalCycle, commit: Commit) -> None:
+    def finish_cycle(self: ShortWay, commit: Commit) -> None:
+        self.pending[0] -= commit.row_count - 1
         real(self, commit)
-        settle(self._cycles)
-        self._sequencer.frontier.advance_completion()
 
-    patch.setattr(arrival_cycle.kernels, "settle_cycle", lambda _cycles: None)
-    patch.setattr(arrival_cycle.ArrivalCycle, "finish", finish)
+    patch.setattr(ShortWay, "finish_cycle", finish_cycle)
+
+
+def cycle_rows_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
+    """Somebody has applied rows while a cycle was written, and what lies at the front is taken for its rows."""
+    real = ArrivalCycle.finish
+
+    def finish(self: ArrivalCycle, commit: Commit) -> None:
+        self.cycles["first_row"] = self._short_way.pending[0]
+        real(self, commit)
+
+    patch.setattr(ArrivalCycle, "finish", finish)
 
 
 def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
@@ -440,38 +445,66 @@ def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def cycle_keeps_the_rows_of_another(patch: pytest.MonkeyPatch) -> None:
-    """Catalog and index learn once more of what was committed before."""
-    real = ShortWay.begin_cycle
+def cycle_rows_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    """Catalog and index learn once more of what they know."""
+    real = ShortWay.take_rows
 
-    def begin_cycle(self: ShortWay, *arguments: Any, **named: Any) -> Commit:
-        commit = real(self, *arguments, **named)
-        commit.row = 0
-        return commit
+    def take_rows(self: ShortWay) -> WalRows:
+        rows = real(self)
+        return np.concatenate((rows, rows[-1:]))
 
-    patch.setattr(ShortWay, "begin_cycle", begin_cycle)
+    patch.setattr(ShortWay, "take_rows", take_rows)
 
 
 def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
     """An epoch says that everything before it is durable, which class disk does not wait for."""
-    real = ShortWay.next_epoch
+    real = ArrivalCycle.grant
 
-    def next_epoch(self: ShortWay) -> tuple[int, int, int, int]:
-        salt, epoch, _, address = real(self)
-        return salt, epoch, address, address
+    def grant(self: ArrivalCycle) -> None:
+        numbers = self._short_way.log_numbers
+        numbers["synced_through"] = numbers["at"]
+        real(self)
 
-    patch.setattr(ShortWay, "next_epoch", next_epoch)
+    patch.setattr(ArrivalCycle, "grant", grant)
 
 
 def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
     """The store's window does not learn of what a cycle has stored."""
-    settle = arrival_cycle.kernels.settle_cycle
+    real = ArrivalCycle.finish
 
-    def settle_cycle(cycles: Any) -> None:
-        cycles["count"] = 0
-        settle(cycles)
+    def finish(self: ArrivalCycle, commit: Commit) -> None:
+        first = int(self.cycles["first_row"][0])
+        self._short_way.rows["client_id"][first : first + commit.row_count] |= np.uint64(1 << 63)
+        real(self, commit)
 
-    patch.setattr(arrival_cycle.kernels, "settle_cycle", settle_cycle)
+    patch.setattr(ArrivalCycle, "finish", finish)
+
+
+def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """The resident kernel answers what is written."""
+    real = publish_cycle.stage_received
+
+    def stage_received(publishers: Any, cycles: Any, memory: Any) -> int:
+        size = real(publishers, cycles, memory)
+        cycles["is_durable"] = 0
+        return size
+
+    patch.setattr(publish_cycle, "stage_received", stage_received)
+
+
+def resident_overwrites_its_last_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The log does not grow by what the resident kernel has written."""
+    real = publish_cycle.settle_received
+    patch.setattr(publish_cycle, "settle_received", lambda publishers, cycles, _size: real(publishers, cycles, 0))
+
+
+def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    """Whoever commits behind the resident kernel writes where that began."""
+
+    def take_back(self: WalWriter) -> None:
+        self._is_poisoned = False
+
+    patch.setattr(WalWriter, "take_back", take_back)
 
 
 #: Bugs of the commits of what has arrived.
@@ -479,11 +512,14 @@ PLANTED_IN_CYCLES: dict[str, Plant] = {
     "cycle acked before it is synced": cycle_acked_before_sync,
     "cycle settled before it is written": cycle_settled_before_the_write,
     "cycle forgets its rows": cycle_rows_forgotten,
-    "cycle settled after its rows have moved": cycle_settled_after_its_rows_have_moved,
+    "cycle does not move its rows": cycle_rows_stay_where_they_were,
     "cycle passes a position over": cycle_passes_a_position_over,
-    "cycle keeps the rows of another": cycle_keeps_the_rows_of_another,
+    "cycle has rows applied twice": cycle_rows_applied_twice,
     "cycle claims that all is synced": cycle_claims_that_all_is_synced,
     "cycle does not update the window": cycle_window_not_updated,
+    "resident cycle acked before it is synced": resident_acked_before_sync,
+    "resident cycle overwrites its last epoch": resident_overwrites_its_last_epoch,
+    "resident cycle leaves the log where it was": resident_leaves_the_log_where_it_was,
 }
 
 

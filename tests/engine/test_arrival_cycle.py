@@ -127,13 +127,13 @@ def log() -> Iterator[Log]:
 
 
 def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
-    before = log.store._wal._epoch
+    before = int(log.store._wal.numbers["epoch"][0])
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq, b"more", client=client) for seq in (1, 2, 3) for client in CLIENTS))
     log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
     log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
     commit = log.commit()
     assert (commit.goes_short, commit.row_count, commit.durable) == (True, 8, True)
-    assert log.store._wal._epoch == before + 1
+    assert int(log.store._wal.numbers["epoch"][0]) == before + 1
     assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 8
     assert [each.base_seq for each in log.stored(PLAIN)] == [1, 2, 4, 6, 8, 10, 12, 14]
     assert bytes(log.stored(STRONG)[-1].block) == encode_raw(b"strong")
@@ -258,7 +258,7 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
 def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
     log = Log(networks=2)
     log.warm()
-    log.store.pod._cycle._cycles["size_max"] = 3 * len(log.batch(PLAIN, 1))
+    log.store.pod.cycle.cycles["size_max"] = 3 * len(log.batch(PLAIN, 1))
     other, defaults = log.store.pod.arrivals.rings[1], TopicDefaults(int(Order.TOTAL), AckLevel.DURABLE)
     log.arrive(*(log.batch(PLAIN, seq) for seq in range(1, 13)))
     for seq in range(1, 13):

@@ -41,6 +41,11 @@ PAIRS: dict[str, tuple[Callable[..., int], Callable[..., int]]] = {
     "receive_some": (compiled(system.receive_some, 3), system._socket_stand_in("recv", socket.MSG_DONTWAIT)),
     "yield_core": (compiled(system.yield_core, 0), system._yield_core),
     "monotonic_ns": (compiled(system.monotonic_ns, 0), time.monotonic_ns),
+    "wall_ns": (compiled(system.wall_ns, 0), time.time_ns),
+    **{
+        name: (compiled(getattr(system, name), 1), system._mutex_stand_in(f"pthread_mutex_{call}"))
+        for name, call in (("lock_mutex", "lock"), ("try_lock_mutex", "trylock"), ("unlock_mutex", "unlock"))
+    },
 }
 both = pytest.mark.parametrize("way", [0, 1], ids=["primitive", "stand-in"])
 
@@ -172,10 +177,22 @@ def test_bytes_over_sockets_without_waiting(way: int) -> None:
 
 
 @both
+def test_a_mutex_is_held_by_one(way: int) -> None:
+    words = np.zeros(16, np.int64)
+    lock, try_lock, unlock = (PAIRS[f"{name}_mutex"][way] for name in ("lock", "try_lock", "unlock"))
+    assert lock(words.ctypes.data) == 0
+    assert try_lock(words.ctypes.data) == errno.EBUSY
+    assert unlock(words.ctypes.data) == 0
+    assert try_lock(words.ctypes.data) == 0
+
+
+@both
 def test_clock_and_core(way: int) -> None:
     before = time.monotonic_ns()
     assert PAIRS["yield_core"][way]() == 0
     assert before <= PAIRS["monotonic_ns"][way]() <= time.monotonic_ns()
+    before = time.time_ns()
+    assert before <= PAIRS["wall_ns"][way]() <= time.time_ns()
 
 
 @pytest.mark.skipif(not system.IS_LINUX, reason="io_uring exists on Linux only")

@@ -46,6 +46,14 @@ WITHOUT_TWIN = {
     "disk_ring.take_completion": "sleeps until another thread signals",
     "disk_ring.wake_submitter": "signals another thread",
     "lone_exchange.exchange_lone_batch": "makes system calls; its parts (seal and read) have twins",
+    **{
+        f"locks.{name}": "is a call of the C library, which other threads wait for"
+        for name in ("acquire_lock", "release_lock", "try_acquire_lock")
+    },
+    **{
+        f"publish_cycle.{name}": "makes system calls; the steps between them (arrival_cycle, publish_io) have twins"
+        for name in ("run_cycles", "settle_received", "stage_received")
+    },
     "publish_io.receive_batches": "makes system calls; what it does with received bytes (accept_batches) has a twin",
     "publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
     "rings.consume_pattern": "a stress loop against another process",

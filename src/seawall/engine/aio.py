@@ -349,6 +349,7 @@ class AsyncLog(AsyncTransactions):
         """What is set by whatever can be read from now on."""
         if self._news is None:
             self._news = asyncio.Event()
+        self._opened().queue.expect_news()
         return self._news
 
     def _tell_readers(self) -> None:

@@ -1,13 +1,15 @@
 """Commits of what connections have brought, by the kernels of `kernels.arrival_cycle`: most batches take them.
 
     begin    1. survey       which batches are eligible, and what they need of each topic
-             2. reservation  looked up for each topic; batches of one without go through the sequencer, which makes it
+             2. grant        the reservation of each topic is looked up; without one, batches go through the sequencer
              3. stage        decided, numbered and put together as an epoch
     (written by whoever commits, as any commit)
     finish   4. settle       the store's window, the frontiers, and the slots; catalog and index are updated when
                              somebody looks
 
-What is in the receive buffer of the publish thread is part of a cycle that this thread begins (`Received`).
+What is in the receive buffer of the publish thread is part of a cycle that this thread begins (`Received`). The same
+kernels run there without Python between them (`resident_commit`): what cycles may take is granted ahead, and what they
+have taken is accounted for behind.
 
 INV-CYCLE-NEXT, INV-CYCLE-SAME, INV-CYCLE-BEHIND: as in the kernels. A crash in the middle loses what was not acked, or
 leaves it in the log, where a publisher that sends it again gets the result of the first. This module must not know
@@ -27,27 +29,31 @@ from seawall.core.types import Position, TimestampNs, TopicId
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.following import Follower
+from seawall.engine.headroom import HEADROOM
 from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.fabric.arrays import FabricArrays
-from seawall.io.interfaces import Clock
+from seawall.io.interfaces import Clock, File
 from seawall.kernels import arrival_cycle as kernels
 from seawall.kernels.epochs import EPOCH_HEADER
+from seawall.kernels.memory import set_addresses
 from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.pod_sequencer import PodSequencer
+from seawall.storage.epochs import MARKS_SIZE
 
 #: Bytes of batches in one cycle, and topics among them, at the most.
 _SIZE_MAX: Final = limits.MIB
 _TOPICS_MAX: Final = 64
 #: Rows that are left at the least for the batches of a cycle.
 _ROWS_MIN: Final = limits.RECEIVED_BATCHES_MAX
+_NEVER: Final = (1 << 63) - 1
 
 # Arguments and results by one call each: naming fields one by one takes longer than the kernels.
-_set_survey: Final = Struct(f"<{len(kernels.SURVEY_ARGUMENTS)}q").pack_into
-_set_stage: Final = Struct(f"<{len(kernels.STAGE_ARGUMENTS)}q").pack_into
-_results: Final = Struct(f"<{len(kernels.RESULTS)}q").unpack_from
-_STAGE_AT: Final = 8 * len(kernels.SURVEY_ARGUMENTS)
-_RESULTS_AT: Final = _STAGE_AT + 8 * len((*kernels.STAGE_ARGUMENTS, *kernels.CONSTANTS))
+_set_arguments: Final = Struct(f"={len(kernels.ARGUMENTS)}q").pack_into
+_results: Final = Struct(f"={len(kernels.RESULTS)}q").unpack_from
+_RESULTS_AT: Final = 8 * len((*kernels.ARGUMENTS, *kernels.CONSTANTS))
+_set_grant: Final = Struct("=4q").pack_into
+_GRANT_AT: Final = 8 * (kernels.NEED_ROW.names or ()).index("records_left")
 
 
 class Received:
@@ -80,14 +86,16 @@ class ArrivalCycle:
         self._committer = committer
         self._short_way = short_way = committer.short_way
         self._clock = clock
-        self._memory = np.zeros(EPOCH_HEADER + _SIZE_MAX, np.uint8)
+        #: The arguments of its kernels, and the memory that epochs are staged in.
+        self.cycles: Final = np.zeros(1, kernels.CYCLE)
+        self.memory: Final = np.zeros(EPOCH_HEADER + _SIZE_MAX, np.uint8)
         self.received: Final = Received()
         self._needs = np.zeros(_TOPICS_MAX, kernels.NEED_ROW)
-        self._cycles = np.zeros(1, kernels.CYCLE)
-        self._words = self._cycles.view(np.uint8).data
+        self._needs_bytes = self._needs.view(np.uint8).data
+        self._words = self.cycles.view(np.uint8).data
+        #: Reservations of which something is granted, by their row in `needs`.
+        self._granted: dict[int, Room] = {}
         self._first_ring, self._ring_count = 0, len(fabric.pbr)
-        #: Of the last batch of the cycle.
-        self._position = self._timestamp_ns = 0
         #: Whether slots of rings are part of it.
         self._has_slots = False
         worker = sequencer.only_worker
@@ -102,67 +110,103 @@ class ArrivalCycle:
             *(fabric.completion_all_words, state, sequencer.collected, fabric.pbr_all_words, fabric.blog_all_bytes),
             *(fabric.result_all_words, self._needs, np.zeros(len(fabric.pbr), np.int64)),
             *(self.received.rows, self.received.buffer),
+            *(short_way.log_numbers, short_way.pending, follower.reached, follower.progress),
         )
         # The record has their addresses.
         self._referred: Final = arrays
-        for name, array in zip(kernels.CYCLE_ARRAYS, arrays, strict=True):
-            self._cycles[f"{name}_at"], self._cycles[f"{name}_count"] = array.ctypes.data, len(array)
-        self._cycles["term"] = sequencer.term
-        self._cycles["checkpoint_after"] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
-        self._cycles["size_max"] = _SIZE_MAX
+        set_addresses(self.cycles, kernels.CYCLE_ARRAYS, arrays)
+        self.cycles["term"] = sequencer.term
+        self.cycles["checkpoint_after"] = limits.GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100
+        self.cycles["size_max"] = _SIZE_MAX
+        self.cycles["headroom"] = HEADROOM + MARKS_SIZE
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a cycle may begin: nothing is staged, and the order is not being checkpointed."""
+        return self._is_open and not self._sequencer.is_quiescing and self._follower.is_even
 
     def begin(self) -> Commit | None:
         """Stage what has arrived and is eligible; None if nothing is. The commit has to be written, then finished,
         before anything else is ordered."""
-        short_way, follower, received = self._short_way, self._follower, self.received
+        short_way, received = self._short_way, self.received
         count, received.count = received.count, 0
-        if not self._is_open or self._sequencer.is_quiescing or not follower.is_even:
+        if not self.is_ready:
             return None
         if short_way.rows_left < _ROWS_MIN:
             self._committer.absorb()
         # Each ring is the first in turn, so that one which is always full leaves space to the others.
         self._first_ring = (self._first_ring + 1) % self._ring_count
-        _set_survey(self._words, 0, follower.next_position, short_way.rows_left, self._first_ring, count)
-        if not kernels.survey_cycle(self._cycles):
+        self.expect(count)
+        if not kernels.survey_cycle(self.cycles):
             return None
-        now = self._clock.wall_ns()
-        _, needed, size, *_ = _results(self._words, _RESULTS_AT)
-        reservations = self._reservations(needed, EPOCH_HEADER + size, now)
-        if not reservations:
+        self.grant()
+        if not self._granted:
             return None
-        _set_stage(self._words, _STAGE_AT, *short_way.next_epoch(), now, short_way.next_row)
-        size = kernels.stage_cycle(self._cycles, self._memory)
+        kernels.lacks_grants(self.cycles)
+        size = kernels.stage_cycle(self.cycles, self.memory)
         if size < 0:
+            self.account()
             return None
-        is_durable = False
-        for reservation, need in zip(reservations, self._needs[:needed].tolist(), strict=True):
-            if reservation is not None:
-                _, _, _, taken_records, taken_size, _ = need
-                reservation.records_left -= taken_records
-                reservation.bytes_left -= taken_size
-                is_durable |= reservation.is_durable and taken_records > 0
-        _, _, _, staged, of_rings, _, self._position, _, self._timestamp_ns = _results(self._words, _RESULTS_AT)
+        _, _, _, staged, of_rings, is_durable, _, _, position, _, timestamp_ns = _results(self._words, _RESULTS_AT)
         self._has_slots = of_rings > 0
-        following, time_ns = Position(self._position + 1), TimestampNs(self._timestamp_ns)
-        return short_way.begin_cycle(self._memory.data[:size], staged, following, time_ns, durable=is_durable)
-
-    def _reservations(self, needed: int, logged: int, now: int) -> list[Room | None]:
-        """The reservation of each topic for all that was surveyed, or None; an empty list if there is none at all."""
-        found: list[Room | None] = []
-        for index, (topic_id, records, size, *_) in enumerate(self._needs[:needed].tolist()):
-            reservation = self._follower.reservation_for(TopicId(topic_id), size, records, logged, now)
-            if reservation is not None:
-                self._needs[index]["is_reserved"] = 1
-            found.append(reservation)
-        return found if any(found) else []
+        following, time_ns = Position(position + 1), TimestampNs(timestamp_ns)
+        return short_way.begin_cycle(self.memory.data[:size], staged, following, time_ns, durable=bool(is_durable))
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: publish its batches, and free its slots."""
-        # First: rows may move when they are kept.
-        kernels.settle_cycle(self._cycles)
-        self._short_way.finish(commit)
-        position = Position(self._position)
-        self._follower.passed_by(position, TimestampNs(self._timestamp_ns))
-        self._sequencer.frontier.passed_by(position)
+        kernels.settle_cycle(self.cycles)
+        self._short_way.finish_cycle(commit)
+        self.account()
         if self._has_slots:
             self._sequencer.frontier.advance_completion()
+
+    def lend(self) -> File:
+        """Let a kernel run cycles, until `take_back`: the file of the log that it writes to."""
+        return self._short_way.lend()
+
+    def take_back(self) -> None:
+        """The kernel has ended; what it did is written."""
+        self._short_way.take_back()
+
+    def apply_rows(self) -> None:
+        """Have catalog and index apply what cycles have stored."""
+        self._committer.absorb()
+
+    # --- what a cycle is given and what it took --------------------------------------------------------------------
+
+    def expect(self, count: int) -> None:
+        """The next cycle takes so many rows of the receive buffer. Nothing is granted yet."""
+        _set_arguments(self._words, 0, self._first_ring, count, self._clock.wall_ns())
+        self.cycles["needed"] = 0
+
+    @property
+    def expected(self) -> int:
+        """Rows of the receive buffer that the next cycle takes."""
+        return int(self.cycles["received"][0])
+
+    def grant(self) -> None:
+        """Grant each topic of a cycle what it needs, as far as there is a reservation for it."""
+        _, needed, size, *_ = _results(self._words, _RESULTS_AT)
+        now, logged = self._clock.wall_ns(), EPOCH_HEADER + size
+        for index, (topic_id, records, size, *_, is_reserved) in enumerate(self._needs[:needed].tolist()):
+            if is_reserved or not records:
+                continue
+            self._account(index)
+            room = self._follower.reservation_for(TopicId(topic_id), size, records, logged, now)
+            if room is not None:
+                self._granted[index] = room
+                grant = (room.records_left, room.bytes_left, min(room.until_ns, _NEVER), room.is_durable)
+                _set_grant(self._needs_bytes, index * kernels.NEED_ROW.itemsize + _GRANT_AT, *grant)
+
+    def account(self) -> None:
+        """Cycles are written, or none will be: what they took of reservations is gone, and nothing is granted."""
+        for index in list(self._granted):
+            self._account(index)
+        self._sequencer.frontier.passed_by(Position(self._follower.next_position - 1))
+
+    def _account(self, index: int) -> None:
+        room, need = self._granted.pop(index, None), self._needs[index]
+        if room is not None:
+            room.records_left -= int(need["taken_records"])
+            room.bytes_left -= int(need["taken_size"])
+        need["taken_records"] = need["taken_size"] = need["records_left"] = need["bytes_left"] = 0

@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final
 
+import numpy as np
+
 from seawall.engine.appends import LARGE_BLOCK_SIZE, Append, Commit
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.groups import Group, error_of
@@ -34,6 +36,8 @@ from seawall.engine.turns import HELP_AFTER_S, Turn
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.io.clocks import OsClock
 from seawall.io.process import OwnProcess
+from seawall.io.shared_lock import MemoryLock
+from seawall.kernels.locks import LISTENING, SIGNALS, WANTED
 from seawall.limits import BATCH_RECORDS_MAX, RECORD_HEADER_SIZE
 from seawall.wire.codes import AckLevel
 from seawall.wire.records import raw_head
@@ -46,7 +50,7 @@ _DURABLE: Final = int(AckLevel.DURABLE)
 class CommitQueue:
     """The queue before one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
         self._store = store
         self._mutex = Lock()
         self.process = OwnProcess("log")
@@ -61,7 +65,12 @@ class CommitQueue:
         #: Looks after a commit that is under way without a thread; set by whoever commits so.
         self.help: Callable[[], None] | None = None
         #: Held while the store's memory is read or changed.
-        self.state = Lock()
+        self.state: MemoryLock = state or Lock()
+        #: What a kernel that leads looks at: whether somebody else wants to lead, or waits for news.
+        self.signals = np.zeros(SIGNALS, np.int64)
+        self._signals = self.signals.data
+        #: Ends the stay of a kernel that leads; None while none does.
+        self._interrupt: Callable[[], None] | None = None
         #: Whether something is to be committed that nobody has queued, and who does that.
         self.has_arrivals: Callable[[], bool] | None = None
         self.arrivals_driver: Callable[[], None] | None = None
@@ -85,6 +94,7 @@ class CommitQueue:
             else:
                 bundle, offset = self._put(bundle)
                 waiter = bundle.block_thread()
+                self._want_lead()
         if is_alone:
             if bundle.counts is not None or bundle.identity is not None or not self._commit_lone(bundle):
                 self._commit(Group((bundle,)))
@@ -102,6 +112,7 @@ class CommitQueue:
         with self._mutex:
             bundle, offset = self._put(bundle)
             is_led = self._is_led
+            self._want_lead()
         if not is_led and bundle.driver is not None:
             bundle.driver()
         return Delivery(self, bundle, offset, record_count)
@@ -164,6 +175,7 @@ class CommitQueue:
                 leads = self._may_lead()
                 waiter = None if leads else bundle.block_thread()
                 self._is_led |= leads
+                self._want_lead()
             if waiter is None:
                 self._commit(self._take())
                 continue
@@ -195,26 +207,55 @@ class CommitQueue:
                 yield self._store
         finally:
             self.hand_on()
-            for listener in self.listeners:
-                listener()
+            self.notify()
 
-    def commit_arrivals(self, collect: Callable[[], None]) -> None:
-        """Commit what has arrived and nobody has queued, on this thread, behind what is queued.
+    def commit_arrivals(self, commit: Callable[[], None], interrupt: Callable[[], None]) -> None:
+        """Lead while `commit` commits what has arrived, behind what is queued; then commit what else has.
 
-        `collect` is called first, by the leader. Errors are reported to everybody whom they concern, and by the store.
+        Whoever wants to lead meanwhile calls `interrupt`.
         """
         self._lead()
         is_led = True
         try:
-            collect()
-            self._commit_led(self._arrivals)
+            with self._mutex:
+                self._interrupt = interrupt
+                self._signals[WANTED] = bool(self._queue)
+            commit()
+            with self._mutex:
+                self._interrupt = None
             # What is not eligible for a cycle: who commits it otherwise would seldom find leadership free.
             is_led = not self.hand_on(keeps_for_arrivals=True)
             if is_led:
-                self._commit_led(self._arrivals)
+                self.commit_led()
         finally:
+            self._interrupt = None
             if is_led:
                 self.hand_on()
+
+    def commit_led(self) -> None:
+        """Commit what has arrived, for who leads. Errors are reported to everybody whom they concern."""
+        self._commit_led(self._arrivals)
+
+    def expect_news(self) -> None:
+        """Have listeners called after the next commit, also if a kernel makes it: somebody is about to wait for it."""
+        self._signals[LISTENING] = 1
+
+    @property
+    def is_listened(self) -> bool:
+        """Whether somebody waits, or is about to."""
+        return bool(self._signals[LISTENING])
+
+    def notify(self) -> None:
+        """Something new can be read."""
+        self._signals[LISTENING] = 0
+        for listener in self.listeners:
+            listener()
+
+    def _want_lead(self) -> None:
+        """Have a kernel that leads come to an end soon."""
+        if self._interrupt is not None and not self._signals[WANTED]:
+            self._signals[WANTED] = 1
+            self._interrupt()
 
     def _lead(self) -> None:
         """Acquire leadership, when what was queued before is committed."""
@@ -224,6 +265,7 @@ class CommitQueue:
                 return
             turn = Turn()
             self._queue.append(turn)
+            self._want_lead()
             # What comes later is committed later.
             self.joinable.clear()
         try:
@@ -266,6 +308,8 @@ class CommitQueue:
         """What a driver has to commit now; None if there is nothing, or somebody else leads."""
         with self._mutex:
             if not self._may_lead():
+                if self._queue:
+                    self._want_lead()
                 return None
             self._is_led = True
         return self._take()
@@ -273,7 +317,10 @@ class CommitQueue:
     def take_arrivals(self) -> Group | None:
         """The lead, for what nobody has queued; None if there is nothing of that, or others come first."""
         with self._mutex:
-            if self._is_led or self._queue or self.has_arrivals is None or not self.has_arrivals():
+            if self.has_arrivals is None or not self.has_arrivals():
+                return None
+            if self._is_led or self._queue:
+                self._want_lead()
                 return None
             self._is_led = True
         return self._arrivals
@@ -340,8 +387,7 @@ class CommitQueue:
                 self._settle(bundle, appends, error)
             if bundle.ends is not None:
                 bundle.end(error)
-        for listener in self.listeners:
-            listener()
+        self.notify()
 
     def fail(self, group: Group, error: BaseException) -> None:
         """Writing the commit of a group failed."""
@@ -418,8 +464,7 @@ class CommitQueue:
             if store.is_tidy_up_due:
                 with self.state:
                     store.tidy_up()
-            for listener in self.listeners:
-                listener()
+            self.notify()
         except (SeawallError, OSError) as error:
             bundle.error = error
         except BaseException:

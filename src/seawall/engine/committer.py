@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from threading import Lock
 from typing import Final
 
 from seawall import limits
@@ -42,6 +41,7 @@ from seawall.errors import (
     WrongStateError,
 )
 from seawall.io.interfaces import Clock, ReadableBuffer
+from seawall.io.shared_lock import MemoryLock
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.batch_index import entries_of
@@ -138,7 +138,7 @@ class Committer:
         room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
         return None if room is None else self.short_way.begin(append, now, room.is_durable)
 
-    def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
+    def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: MemoryLock) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""
         now, short_way = self._clock.wall_ns(), self.short_way
         with state:

@@ -40,6 +40,7 @@ from seawall.engine.subscribing import PositionStart, PositionSubscriber, Subscr
 from seawall.errors import InvalidInputError, SeawallError, UnsupportedError
 from seawall.io.clocks import OsClock
 from seawall.io.process import disown_on_fork
+from seawall.io.shared_lock import MemoryLock
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
@@ -78,14 +79,15 @@ class TopicInfo:
 class EmbeddedLog(EmbeddedSessions):
     """An open log. Made by `seawall.open`."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, state: MemoryLock | None = None) -> None:
+        """`state` is the lock of the store's memory, where others than threads take it."""
         super().__init__()
         self._store = store
         #: Why nothing may be asked of it any more, if something may not.
         self._refusal: str | None = None
         #: A topic, for who needs no look at what it holds.
         self.topic_named = store.topic_named
-        self.queue = CommitQueue(store)
+        self.queue = CommitQueue(store, state)
         self._creations = Creations(self.changing)
         self.queue.listeners.append(self._tell_readers)
         self._pump = Pump(self.queue.lead_all)
@@ -345,7 +347,10 @@ class EmbeddedLog(EmbeddedSessions):
         with self._news:
             self._readers_waiting += 1
             try:
-                while not is_there():
+                while True:
+                    self.queue.expect_news()
+                    if is_there():
+                        break
                     left_ns = deadline - OsClock().monotonic_ns()
                     if left_ns <= 0:
                         return False

@@ -33,6 +33,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.checks import check
@@ -43,7 +44,7 @@ from seawall.engine.follow_rooms import FollowRooms
 from seawall.engine.replay import remember_keys
 from seawall.engine.room_making import Need
 from seawall.engine.rooms import Room
-from seawall.errors import FatalError, InvalidInputError
+from seawall.errors import CallerError, FatalError, InvalidInputError, RetryableError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels import following as kernels
 from seawall.kernels.batch_header import RAW_LENGTH_AT
@@ -84,9 +85,24 @@ class Follower:
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
-        #: The entry that comes next. The order of a pod may begin anywhere behind what the log has.
-        self.next_position = parts.writer.frontier.next_position
+        #: `next_position` as an array of one number, and the time of the last entry, which kernels that commit change.
+        self.reached = np.array([parts.writer.frontier.next_position], np.int64)
+        self._reached = self.reached.data
         parts.writer.follows = True
+
+    @property
+    def next_position(self) -> Position:
+        """The entry that comes next. The order of a pod may begin anywhere behind what the log has."""
+        return Position(self._reached[0])
+
+    @next_position.setter
+    def next_position(self, position: Position) -> None:
+        self._reached[0] = position
+
+    @property
+    def progress(self) -> npt.NDArray[np.int64]:
+        """What `kernels.following` keeps from one run to the next: the time of the last entry among it."""
+        return self._progress
 
     # --- entries -------------------------------------------------------------------------------------------------
 
@@ -180,16 +196,22 @@ class Follower:
         return not writer.staged and self.next_position == writer.next_position
 
     def reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
-        """The reservation for small batches that are the next entries, and for `logged` bytes in the log; or None.
+        """The reservation for small batches that are the next entries, and for `logged` bytes in the log; made if there
+        is none. None where something has to be logged before such batches, and where there is no space.
 
         Only while it `is_even`.
         """
+        found = self._rooms.reservation_for(topic_id, size, count, logged, now)
+        if found is not None:
+            return found
+        topic = self._parts.catalog.find(topic_id)
+        if topic is None or self._parts.removal.is_limited(topic):
+            return None
+        try:
+            self.reserve([(topic, Need(count, size, size))], logged)
+        except (CallerError, RetryableError):
+            return None
         return self._rooms.reservation_for(topic_id, size, count, logged, now)
-
-    def passed_by(self, position: Position, timestamp_ns: TimestampNs) -> None:
-        """The entry at the next position is in the log, and needs no following."""
-        self.next_position = Position(position + 1)
-        self._progress[kernels.PROGRESS_TIME] = max(int(self._progress[kernels.PROGRESS_TIME]), timestamp_ns)
 
     def let_go(self) -> None:
         """Give up room and descriptors that were reserved for batches which were not ordered after all."""

@@ -17,6 +17,7 @@ from seawall.io.files import OsFiles
 from seawall.io.memory import OsSharedMemory
 from seawall.io.permissions import group_id
 from seawall.io.process import process_id, random_bytes
+from seawall.io.shared_lock import SharedLock
 from seawall.storage.directory import FORMAT_NAME
 
 
@@ -49,4 +50,4 @@ def open_log(
 
     fabric = replace(config.fabric, brokers=brokers + networks)
     store = open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own, networks=networks)
-    return EmbeddedLog(store)
+    return EmbeddedLog(store, SharedLock() if networks else None)

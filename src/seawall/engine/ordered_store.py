@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from threading import Lock
 from typing import TypeVar
 
 from seawall import limits
@@ -34,6 +33,7 @@ from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
 from seawall.fabric.naming import TOKEN_SIZE, fabric_path, forget_fabric, record_fabric, remove_left_fabric
 from seawall.io.interfaces import ReadableBuffer, SharedMemory
+from seawall.io.shared_lock import MemoryLock
 from seawall.sequencer.frontier import Numbered
 from seawall.sequencer.pod_sequencer import SequencerSettings
 from seawall.storage.control_deletes import TagMatch
@@ -212,7 +212,9 @@ class OrderedStore(Store):
         """Nothing begins before the commit under way is finished."""
         return None
 
-    def commit_lone(self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: Lock) -> Numbered | None:
+    def commit_lone(
+        self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: MemoryLock
+    ) -> Numbered | None:
         """Everything goes through the order."""
         return None
 

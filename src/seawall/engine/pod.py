@@ -114,9 +114,8 @@ class Pod:
         self.arrivals = Arrivals(fabric, networks, self.sequencer.collected)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
-        self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
-        #: Batches that arrive without a ring.
-        self.received = self._cycle.received
+        #: Commits of what arrives, without the sequencer.
+        self.cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
 
     # --- appends -------------------------------------------------------------------------------------------------
 
@@ -144,7 +143,12 @@ class Pod:
 
     def begin_cycle(self) -> Commit | None:
         """Stage what has arrived by one kernel call, as far as it is that simple; None if it is not."""
-        return self._cycle.begin()
+        return self.cycle.begin()
+
+    def cycles_ended(self) -> None:
+        """Cycles of a kernel are written: the store has everything that is ordered."""
+        self.cycle.account()
+        self._rows.forget()
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it takes effect, and its slots are free."""
@@ -152,7 +156,7 @@ class Pod:
             self._follower.finish(commit)
             self._advance()
         elif commit.goes_short:
-            self._cycle.finish(commit)
+            self.cycle.finish(commit)
             self._rows.forget()
         if self._asked or self._repeats:
             self._take_answers()
@@ -335,6 +339,8 @@ class Pod:
             self._follow_all()
         self._order()
         self._follow_all()
+        # A change at the last position is durable by now.
+        self._advance()
 
     def _order(self) -> int:
         """Step the sequencer until it has nothing to do; how much it did."""

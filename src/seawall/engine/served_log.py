@@ -28,13 +28,16 @@ from pathlib import Path
 from threading import get_ident
 from typing import Final, ParamSpec, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
-from seawall.engine.arrival_cycle import Received
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
 from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.resident_commit import ResidentCommit
 from seawall.engine.served_sessions import ServedSessions
 from seawall.engine.settings import StoreSettings
 from seawall.engine.topic_rules import TopicRules
@@ -157,23 +160,9 @@ class ServedLog(ServedSessions):
         """Batches that were ever put into any ring."""
         return sum(ring.claimed for ring in self._rings)
 
-    @property
-    def received(self) -> Received:
-        """Where the publish thread receives batches."""
-        return self._pod.received
-
-    def commit_received(self, count: int) -> None:
-        """Commit what is in the first rows of `received`, and what else has arrived; on the publish thread.
-
-        Rows that are not staged then have to be published to the ring of an event loop. A failure is reported to
-        everybody who publishes; of rows that are staged nobody knows then whether they are stored.
-        """
-        # Not before this thread leads, nor after: another leader must not take what is still being received.
-        received = self.received
-        try:
-            self._opened().queue.commit_arrivals(partial(setattr, received, "count", count))
-        finally:
-            received.count = 0
+    def resident(self, publishers: npt.NDArray[np.void], interrupt: Callable[[], None]) -> ResidentCommit:
+        """Commits by a kernel, for the publish thread."""
+        return ResidentCommit(self._opened().queue, self._store, self._pod, publishers, interrupt)
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""

@@ -19,12 +19,13 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from seawall import limits
 from seawall.core.types import Position, Term, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, NO_SESSION, Append, Commit
 from seawall.errors import InvariantError
-from seawall.io.interfaces import ReadableBuffer
+from seawall.io.interfaces import File, ReadableBuffer
 from seawall.kernels import lone_batch as kernels
 from seawall.kernels.epochs import WAL_ROW, WalRows
 from seawall.sequencer.frontier import CommitFrontier, Numbered, signed
@@ -58,7 +59,9 @@ class ShortWay:
         #: Batches that are in the log, and that catalog and index have not heard of; behind them that of the commit
         #: that is under way.
         self._fresh: WalRows = np.zeros(_FRESH_ROWS, WAL_ROW)
-        self._fresh_count = 0
+        #: How many rows are applied next, as an array of one number, which kernels that commit change, too.
+        self.pending = np.zeros(1, np.int64)
+        self._pending = self.pending.data
         #: The next row, behind those of the commits that have begun.
         self.next_row = 0
         self._desk = np.zeros(kernels.DESK_SIZE, np.int64)
@@ -79,9 +82,10 @@ class ShortWay:
         """Where the rows of batches are kept that wait to take effect."""
         return self._fresh
 
-    def next_epoch(self) -> tuple[int, int, int, int]:
-        """What the header of the next epoch says; see `WalWriter.due`."""
-        return self._wal.due()
+    @property
+    def log_numbers(self) -> npt.NDArray[np.void]:
+        """How far the log has come, for kernels that commit."""
+        return self._wal.numbers
 
     @property
     def is_full(self) -> bool:
@@ -137,17 +141,33 @@ class ShortWay:
     def begin_cycle(
         self, memory: memoryview, count: int, following: Position, time_ns: TimestampNs, *, durable: bool
     ) -> Commit:
-        """The commit of an epoch that others have encoded for what `next_epoch` said: its rows follow `next_row`.
+        """The commit of an epoch that a cycle has staged behind the end of the log, with `count` rows.
 
         There is room for it in the log and among the rows that wait.
         """
         turn = self._begun & 1
         commit = self._commits[turn]
-        commit.durable, commit.row, commit.row_count = durable, self.next_row, count
+        commit.durable, commit.row_count = durable, count
         self._begun += 1
         self.next_row += count
         commit.epoch = self._wal.begin_encoded(memory, following, time_ns, durable=durable)
         return commit
+
+    def finish_cycle(self, commit: Commit) -> None:
+        """The commit of a cycle is written, and settled: its rows are pending."""
+        assert commit.epoch is not None
+        self._wal.finish_encoded(commit.epoch, durable=commit.durable)
+        self._finished += 1
+        self.next_row = self._pending[0]
+
+    def lend(self) -> File:
+        """Let a kernel commit, until `take_back`: the file of the log that it writes to."""
+        return self._wal.lend()
+
+    def take_back(self) -> None:
+        """The kernel has ended; its rows are pending."""
+        self._wal.take_back()
+        self.next_row = self._pending[0]
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: its row may take effect."""
@@ -156,18 +176,18 @@ class ShortWay:
         self._keep_rows(commit.row, commit.row_count)
 
     def _keep_rows(self, first: int, count: int) -> None:
-        before = self._fresh_count
+        before = self._pending[0]
         if first != before:
             # Somebody has looked meanwhile, and let take effect what was before them.
             self._fresh[before : before + count] = self._fresh[first : first + count]
-        self._fresh_count = before + count
+        self._pending[0] = before + count
         self._finished += 1
         if self._begun == self._finished:
             self.next_row = before + count
 
     def take_rows(self) -> WalRows:
         """The rows that have to take effect now; valid as long as the store's memory is held."""
-        count, self._fresh_count = self._fresh_count, 0
+        count, self._pending[0] = self._pending[0], 0
         if self._begun == self._finished:
             self.next_row = 0
         return self._fresh[:count]

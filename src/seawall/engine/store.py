@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock
 from typing import Final
 
 from seawall import limits
@@ -48,6 +47,7 @@ from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
 from seawall.errors import RetryableError, SeawallError
 from seawall.io.interfaces import ReadableBuffer
+from seawall.io.shared_lock import MemoryLock
 from seawall.sequencer.frontier import Numbered, TopicNumbers
 from seawall.storage.control import Ceiling, ClientRow
 from seawall.storage.control_batches import SimpleControl
@@ -229,7 +229,9 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             self.refuse_changes(error)
             raise
 
-    def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
+    def commit_lone(
+        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
+    ) -> Numbered | None:
         """Commit one plain block on this thread, the shortest way there is; None if it has to go another.
 
         `state` is held while memory is changed that others read.

@@ -5,6 +5,7 @@ of brokers (`arriving`). One call looks at what is there, so that space is reser
 whoever commits has that written, by any executor; and one publishes the result. One batch is a cycle of one batch.
 
     survey_cycle   batches that are eligible, up to where in each ring, and what they need of each topic
+    lacks_grants   what of that the caller has to reserve first
     stage_cycle    each is decided by the window of the orderer, numbered, copied behind the epoch header, and answered
     settle_cycle   the store's window is updated, and the frontiers: the positions are committed and durable
 
@@ -47,8 +48,8 @@ from seawall.kernels.client_window import (
     judge_row,
 )
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
-from seawall.kernels.epochs import EPOCH_HEADER, WAL_ROW, list_batch
-from seawall.kernels.following import batch_in_blog
+from seawall.kernels.epochs import EPOCH_HEADER, LOG_NUMBERS, WAL_ROW, list_batch
+from seawall.kernels.following import PROGRESS_TIME, batch_in_blog
 from seawall.kernels.frontier import (
     ADMISSION_ROW,
     LAST_TIMESTAMP,
@@ -74,15 +75,13 @@ from seawall.kernels.order_entries import FLOOR, RESERVED
 from seawall.kernels.rings import SLOT_WORDS
 from seawall.kernels.tables import ABSENT, table_find
 
-#: What a cycle needs of one topic, what it took, and whether that much is reserved, which the caller says.
+#: What a cycle needs of one topic; what is granted, by the caller: records, bytes, up to which time, and whether they
+#: have to be durable; and what cycles have taken of it. `is_reserved` says whether the need is granted.
 NEED_ROW = np.dtype(
     [
-        ("topic_id", np.int64),
-        ("records", np.int64),
-        ("size", np.int64),
-        ("taken_records", np.int64),
-        ("taken_size", np.int64),
-        ("is_reserved", np.int64),
+        *((name, np.int64) for name in ("topic_id", "records", "size")),
+        *((name, np.int64) for name in ("records_left", "bytes_left", "until_ns", "is_durable")),
+        *((name, np.int64) for name in ("taken_records", "taken_size", "is_reserved")),
     ]
 )
 
@@ -108,22 +107,23 @@ CYCLE_ARRAYS = (
     *("order_places", "order_clients", "order_sides", "order_slots", "order_results"),
     *("store_places", "store_clients", "store_sides", "store_slots", "store_results"),
     *("control", "counters", "replica", "tails", "completion", "worker", "collected"),
-    *("slots", "blogs", "results", "needs", "ends", "received", "buffer"),
+    *("slots", "blogs", "results", "needs", "ends", "received", "buffer", "log", "pending", "reached", "following"),
 )
 
-#: Arguments of the survey: how far the order is applied, how many batches the cycle may take, which ring comes first,
-#: and how many batches the receive buffer has.
-SURVEY_ARGUMENTS = ("followed", "count_max", "first_ring", "received")
-#: Arguments of staging: the header of the epoch that is due and its address, the time, and the first row to fill.
-STAGE_ARGUMENTS = ("salt", "epoch", "synced_through", "address", "wall_ns", "first_row")
-#: What no cycle changes: the term, when a checkpoint of the order is due, and how many bytes a cycle may take.
-CONSTANTS = ("term", "checkpoint_after", "size_max")
+#: Arguments: which ring comes first, how many batches the receive buffer has, and the time.
+ARGUMENTS = ("first_ring", "received", "wall_ns")
+#: What no cycle changes: the term, when a checkpoint of the order is due, how many bytes a cycle may take, and how many
+#: have to stay free behind it in a file of the log.
+CONSTANTS = ("term", "checkpoint_after", "size_max", "headroom")
 #: Results: batches of the receive buffer that were surveyed, topics, bytes and batches of the cycle, how many of these
-#: were in rings, its first position, and the numbers of its last batch.
-RESULTS = ("surveyed", "needed", "size", "count", "of_rings", "first_position", "position", "base_seq", "timestamp_ns")
+#: were in rings, whether it has to be durable, its first row, its first position, and the numbers of its last batch.
+RESULTS = (
+    *("surveyed", "needed", "size", "count", "of_rings", "is_durable", "first_row"),
+    *("first_position", "position", "base_seq", "timestamp_ns"),
+)
 CYCLE = np.dtype(
     [
-        *((name, np.int64) for name in (*SURVEY_ARGUMENTS, *STAGE_ARGUMENTS, *CONSTANTS, *RESULTS)),
+        *((name, np.int64) for name in (*ARGUMENTS, *CONSTANTS, *RESULTS)),
         *((f"{name}_{what}", np.int64) for name in CYCLE_ARRAYS for what in ("at", "count")),
     ]
 )
@@ -154,10 +154,11 @@ def _is_at_rest(cycle: np.void) -> int:
     completion = carray(pointer_at(cycle["completion_at"]), cycle["completion_count"], np.int64)
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
     state = carray(pointer_at(cycle["worker_at"]), cycle["worker_count"], np.int64)
+    reached = carray(pointer_at(cycle["reached_at"]), cycle["reached_count"], np.int64)
     position = numbers[NEXT_POSITION]
     if counters[RESERVED] != position or control[CONTROL_COMMITTED] != position:
         return 0
-    if control[CONTROL_DURABLE] != position or cycle["followed"] != position:
+    if control[CONTROL_DURABLE] != position or reached[0] != position:
         return 0
     if position - counters[FLOOR] >= cycle["checkpoint_after"] or state[HELD] != 0:
         return 0
@@ -212,6 +213,8 @@ def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size:
         needs[row]["topic_id"] = topic_id
         needs[row]["records"] = 0
         needs[row]["size"] = 0
+        needs[row]["records_left"] = 0
+        needs[row]["bytes_left"] = 0
         needs[row]["taken_records"] = 0
         needs[row]["taken_size"] = 0
         needs[row]["is_reserved"] = 0
@@ -223,9 +226,11 @@ def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size:
 
 @kernel(int64(_cycles))
 def survey_cycle(cycles: Array) -> int:
-    """Find what is eligible now: how many batches, with `ends` and `needs`; 0 if nothing is."""
+    """Find what is eligible now: how many batches, with `ends` and `needs`; 0 if nothing is.
+
+    Rows of `needs` that are there from earlier cycles, up to `needed`, keep what is granted.
+    """
     cycle = cycles[0]
-    cycle["needed"] = 0
     cycle["size"] = 0
     cycle["surveyed"] = 0
     if _is_at_rest(cycle) == 0:
@@ -237,12 +242,17 @@ def survey_cycle(cycles: Array) -> int:
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
     received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
     buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
+    for row in range(cycle["needed"]):
+        needs[row]["records"] = 0
+        needs[row]["size"] = 0
+    count_max = cycle["staged_count"] - pending[0]
     total = 0
     for number in range(cycle["received"]):
         at, size = as_int64(received[number]["at"]), as_int64(received[number]["size"])
         # One that does not fit stays in the receive buffer: staging stops there.
         topic_id, records = load_u32(buffer, at + TOPIC_AT), load_u32(buffer, at + RECORD_COUNT_AT)
-        if total == cycle["count_max"] or _count_need(cycle, needs, topic_id, records, size) == 0:
+        if total >= count_max or _count_need(cycle, needs, topic_id, records, size) == 0:
             break
         total += 1
     cycle["surveyed"] = total
@@ -250,7 +260,7 @@ def survey_cycle(cycles: Array) -> int:
         broker = (cycle["first_ring"] + turn) % ends.size
         index = as_int64(collected[broker * LINE_WORDS + CURSOR])
         claimed = as_int64(load_acquire(tails, broker * TAIL_WORDS + TAIL_CLAIMED))
-        while index < claimed and total < cycle["count_max"]:
+        while index < claimed and total < count_max:
             base = _slot_word(cycle, broker, index)
             if load_acquire(slots, base + PBR_TOKEN) - index != 1 or _source_of(cycle, broker, base) < 0:
                 break
@@ -262,6 +272,28 @@ def survey_cycle(cycles: Array) -> int:
             index += 1
         ends[broker] = index
     return total
+
+
+@kernel(int64(_cycles))
+def lacks_grants(cycles: Array) -> int:
+    """Whether something of what was surveyed is not granted: space in the log, or what a topic needs. Marks what is."""
+    cycle = cycles[0]
+    needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
+    log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
+    behind = log[0]["at"] + EPOCH_HEADER + cycle["size"] + cycle["headroom"]
+    fits = behind <= log[0]["limit_at"]
+    lacking = 0
+    for row in range(cycle["needed"]):
+        need = needs[row]
+        is_granted = (
+            need["taken_records"] + need["records"] <= need["records_left"]
+            and need["taken_size"] + need["size"] <= need["bytes_left"]
+            and cycle["wall_ns"] < need["until_ns"]
+        )
+        need["is_reserved"] = 1 if fits and is_granted else 0
+        if need["records"] > 0 and need["is_reserved"] == 0:
+            lacking += 1
+    return lacking
 
 
 @kernel(int64(_cycle, int64, int64, int64, int64))
@@ -329,7 +361,8 @@ def _stage_batch(
     code = admit_batch(memory, at, cycle["term"], cycle["wall_ns"], keys, values, used, topics, numbers, rows, 0)
     if code != RUN_DONE or rows[0]["status"] != STATUS_OK:
         return PASSES_ON
-    list_batch(memory, at, cycle["address"] + at, size, staged, cycle["first_row"] + count)
+    log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
+    list_batch(memory, at, log[0]["at"] + at, size, staged, cycle["first_row"] + count)
     position, base_seq = as_int64(rows[0]["position"]), as_int64(rows[0]["base_seq"])
     timestamp_ns = as_int64(rows[0]["timestamp_ns"])
     if row != ABSENT:
@@ -343,6 +376,7 @@ def _stage_batch(
         )
     needs[need]["taken_records"] += load_u32(source, source_at + RECORD_COUNT_AT)
     needs[need]["taken_size"] += size
+    cycle["is_durable"] |= needs[need]["is_durable"]
     cycle["position"] = position
     cycle["base_seq"] = base_seq
     cycle["timestamp_ns"] = timestamp_ns
@@ -402,10 +436,13 @@ def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int,
 def stage_cycle(cycles: Array, memory: Bytes) -> int:
     """Make an epoch of what was surveyed, at the beginning of a memory: its size, or PASSES_ON.
 
-    A batch that turns out not to be eligible ends the cycle for its connection or ring. `ends`, `is_staged` and
-    `taken_…` say what was staged.
+    Only what `lacks_grants` has marked is. A batch that turns out not to be eligible ends the cycle for its connection
+    or ring. `ends`, `is_staged` and `taken_…` say what was staged.
     """
     cycle = cycles[0]
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
+    cycle["first_row"] = pending[0]
+    cycle["is_durable"] = 0
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
@@ -431,13 +468,17 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     if count == 0:
         return PASSES_ON
     first, time_ns = cycle["first_position"], numbers[LAST_TIMESTAMP]
-    salt, epoch, synced_through = cycle["salt"], cycle["epoch"], cycle["synced_through"]
+    log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
+    salt, epoch, synced_through = log[0]["salt"], log[0]["epoch"] + 1, log[0]["synced_through"]
     return seal_epoch(memory, at - EPOCH_HEADER, count, salt, epoch, synced_through, first, time_ns)
 
 
 @kernel(void(_cycles))
 def settle_cycle(cycles: Array) -> None:
-    """The epoch is written: update the store's window, and the frontiers."""
+    """The epoch is written: update the store's window, the rows that catalog and index apply later, and the frontiers.
+
+    Somebody may have applied rows meanwhile: then those of the cycle move to the front.
+    """
     cycle = cycles[0]
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)
@@ -457,11 +498,35 @@ def settle_cycle(cycles: Array) -> None:
             as_int64(batch["timestamp_ns"]),
             as_int64(batch["block_crc"]),
         )
-    following = cycle["position"] + 1
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
+    if pending[0] != cycle["first_row"]:
+        for number in range(cycle["count"]):
+            staged[pending[0] + number] = staged[cycle["first_row"] + number]
+    store_release(pending, 0, pending[0] + cycle["count"])
+    behind = cycle["position"] + 1
+    reached = carray(pointer_at(cycle["reached_at"]), cycle["reached_count"], np.int64)
+    following = carray(pointer_at(cycle["following_at"]), cycle["following_count"], np.int64)
+    reached[0] = behind
+    following[PROGRESS_TIME] = max(following[PROGRESS_TIME], cycle["timestamp_ns"])
     counters = carray(pointer_at(cycle["counters_at"]), cycle["counters_count"], np.int64)
     control = carray(pointer_at(cycle["control_at"]), cycle["control_count"], np.int64)
     replica = carray(pointer_at(cycle["replica_at"]), cycle["replica_count"], np.int64)
-    store_release(counters, RESERVED, following)
-    store_release(control, CONTROL_COMMITTED, following)
-    store_release(replica, 0, following)
-    store_release(control, CONTROL_DURABLE, following)
+    store_release(counters, RESERVED, behind)
+    store_release(control, CONTROL_COMMITTED, behind)
+    store_release(replica, 0, behind)
+    store_release(control, CONTROL_DURABLE, behind)
+
+
+@kernel(void(_cycles, int64))
+def advance_log(cycles: Array, size: int) -> None:
+    """The epoch of the cycle, of so many bytes, is written: the log ends behind it."""
+    cycle = cycles[0]
+    numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
+    log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
+    end = log[0]
+    end["at"] += size
+    end["epoch"] += 1
+    end["position"] = cycle["position"] + 1
+    end["timestamp_ns"] = numbers[LAST_TIMESTAMP]
+    if cycle["is_durable"] != 0:
+        end["synced_through"] = end["at"]

@@ -82,6 +82,16 @@ WAL_ROW = np.dtype(
 )
 assert WAL_ROW.itemsize == 88
 
+#: Where a log ends: the address, number of the last epoch, position that is due, time of the last epoch, and the
+#: address up to which it is durable. And of the file that is written: the address behind its space, what is added to
+#: an address for its place in the file, and its salt.
+LOG_NUMBERS = np.dtype(
+    [
+        *((name, np.int64) for name in ("at", "epoch", "position", "timestamp_ns", "synced_through")),
+        *((name, np.int64) for name in ("limit_at", "file_offset", "salt")),
+    ]
+)
+
 WalRows: TypeAlias = npt.NDArray[np.void]
 Walk = npt.NDArray[np.int64]
 

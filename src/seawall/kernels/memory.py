@@ -238,3 +238,9 @@ def copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, lengt
             stream_line(target, target_at + done, source, source_at + done)
             done += LINE_SIZE
     copy_bytes(target, target_at + done, source, source_at + done, length - done)
+
+
+def set_addresses(records: Array, names: tuple[str, ...], arrays: tuple[Array, ...]) -> None:
+    """Give a record of kernel arguments the addresses and lengths of arrays, which its owner keeps alive."""
+    for name, array in zip(names, arrays, strict=True):
+        records[f"{name}_at"], records[f"{name}_count"] = array.ctypes.data, len(array)

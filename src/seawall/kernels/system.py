@@ -32,6 +32,7 @@ RWF_DONTCACHE = 0x80
 _UNSUPPORTED = -errno.EOPNOTSUPP
 _F_FULLFSYNC = 51
 _CLOCK_MONOTONIC = 6 if IS_MACOS else 1
+_CLOCK_REALTIME = 0
 _ERRNO_SYMBOL = "__error" if IS_MACOS else "__errno_location"
 _POLLIN = 0x1
 SYS_IO_URING_SETUP = 425
@@ -292,18 +293,46 @@ def yield_core(typing_context: Any) -> Any:
     return types.int64(), generate
 
 
-@primitive(time.monotonic_ns)
-def monotonic_ns(typing_context: Any) -> Any:
-    """Monotonic time in nanoseconds, for latencies measured inside kernels."""
+def _clock(number: int) -> Callable[..., Any]:
+    def build(typing_context: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            spec = cgutils.alloca_once(builder, ir.LiteralStructType([_int64, _int64]))
+            _call(builder, "clock_gettime", _int32, ir.Constant(_int32, number), spec)
+            seconds = builder.load(cgutils.gep_inbounds(builder, spec, 0, 0))
+            rest = builder.load(cgutils.gep_inbounds(builder, spec, 0, 1))
+            return builder.add(builder.mul(seconds, ir.Constant(_int64, 1_000_000_000)), rest)
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        spec = cgutils.alloca_once(builder, ir.LiteralStructType([_int64, _int64]))
-        _call(builder, "clock_gettime", _int32, ir.Constant(_int32, _CLOCK_MONOTONIC), spec)
-        seconds = builder.load(cgutils.gep_inbounds(builder, spec, 0, 0))
-        rest = builder.load(cgutils.gep_inbounds(builder, spec, 0, 1))
-        return builder.add(builder.mul(seconds, ir.Constant(_int64, 1_000_000_000)), rest)
+        return types.int64(), generate
 
-    return types.int64(), generate
+    return build
+
+
+#: Monotonic time and wall time in nanoseconds.
+monotonic_ns = primitive(time.monotonic_ns)(_clock(_CLOCK_MONOTONIC))
+wall_ns = primitive(time.time_ns)(_clock(_CLOCK_REALTIME))
+
+
+def _over_mutex(name: str) -> Callable[..., Any]:
+    def build(typing_context: Any, address: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.sext(_call(builder, name, _int32, arguments[0]), _int64)
+
+        return types.int64(types.int64), generate
+
+    return build
+
+
+def _mutex_stand_in(name: str) -> Callable[[int], int]:
+    def call(address: int) -> int:
+        return libc_call(name, address)
+
+    return call
+
+
+#: A mutex of the C library at an address, for threads of this process: 0, or an error number (EBUSY if it is held).
+lock_mutex = primitive(_mutex_stand_in("pthread_mutex_lock"))(_over_mutex("pthread_mutex_lock"))
+try_lock_mutex = primitive(_mutex_stand_in("pthread_mutex_trylock"))(_over_mutex("pthread_mutex_trylock"))
+unlock_mutex = primitive(_mutex_stand_in("pthread_mutex_unlock"))(_over_mutex("pthread_mutex_unlock"))
 
 
 def _uring_enter(fd: int, submit: int, complete: int, flags: int) -> int:

@@ -36,9 +36,11 @@ from seawall import limits
 from seawall.engine.served_log import ServedLog
 from seawall.io.files import system_error
 from seawall.io.readiness import ReadinessSet
+from seawall.kernels import publish_cycle
 from seawall.kernels import publish_io as kernels
 from seawall.kernels.batch_header import CLIENT_SEQ_AT
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
+from seawall.kernels.memory import set_addresses
 from seawall.server.publishing import Publishing
 from seawall.server.session import Bytes
 from seawall.wire.codes import Features
@@ -107,15 +109,12 @@ class PublishThread:
     def __init__(self, log: ServedLog) -> None:
         """Started at once; `close` ends it. Only where the system has epoll: see `is_supported`."""
         self._log = log
-        self._received = log.received
         self._connections = np.zeros(limits.CONNECTIONS_MAX, kernels.CONNECTION_ROW)
         self._free = list(range(len(self._connections)))
         self._attached: dict[int, Attachment] = {}
         self._recalled: deque[Attachment] = deque()
         self._lock = threading.Lock()
         self._is_closing = self._has_ended = False
-        #: Rows of the receive buffer that are not answered.
-        self._unanswered = 0
         self._ready = ReadinessSet()
         self._by_descriptor = np.zeros(limits.DESCRIPTORS_MAX, np.int32)
         self._events = np.zeros(_EVENTS * kernels.EVENT_SIZE, np.uint8)
@@ -124,12 +123,21 @@ class PublishThread:
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         entries = limits.RECEIVED_BATCHES_MAX * (kernels.ACK_ENTRY + kernels.ACK_PREFIX)
         self._acks = np.zeros(entries, np.uint8)
+        self._scratch = (np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64))
+        self._operation = np.zeros(publish_cycle.OPERATION_WORDS, np.int64)
+        self._iovec = np.zeros(publish_cycle.IOVEC_WORDS, np.int64)
+        #: What the kernel that commits is told of connections.
+        self._publishers = np.zeros(1, publish_cycle.PUBLISHERS)
+        self._publishers["epoll"], self._publishers["waker"] = self._ready.descriptor, self._ready.waker
+        self._orders, self._levels = log.rules.orders, log.rules.levels
+        self._set_addresses()
+        self._resident = log.resident(self._publishers, self._ready.wake)
+        self._received = self._resident.received
         #: Arguments of every receive.
         self._sources = (
             *(self._ready.descriptor, self._ready.waker, _WAIT_MS, self._events, self._by_descriptor),
             *(self._connections, self._received.buffer, self._tails, self._tail_owners, self._received.rows),
         )
-        self._scratch = (np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64))
         self._thread = threading.Thread(target=self._run, name="seawall-publish", daemon=True)
         self._thread.start()
 
@@ -202,23 +210,36 @@ class PublishThread:
                 self._has_ended = True
                 self._ready.close()
 
+    def _set_addresses(self) -> None:
+        arrays = (
+            *(self._events, self._by_descriptor, self._connections, self._tails, self._tail_owners),
+            *(self._orders, self._levels, *self._scratch, self._progress, self._acks, self._operation, self._iovec),
+        )
+        set_addresses(self._publishers, publish_cycle.PUBLISHER_ARRAYS, arrays)
+
+    def _learn_topics(self) -> None:
+        """Have the kernel know of topics that are too many for the arrays it knows."""
+        rules = self._log.rules
+        if self._orders is not rules.orders or self._levels is not rules.levels:
+            self._orders, self._levels = rules.orders, rules.levels
+            self._set_addresses()
+
     def _cycle(self) -> None:
-        """Receive what has come, commit and answer it, and return who is not to be handled here."""
-        log, received, progress, rules = self._log, self._received, self._progress, self._log.rules
-        count = kernels.receive_batches(*self._sources, rules.orders, rules.levels, *self._scratch, progress)
+        """Receive what has come, commit and answer it and what follows, and return who is not to be handled here."""
+        resident, received, progress = self._resident, self._received, self._progress
+        self._learn_topics()
+        count = kernels.receive_batches(*self._sources, self._orders, self._levels, *self._scratch, progress)
         if count < 0:
             raise system_error(-count)
         unknown: dict[int, Returned] = {}
         if count:
-            self._unanswered = count
-            log.commit_received(count)
-            if log.failure is None:
-                kernels.send_acks(
-                    *(self._connections, received.buffer, received.rows, count, self._acks, progress),
-                )
-            else:
+            resident.commit(count)
+            if self._log.failure is not None:
                 unknown = self._unknown()
-            self._unanswered = 0
+            elif resident.unanswered:
+                rows = (received.buffer, received.rows, resident.unanswered)
+                kernels.send_acks(self._connections, *rows, self._acks, progress)
+            resident.unanswered = 0
         if unknown or progress[kernels.RETURNS]:
             for index in np.flatnonzero(self._connections["state"] == kernels.RETURNED).tolist():
                 self._return(self._attached[index], unknown.get(index))
@@ -230,7 +251,7 @@ class PublishThread:
     def _unknown(self) -> dict[int, Returned]:
         """A commit has failed: what to return each connection with whose batches were part of it."""
         received, found = self._received, dict[int, Returned]()
-        rows = received.rows[: self._unanswered]
+        rows = received.rows[: self._resident.unanswered]
         for index in np.unique(rows["connection"]).tolist():
             own = rows[rows["connection"] == index]
             staged = own[own["is_staged"] != 0]

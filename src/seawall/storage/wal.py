@@ -34,11 +34,16 @@ One owner at a time. Batches come as they will be read, already stamped; this mo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final
+
+import numpy as np
 
 from seawall.core.checks import check
 from seawall.core.types import LaneEpoch, Position, TimestampNs
 from seawall.errors import FatalError, InvalidInputError, InvariantError, LimitError
 from seawall.io.interfaces import File, Files, ReadableBuffer
+from seawall.kernels.epochs import LOG_NUMBERS
 from seawall.limits import BATCH_HEADER_SIZE, WAL_FILE_SIZE, WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
 from seawall.storage.epoch_write import EpochReceipt, EpochWrite
 from seawall.storage.epochs import (
@@ -52,6 +57,10 @@ from seawall.storage.epochs import (
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file, reserve_spare
 from seawall.storage.wal_handles import WalHandles
+
+#: Places in `LOG_NUMBERS`, and the first of them by one call.
+_AT, _EPOCH, _POSITION, _TIMESTAMP, _SYNCED_THROUGH, _LIMIT_AT, _FILE_OFFSET, _SALT = range(8)
+_pack_end: Final = Struct("=5q").pack_into
 
 
 class WalWriter:
@@ -75,22 +84,16 @@ class WalWriter:
         self._directory_id = directory_id
         self._file_size = file_size
         self._salt = salt
-        #: Address of the next epoch.
-        self.at = start.at
-        self._synced_through = start.synced_through
-        self._epoch: int = start.epoch
-        self._position = start.position
-        self._timestamp_ns = start.timestamp_ns
+        #: How far the log has come: `LOG_NUMBERS`, which kernels that commit read and change, too.
+        self.numbers = np.zeros(1, LOG_NUMBERS)
+        self._numbers = self.numbers.view(np.int64).data
+        self._set_end(start.at, start.epoch, start.position, start.timestamp_ns, start.synced_through)
+        self._numbers[_LIMIT_AT] = -1
         self._is_clean = start.clean
         self._is_poisoned = False
         self._is_closed = False
         self._spare: File | None = None
         self._current: WalFile | None = None
-        #: Address behind the present file; before everything if there is none.
-        self._limit_at = -1
-        self._signed_salt = 0
-        #: What is added to an address for its position in the present file.
-        self._file_offset = 0
         #: Where the next epoch goes, behind those that have begun; and how many that were encoded elsewhere have.
         self._next_at = start.at
         self._next_epoch = start.epoch + 1
@@ -104,9 +107,18 @@ class WalWriter:
             self._use(open_wal_file(files, directory, starts[-1], directory_id, read_only=False))
 
     @property
+    def at(self) -> WalAddress:
+        """Address of the next epoch."""
+        return WalAddress(self._numbers[_AT])
+
+    @property
     def synced_through(self) -> WalAddress:
         """Address below which everything is durable."""
-        return self._synced_through
+        return WalAddress(self._numbers[_SYNCED_THROUGH])
+
+    @property
+    def _timestamp_ns(self) -> TimestampNs:
+        return TimestampNs(self._numbers[_TIMESTAMP])
 
     @property
     def first_at(self) -> WalAddress:
@@ -116,7 +128,7 @@ class WalWriter:
     @property
     def next_position(self) -> Position:
         """The least position the next epoch may begin with."""
-        return self._position
+        return Position(self._numbers[_POSITION])
 
     def append_epoch(
         self,
@@ -154,8 +166,10 @@ class WalWriter:
         `append_epoch` has them.
         """
         self._require_usable()
-        if first_position < self._position or not 1 <= batch_count <= length // BATCH_HEADER_SIZE:
-            detail = f"{batch_count} batches in {length} bytes from position {first_position}, due is {self._position}"
+        if first_position < self.next_position or not 1 <= batch_count <= length // BATCH_HEADER_SIZE:
+            detail = (
+                f"{batch_count} batches in {length} bytes from position {first_position}, due is {self.next_position}"
+            )
             raise InvariantError("INV-WAL-ORDER", detail)
         current = self._file_for(length, timestamp_ns)
         return self._begin_epoch(current, batches, length, first_position, batch_count, 0, timestamp_ns, aside_count)
@@ -173,9 +187,9 @@ class WalWriter:
         write, at = self._encoded[self._begun & 1], self._next_at
         write.buffers = [buffer]
         write.size = len(buffer)
-        write.file_at = at + self._file_offset
+        write.file_at = at + self._numbers[_FILE_OFFSET]
         # What is under way before it counts if its write makes it durable: nobody is told before both are done.
-        write.follows_synced = self._synced_through == at or (
+        write.follows_synced = self.synced_through == at or (
             self._is_ahead_durable and self._begun != self._finished + 1
         )
         self._is_ahead_durable = durable and write.follows_synced
@@ -193,7 +207,7 @@ class WalWriter:
         self._finished += 1
         if self._begun != self._finished:
             following = self._encoded[self._begun & 1]
-            following.follows_synced = self._synced_through == following.at
+            following.follows_synced = self.synced_through == following.at
         else:
             self._is_poisoned = False
 
@@ -204,26 +218,41 @@ class WalWriter:
         """
         if self._is_closed or (self._is_poisoned and self._begun != self._finished + 1):
             self._require_usable()
-        return self._signed_salt, self._next_epoch, self._synced_through, self._next_at
+        return self._numbers[_SALT], self._next_epoch, self._numbers[_SYNCED_THROUGH], self._next_at
+
+    def lend(self) -> File:
+        """Let a kernel write epochs behind the end, as `numbers` say, into this file and no further, until `take_back`.
+
+        If that never comes because a write failed, nothing is written any more.
+        """
+        self._require_usable()
+        assert self._current is not None, "something was reserved"
+        self._is_poisoned = True
+        self._is_clean = False
+        return self._current.file
+
+    def take_back(self) -> None:
+        """The kernel has ended, and all that it wrote is counted in."""
+        self._next_at, self._next_epoch = self.at, self._numbers[_EPOCH] + 1
+        self._is_poisoned = False
 
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
         """Count in an epoch that was written; `durable` if it was carried out so."""
         self._count_in(write, durable=durable)
-        self._next_at, self._next_epoch = self.at, self._epoch + 1
+        self._next_at, self._next_epoch = write.end_at, write.epoch + 1
         self._is_poisoned = False
 
     def _count_in(self, write: EpochWrite, *, durable: bool) -> None:
-        self.at = end_at = write.end_at
-        self._epoch = write.epoch
-        self._position = write.next_position
-        self._timestamp_ns = write.timestamp_ns
+        synced_through = write.end_at if durable else self.synced_through
+        self._set_end(write.end_at, write.epoch, write.next_position, write.timestamp_ns, synced_through)
         self._is_clean = write.flags == FLAG_CLEAN
-        if durable:
-            self._synced_through = end_at
+
+    def _set_end(self, *numbers: int) -> None:
+        _pack_end(self._numbers, 0, *numbers)
 
     def fits(self, length: int) -> bool:
         """Whether an epoch with `length` bytes of batches fits the present file."""
-        return self._next_at + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._limit_at
+        return self._next_at + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._numbers[_LIMIT_AT]
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.
@@ -243,11 +272,11 @@ class WalWriter:
         """Make everything appended durable; the address up to which that holds now. A `SyncError` is for ever."""
         self._require_usable()
         through = self.at
-        if self._current is not None and self._synced_through < through:
+        if self._current is not None and self.synced_through < through:
             self._is_poisoned = True
             self._current.file.sync()
             self._is_poisoned = False
-            self._synced_through = through
+            self._numbers[_SYNCED_THROUGH] = through
         return through
 
     def prepare(self) -> bool:
@@ -271,8 +300,8 @@ class WalWriter:
     def drop_before(self, at: WalAddress) -> int:
         """Remove the files that lie wholly below an address, and whose content nobody reads any more; their number."""
         self._require_usable()
-        if at > self._synced_through:
-            raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self._synced_through}")
+        if at > self.synced_through:
+            raise InvalidInputError(f"WAL address {at} is not durable yet; durable is up to {self.synced_through}")
         dropped = 0
         starts = self._handles.starts
         while len(starts) > 1 and starts[1] <= at:
@@ -309,7 +338,7 @@ class WalWriter:
             self.sync()
             if self.at + EPOCH_HEADER_SIZE > current.limit_at:
                 current = self._rotate(EPOCH_HEADER_SIZE, self._timestamp_ns)
-            write = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CLEAN, self._timestamp_ns)
+            write = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CLEAN, self._timestamp_ns)
             write.carry_out(durable=True)
             self.finish_epoch(write, durable=True)
         if self._spare is not None:
@@ -333,9 +362,9 @@ class WalWriter:
         aside_count: int = 0,
     ) -> EpochWrite:
         at = self.at
-        epoch = LaneEpoch(self._epoch + 1)
+        epoch = LaneEpoch(self._numbers[_EPOCH] + 1)
         header = encode_epoch_header(
-            *(current.salt, epoch, length, self._synced_through, first_position, batch_count, flags, timestamp_ns),
+            *(current.salt, epoch, length, self.synced_through, first_position, batch_count, flags, timestamp_ns),
             aside_count,
         )
         self._is_poisoned = True
@@ -344,7 +373,7 @@ class WalWriter:
             buffers=[header, *batches],
             file_at=current.file_position(at),
             size=EPOCH_HEADER_SIZE + length,
-            follows_synced=self._synced_through == at,
+            follows_synced=self.synced_through == at,
             at=at,
             epoch=epoch,
             next_position=Position(first_position + batch_count - aside_count),
@@ -370,7 +399,7 @@ class WalWriter:
         current = self._current
         # Not where that held no epoch and the new file took its name, nor where damage took the space for the mark.
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
-            mark = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CONTINUED, timestamp_ns)
+            mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
             mark.carry_out(durable=True)
         self._is_poisoned = False
         self._spare = None
@@ -387,11 +416,11 @@ class WalWriter:
 
     def _use(self, current: WalFile) -> None:
         self._current = current
-        self._limit_at = current.limit_at
-        self._signed_salt = current.salt - (1 << 64) if current.salt >> 63 else current.salt
-        self._file_offset = DATA_START - current.first_at
+        self._numbers[_LIMIT_AT] = current.limit_at
+        self._numbers[_FILE_OFFSET] = DATA_START - current.first_at
+        self._numbers[_SALT] = current.salt - (1 << 64) if current.salt >> 63 else current.salt
         self._encoded = [
-            EpochWrite(current.file, [], 0, 0, False, self.at, 0, self._position, self._timestamp_ns, 0)
+            EpochWrite(current.file, [], 0, 0, False, self.at, 0, self.next_position, self._timestamp_ns, 0)
             for _ in range(2)
         ]
         self._handles.add(current)

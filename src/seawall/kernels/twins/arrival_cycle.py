@@ -20,7 +20,8 @@ from seawall.kernels.batch_header import (
 )
 from seawall.kernels.client_window import CHECK_NEW, NEXT_EXPECTED, ROW_WORDS, SIDE_PAGE, WINDOW_RESULT
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
-from seawall.kernels.epochs import EPOCH_HEADER, WAL_ROW
+from seawall.kernels.epochs import EPOCH_HEADER, LOG_NUMBERS, WAL_ROW
+from seawall.kernels.following import PROGRESS_TIME
 from seawall.kernels.frontier import ADMISSION_ROW, LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, STATUS_OK, TOPIC_ROW
 from seawall.kernels.goi_frontier import COMPLETION_WORDS, CONTROL_COMMITTED, CONTROL_DURABLE, FLAG_STRONG_ORDER
 from seawall.kernels.holding import HELD, READY_HEAD, READY_TAIL, UNSETTLED_HEAD, UNSETTLED_TAIL
@@ -42,7 +43,7 @@ _WINDOW: Final[tuple[np.dtype[Any], ...]] = (np.dtype(np.uint32), _ROW, _ROW, _R
 _TYPES: Final[tuple[np.dtype[Any], ...]] = (
     *(np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW),
     *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, places.NEED_ROW, _NUMBER),
-    *(places.RECEIVED_ROW, np.dtype(np.uint8)),
+    *(places.RECEIVED_ROW, np.dtype(np.uint8), LOG_NUMBERS, *[_NUMBER] * 3),
 )
 #: The fields of a batch header that matter here.
 _BATCH: Final = np.dtype(
@@ -86,7 +87,7 @@ def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
     cursors = arrays.collected[CURSOR::LINE_WORDS][: len(arrays.ends)].tolist()
     is_completed = cursors == arrays.completion[::COMPLETION_WORDS][: len(arrays.ends)].tolist()
     return (
-        reached | {int(cycle["followed"])} == {position}
+        reached | {int(arrays.reached[0])} == {position}
         and not worker[HELD]
         and bool(is_idle)
         and is_early
@@ -122,7 +123,10 @@ def _count_need(cycle: Any, arrays: SimpleNamespace, topic_id: int, records: int
     if cycle["size"] + size > cycle["size_max"] or not (is_known or len(known) < len(arrays.needs)):
         return False
     if not is_known:
-        arrays.needs[len(known)] = (topic_id, 0, 0, 0, 0, 0)
+        needs = arrays.needs[len(known)]
+        needs["topic_id"] = topic_id
+        for name in ("records", "size", "records_left", "bytes_left", "taken_records", "taken_size", "is_reserved"):
+            needs[name] = 0
         cycle["needed"] += 1
         known.append(topic_id)
     row = arrays.needs[known.index(topic_id)]
@@ -136,21 +140,23 @@ def survey_cycle(cycles: Array) -> int:
     """What was received, then slot after slot of each ring, up to the first that is not eligible."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
-    cycle["needed"] = cycle["size"] = cycle["surveyed"] = 0
+    cycle["size"] = cycle["surveyed"] = 0
     if not _is_at_rest(cycle, arrays):
         return 0
+    arrays.needs["records"][: cycle["needed"]] = arrays.needs["size"][: cycle["needed"]] = 0
+    count_max = len(arrays.staged) - int(arrays.pending[0])
     total = 0
     for batch in arrays.received[: cycle["received"]]:
         header = _header(arrays.buffer, int(batch["at"]))
         needed = (int(header["topic_id"]), int(header["count"]), int(batch["size"]))
-        if total == cycle["count_max"] or not _count_need(cycle, arrays, *needed):
+        if total >= count_max or not _count_need(cycle, arrays, *needed):
             break
         total += 1
     cycle["surveyed"] = total
     for broker in _turns(cycle, arrays):
         index = int(arrays.collected[broker * LINE_WORDS + CURSOR])
         claimed = int(arrays.tails[broker * TAIL_WORDS + TAIL_CLAIMED])
-        while index < claimed and total < cycle["count_max"]:
+        while index < claimed and total < count_max:
             base, slot = _slot(arrays, broker, index)
             if arrays.slots[base + PBR_TOKEN] != index + 1 or _source(arrays, broker, slot) < 0:
                 break
@@ -160,6 +166,21 @@ def survey_cycle(cycles: Array) -> int:
             index += 1
         arrays.ends[broker] = index
     return total
+
+
+def lacks_grants(cycles: Array) -> int:
+    """Which needs are granted, and how many are not."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    needs, log = arrays.needs[: cycle["needed"]], arrays.log[0]
+    fits = int(log["at"]) + EPOCH_HEADER + int(cycle["size"]) + int(cycle["headroom"]) <= int(log["limit_at"])
+    is_granted = (
+        (needs["taken_records"] + needs["records"] <= needs["records_left"])
+        & (needs["taken_size"] + needs["size"] <= needs["bytes_left"])
+        & (int(cycle["wall_ns"]) < needs["until_ns"])
+    )
+    needs["is_reserved"] = is_granted & fits
+    return int(np.count_nonzero((needs["records"] > 0) & (needs["is_reserved"] == 0)))
 
 
 def _header(source: Bytes, at: int) -> Any:
@@ -208,13 +229,14 @@ def _stage_batch(
     code = admit_batch(memory, at, int(cycle["term"]), int(cycle["wall_ns"]), *frontier, 0)
     if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
         return places.PASSES_ON
-    list_batch(memory, at, int(cycle["address"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
+    list_batch(memory, at, int(arrays.log[0]["at"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
     numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
     if row != ABSENT:
         _decide(order, row, int(batch["seq"]), *numbers, int(batch["crc"]))
     need = arrays.needs[known.index(topic_id)]
     need["taken_records"] += int(batch["count"])
     need["taken_size"] += size
+    cycle["is_durable"] |= need["is_durable"]
     cycle["position"], cycle["base_seq"], cycle["timestamp_ns"] = numbers
     return size
 
@@ -257,6 +279,7 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle = cycles[0]
     arrays = _arrays(cycle)
     cycle["first_position"] = arrays.numbers[NEXT_POSITION]
+    cycle["first_row"], cycle["is_durable"] = arrays.pending[0], 0
     count, at = _stage_received(cycle, arrays, memory, EPOCH_HEADER)
     cycle["of_rings"] = -count
     for broker in _turns(cycle, arrays):
@@ -272,11 +295,9 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle["count"], cycle["size"] = count, at
     if not count:
         return places.PASSES_ON
-    salt, epoch, synced_through, first = (
-        int(cycle[name]) for name in ("salt", "epoch", "synced_through", "first_position")
-    )
+    salt, epoch, synced_through = (int(arrays.log[0][name]) for name in ("salt", "epoch", "synced_through"))
     length, time_ns = at - EPOCH_HEADER, int(arrays.numbers[LAST_TIMESTAMP])
-    return seal_epoch(memory, length, count, salt, epoch, synced_through, first, time_ns)
+    return seal_epoch(memory, length, count, salt, epoch + 1, synced_through, int(cycle["first_position"]), time_ns)
 
 
 def settle_cycle(cycles: Array) -> None:
@@ -291,6 +312,21 @@ def settle_cycle(cycles: Array) -> None:
         row = find_row(store[0], store[1], int(batch["client_id"]))
         numbers = [int(batch[name]) for name in ("position", "base_seq", "timestamp_ns", "block_crc")]
         _decide(store, row, int(batch["client_seq"]), *numbers)
-    following = int(cycle["position"]) + 1
-    arrays.counters[RESERVED] = arrays.replica[0] = following
-    arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = following
+    pending, count = int(arrays.pending[0]), int(cycle["count"])
+    arrays.staged[pending : pending + count] = arrays.staged[first : first + count].copy()
+    arrays.pending[0] += count
+    arrays.following[PROGRESS_TIME] = max(int(arrays.following[PROGRESS_TIME]), int(cycle["timestamp_ns"]))
+    behind = int(cycle["position"]) + 1
+    arrays.reached[0] = arrays.counters[RESERVED] = arrays.replica[0] = behind
+    arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = behind
+
+
+def advance_log(cycles: Array, size: int) -> None:
+    """Where the log ends behind so many more bytes."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    log = arrays.log[0]
+    at, epoch, synced_through = int(log["at"]) + size, int(log["epoch"]) + 1, int(log["synced_through"])
+    log["at"], log["epoch"], log["position"] = at, epoch, int(cycle["position"]) + 1
+    log["timestamp_ns"] = arrays.numbers[LAST_TIMESTAMP]
+    log["synced_through"] = at if cycle["is_durable"] else synced_through

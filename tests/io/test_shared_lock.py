@@ -1,0 +1,45 @@
+"""A lock that threads and kernels share: one holder at a time, whoever it is."""
+
+from __future__ import annotations
+
+import threading
+
+from seawall.io.shared_lock import SharedLock
+from seawall.kernels.locks import acquire_lock, release_lock, try_acquire_lock
+
+
+def test_one_holder_at_a_time() -> None:
+    lock, total = SharedLock(), [0]
+
+    def count() -> None:
+        for _ in range(2_000):
+            with lock:
+                before = total[0]
+                total[0] = before + 1
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert total == [8_000]
+
+
+def test_who_does_not_wait_is_told() -> None:
+    lock = SharedLock()
+    assert lock.acquire(blocking=False)
+    assert not lock.acquire(blocking=False)
+    lock.release()
+    assert lock.acquire()
+    lock.release()
+
+
+def test_a_kernel_and_a_thread_exclude_each_other() -> None:
+    lock = SharedLock()
+    assert acquire_lock(lock.words) == 0
+    assert not lock.acquire(blocking=False)
+    waiting = threading.Thread(target=lock.acquire)
+    waiting.start()
+    assert release_lock(lock.words) == 0
+    waiting.join()
+    assert try_acquire_lock(lock.words) != 0
