@@ -160,7 +160,7 @@ class ArrivingWorld(World):
             size = len(sent.batch)
             received.buffer[at : at + size] = np.frombuffer(sent.batch, np.uint8)
             is_strong = sent.topic.config.order is Order.CLIENT
-            received.rows[number] = (CLIENTS.index(sent.client), at, size, is_strong, 2, 0, 0, 0, 0)
+            received.rows[number] = (CLIENTS.index(sent.client), at, size, is_strong, 2, at, 1, 0, 0, 0, 0)
             at += size
         received.count = len(self.received)
         return received

@@ -54,7 +54,13 @@ class Resident(Log):
         for index, (client, (served, peer)) in enumerate(zip(CLIENTS, self.pairs, strict=True)):
             row = self.connections[index]
             row["fd"], row["client_id"], row["session_epoch"] = served.fileno(), client, self.epochs[client]
-            row["payload_max"], row["state"], row["tail"], row["has_runs"] = 1 << 20, publish_io.ATTACHED, -1, 1
+            row["version"], row["payload_max"], row["state"], row["tail"], row["has_runs"] = (
+                2,
+                1 << 20,
+                publish_io.ATTACHED,
+                -1,
+                1,
+            )
             self.by_descriptor[served.fileno()] = index + 1
             self.ready.add(served.fileno())
             peer.settimeout(10)
@@ -63,7 +69,8 @@ class Resident(Log):
         self.arrays = (
             *(np.zeros(64 * publish_io.EVENT_SIZE, np.uint8), self.by_descriptor, self.connections),
             *(np.zeros(LARGE_BATCH_SIZE, np.uint8), np.zeros(1, np.int64), rules.orders, rules.levels),
-            *(np.zeros(publish_io.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64), self.progress),
+            *(np.zeros(publish_io.FRAMES_PER_RECEIVE, FRAME_ROW) for _ in range(2)),
+            *(np.zeros(publish_io.FRAMES_PER_RECEIVE, np.int64), np.zeros(STATE_SIZE, np.int64), self.progress),
             *(np.zeros(1 << 20, np.uint8), np.zeros(publish_cycle.OPERATION_WORDS, np.int64)),
             np.zeros(publish_cycle.IOVEC_WORDS, np.int64),
         )
@@ -87,11 +94,13 @@ class Resident(Log):
 
     def receive(self) -> int:
         """What the publish thread receives before it leads."""
-        events, by_descriptor, connections, tails, owners, orders, levels, frames, state, progress, *_ = self.arrays
+        events, by_descriptor, connections, tails, *rest = self.arrays
+        owners, orders, levels, *scratch = rest[:7]
         received = self.cycle.received
         return publish_io.receive_batches(
             *(self.ready.descriptor, self.ready.waker, 0, events, by_descriptor, connections, received.buffer, tails),
-            *(owners, received.rows, orders, levels, frames, state, progress),
+            *(owners, received.rows, orders, levels, *scratch),
+            self.progress,
         )
 
     def acked(self, client: ClientId) -> list[int]:

@@ -22,12 +22,15 @@ from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
 from seawall.kernels.twins import publish_io as twin
 from seawall.limits import MIB
 from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header
 from seawall.wire.decoder import FrameDecoder
+from seawall.wire.lwp1 import encode_ack, encode_ingest, encode_keepalive
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.records import encode_raw
 
 CLIENT, EPOCH, HIGHEST = 9, 5, 20
+#: A client without a session, and the topic that its frames name.
+NOBODY, WIRE_TOPIC = -5, 77
 TOTAL, STRONG, UNORDERED, GONE = 1, 2, 3, 4
 ORDERS = np.array([NO_TOPIC, 2, 5, 0, NO_TOPIC], np.uint8)
 LEVELS = np.array([0, 2, 1, 2, 0], np.uint8)
@@ -54,6 +57,7 @@ class Publishers:
     def __init__(self, count: int = 1) -> None:
         self.connections = np.zeros(count, kernels.CONNECTION_ROW)
         for name, value in (
+            ("version", 2),
             ("client_id", CLIENT),
             ("session_epoch", EPOCH),
             ("payload_max", 1 << 24),
@@ -67,15 +71,30 @@ class Publishers:
         self.buffer = np.zeros(MIB, np.uint8)
         self.received = np.zeros(2_048, RECEIVED_ROW)
         self.acks = np.zeros(MIB, np.uint8)
-        self.rows = np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW)
+        self.rows = np.zeros(kernels.FRAMES_PER_RECEIVE, FRAME_ROW)
+        self.made = np.zeros(kernels.FRAMES_PER_RECEIVE, FRAME_ROW)
+        self.frame_counts = np.zeros(kernels.FRAMES_PER_RECEIVE, np.int64)
         self.state = np.zeros(STATE_SIZE, np.int64)
+
+    def speak_v1(self) -> None:
+        """Make them connections of version 1, whose frames are for one topic."""
+        self.connections["version"], self.connections["client_id"] = 1, NOBODY
+        self.connections["wire_topic"], self.connections["topic_id"] = WIRE_TOPIC, TOTAL
 
     def accept(self, module: ModuleType, data: bytes, at: int = 7) -> int:
         self.buffer[at : at + len(data)] = np.frombuffer(data, np.uint8)
-        accept = module.accept_batches
-        stretch = (self.buffer, at, at + len(data))
-        count: int = accept(self.connections, 0, *stretch, self.received, 0, ORDERS, LEVELS, self.rows, self.state)
+        stretch = (self.buffer, at, at + len(data), self.received, 0, ORDERS)
+        count: int
+        if self.connections[0]["version"] == 1:
+            scratch = (self.rows, self.made, self.frame_counts, self.state)
+            count = module.accept_v1_frames(self.connections, 0, *stretch, *scratch)
+        else:
+            count = module.accept_batches(self.connections, 0, *stretch, LEVELS, self.rows, self.state)
         return count
+
+    def write_v1_acks(self, module: ModuleType, count: int) -> bytes:
+        end = module.write_v1_acks(self.buffer, self.received, 0, count, self.acks, 3)
+        return self.acks[3:end].tobytes()
 
     def store(self, count: int) -> None:
         """Number the rows as a commit does."""
@@ -132,6 +151,62 @@ def test_kernel_and_twin_agree(
     ours.store(count)
     theirs.store(count)
     assert ours.write_ack(kernels, count) == theirs.write_ack(twin, count)
+
+
+def frame(frame_id: int, payload: bytes, topic: int = WIRE_TOPIC, *, compressed: bool = False) -> bytes:
+    return encode_ingest(
+        payload, batch_id=frame_id, topic_id=topic, timestamp_ns=5, record_count=1, compressed=compressed
+    )
+
+
+V1_FRAMES = st.tuples(
+    st.sampled_from(["records", "records", "records", "opaque", "large", "other topic", "compressed", "keepalive"]),
+    st.binary(min_size=1, max_size=300),
+)
+
+
+def v1_frame(frame_id: int, kind: str, value: bytes) -> bytes:
+    if kind == "keepalive":
+        return encode_keepalive()
+    if kind == "records":
+        return frame(frame_id, encode_raw(value) * (1 + len(value) % 3))
+    payload = bytes(LARGE_SIZE - 100) if kind == "large" else b"\x07" + value
+    return frame(frame_id, payload, WIRE_TOPIC + (kind == "other topic"), compressed=kind == "compressed")
+
+
+@given(st.lists(V1_FRAMES, max_size=12), st.integers(0, 200), st.sampled_from([TOTAL, STRONG, UNORDERED, GONE, 99]))
+def test_kernel_and_twin_agree_about_version_1(given: list[tuple[str, bytes]], cut: int, topic: int) -> None:
+    data = b"".join(v1_frame(900 + number, *each) for number, each in enumerate(given))
+    data = data[: min(LARGE_SIZE, max(0, len(data) - cut))]
+    ours, theirs = Publishers(), Publishers()
+    for each in (ours, theirs):
+        each.speak_v1()
+        each.connections["topic_id"] = topic
+    count = ours.accept(kernels, data)
+    assert count == theirs.accept(twin, data)
+    assert ours.connections.tolist() == theirs.connections.tolist()
+    assert ours.received.tolist() == theirs.received.tolist()
+    assert (ours.buffer == theirs.buffer).all()
+    assert ours.write_v1_acks(kernels, count) == theirs.write_v1_acks(twin, count)
+
+
+def test_frames_of_version_1_become_batches_and_are_acked_each() -> None:
+    publishers = Publishers()
+    publishers.speak_v1()
+    frames = [frame(900 + number, encode_raw(b"%d" % number)) for number in range(3)]
+    opaque, other = frame(903, b"no record"), frame(904, encode_raw(b"4"), WIRE_TOPIC + 1)
+    assert publishers.accept(kernels, b"".join((*frames, opaque, other)), at=0) == 2
+    joined, single = publishers.received[:2]
+    assert (joined["frames"], single["frames"]) == (3, 1)
+    batch = publishers.buffer[joined["at"] :][: joined["size"]].tobytes()
+    header = parse_batch_header(batch, source=BatchSource.CLIENT)
+    assert (header.record_count, header.client_seq, header.topic_id) == (3, HIGHEST + 1, TOTAL)
+    assert batch[96:] == b"".join(encode_raw(b"%d" % number) for number in range(3))
+    acks = publishers.write_v1_acks(kernels, 2)
+    assert acks == b"".join(encode_ack(900 + number) for number in range(4))
+    connection = publishers.connections[0]
+    assert (connection["state"], connection["highest"]) == (kernels.RETURNED, HIGHEST + 2)
+    assert publishers.buffer[connection["rest_at"] : connection["rest_end"]].tobytes() == other
 
 
 def test_every_byte_is_in_a_row_or_left() -> None:
@@ -193,7 +268,8 @@ class Wired(Publishers):
         """The client seqs of what was received."""
         sources = (self.epoll.fileno(), self.waker, 0, self.events, self.by_descriptor, self.connections)
         memory = (self.buffer, self.tails, self.owners, self.received, ORDERS, LEVELS)
-        count = kernels.receive_batches(*sources, *memory, self.rows, self.state, self.progress)
+        scratch = (self.rows, self.made, self.frame_counts, self.state)
+        count = kernels.receive_batches(*sources, *memory, *scratch, self.progress)
         self.store(count)
         return [int.from_bytes(self.buffer[at + 12 :][:8].tobytes(), "little") for at in self.received["at"][:count]]
 
@@ -231,6 +307,30 @@ def test_all_that_are_readable_are_received_and_answered(wired: Wired) -> None:
     os.eventfd_write(wired.waker, 1)
     assert wired.receive() == []
     assert wired.progress[kernels.WOKEN] == 1
+
+
+def test_both_versions_are_received_and_answered_together(wired: Wired) -> None:
+    wired.connections[1]["version"], wired.connections[1]["client_id"] = 1, NOBODY
+    wired.connections[1]["wire_topic"], wired.connections[1]["topic_id"] = WIRE_TOPIC, TOTAL
+    wired.pairs[0][1].send(batch(HIGHEST + 1))
+    one, half = frame(900, encode_raw(b"1")), frame(901, encode_raw(b"2"))
+    wired.pairs[1][1].send(one + half[:20])
+    assert wired.receive() == [HIGHEST + 1, HIGHEST + 1]
+    assert wired.send(2) == 2
+    assert wired.acked(0) == [HIGHEST + 1]
+    assert wired.pairs[1][1].recv(1_000) == encode_ack(900)
+    wired.pairs[1][1].send(half[20:])
+    assert wired.receive() == [HIGHEST + 2]
+    assert wired.send(1) == 1
+    assert wired.pairs[1][1].recv(1_000) == encode_ack(901)
+    # What is not staged is returned as it came.
+    wired.pairs[1][1].send(one + half)
+    assert wired.receive() == [HIGHEST + 3]
+    wired.received[0]["is_staged"] = 0
+    assert wired.send(1) == 0
+    connection = wired.connections[1]
+    assert (connection["state"], connection["highest"]) == (kernels.RETURNED, HIGHEST + 2)
+    assert wired.buffer[connection["rest_at"] : connection["rest_end"]].tobytes() == one + half
 
 
 def test_a_batch_that_is_still_arriving_waits_in_a_tail(wired: Wired) -> None:

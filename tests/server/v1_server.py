@@ -16,6 +16,7 @@ from seawall.server.access import Access
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp1_session import Lwp1Service
+from seawall.server.publish_thread import PublishThread
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 
@@ -32,6 +33,12 @@ class Served:
     service: Lwp1Service
     listener: Listener
     address: tuple[str, int]
+    publish_thread: PublishThread
+
+    async def attached(self) -> None:
+        """Wait until the publish thread has a connection."""
+        while not self.publish_thread._attached:
+            await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -44,17 +51,20 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
-        ingest = Ingest(log, asyncio.get_running_loop())
+        publish_thread = PublishThread(log)
+        ingest = Ingest(log, asyncio.get_running_loop(), publish_thread=publish_thread)
         log.on_failed = ingest.fail
         service = Lwp1Service(log, ingest, TopicCommands(log), access=access, past_end=past_end)
-        listener = Listener({1: service}, bounds=bounds, connections_max=connections_max)
+        listener = Listener({1: service}, bounds=bounds, connections_max=connections_max, publish_thread=publish_thread)
         try:
-            yield Served(log, service, listener, await listener.listen("127.0.0.1", 0))
+            yield Served(log, service, listener, await listener.listen("127.0.0.1", 0), publish_thread)
         finally:
             listener.stop()
             for connection in list(listener.connections):
                 connection.abort()
-            await asyncio.sleep(0)
+            while listener.connections:
+                await asyncio.sleep(0)
+            await asyncio.to_thread(publish_thread.close)
 
 
 def served(

@@ -85,8 +85,9 @@ NEED_ROW = np.dtype(
     ]
 )
 
-#: A batch in the receive buffer: whose it is, where it lies, and its ack level; and where it was stored, once it is
-#: staged. Batches of one connection are in one stretch, in the order in which they came.
+#: A batch in the receive buffer: whose it is, where it lies, its ack level, and where the frames lie that it came in;
+#: and where it was stored, once it is staged. Batches of one connection are in one stretch, in the order in which they
+#: came.
 RECEIVED_ROW = np.dtype(
     [
         ("connection", np.int64),
@@ -94,6 +95,8 @@ RECEIVED_ROW = np.dtype(
         ("size", np.int64),
         ("is_strong", np.int64),
         ("level", np.int64),
+        ("frames_at", np.int64),
+        ("frames", np.int64),
         ("is_staged", np.int64),
         ("position", np.int64),
         ("base_seq", np.int64),

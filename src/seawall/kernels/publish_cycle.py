@@ -59,8 +59,8 @@ from seawall.kernels.system import lock_mutex, unlock_mutex, wall_ns
 
 #: Arrays by the names of their fields in `PUBLISHERS`: each has an address there, and a length.
 PUBLISHER_ARRAYS = (
-    *("events", "by_descriptor", "connections", "tails", "owners", "orders", "levels", "frames", "state", "progress"),
-    *("acks", "operation", "iovec"),
+    *("events", "by_descriptor", "connections", "tails", "owners", "orders", "levels", "frames"),
+    *("made", "frame_counts", "state", "progress", "acks", "operation", "iovec"),
 )
 #: What does not change: the descriptors to wait on, and the addresses of the lock and of signals.
 CONSTANTS = ("epoll", "waker", "lock_at", "signals_at")
@@ -184,6 +184,8 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
     orders = carray(pointer_at(publisher["orders_at"]), publisher["orders_count"], np.uint8)
     levels = carray(pointer_at(publisher["levels_at"]), publisher["levels_count"], np.uint8)
     frames = carray(pointer_at(publisher["frames_at"]), publisher["frames_count"], FRAME_ROW)
+    made = carray(pointer_at(publisher["made_at"]), publisher["made_count"], FRAME_ROW)
+    frame_counts = carray(pointer_at(publisher["frame_counts_at"]), publisher["frame_counts_count"], np.int64)
     state = carray(pointer_at(publisher["state_at"]), publisher["state_count"], np.int64)
     progress = carray(pointer_at(publisher["progress_at"]), publisher["progress_count"], np.int64)
     acks = carray(pointer_at(publisher["acks_at"]), publisher["acks_count"], np.uint8)
@@ -196,7 +198,7 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
             # An error is found again by who waits without leading.
             count = receive_batches(
                 *(publisher["epoll"], publisher["waker"], _SILENT_MS, events, by_descriptor, connections, buffer),
-                *(tails, owners, received, orders, levels, frames, state, progress),
+                *(tails, owners, received, orders, levels, frames, made, frame_counts, state, progress),
             )
             cycle["received"] = max(0, count)
             if count <= 0:

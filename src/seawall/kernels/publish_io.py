@@ -3,12 +3,15 @@
     receive_batches   wait until connections are readable, receive, split and judge: whole batches of all of them, as
                       rows for a commit cycle (`arrival_cycle.RECEIVED_ROW`), where they lie in the receive buffer
     accept_batches    the part of it that is about one connection, without system calls
+    accept_v1_frames  the same for a connection of version 1, whose frames become batches first
     send_acks         one ACK frame for each connection whose batches are stored, sent at once
     write_ack         the part of it that makes the frame
+    write_v1_acks     the same for version 1: an ack for each frame
 
 Only what is simple is handled here: plain batches below LARGE_SIZE, of the connection's own session, each with the next
-client seq, for topics with an order. Anything else, an error and the end of a stream included, makes the connection
-RETURNED, with the bytes from there on, for the event loop to handle; what came before it is still part of the cycle.
+client seq, for topics with an order; of version 1, plain ingest frames for the topic that the connection was attached
+with. Anything else, an error and the end of a stream included, makes the connection RETURNED, with the bytes from there
+on, for the event loop to handle; what came before it is still part of the cycle.
 
 The beginning of a batch that is still arriving is kept in one of a few tail buffers; without a free one the connection
 is returned, too.
@@ -25,9 +28,19 @@ import platform
 import numpy as np
 
 from seawall.kernels.arrival_cycle import LARGE_SIZE, RECEIVED_ROW
-from seawall.kernels.arriving import TAKEN, judge_batch
-from seawall.kernels.batch_header import CLIENT_SEQ_AT, KIND_AT, LEVEL_AT, RECORD_COUNT_AT, TOPIC_AT
-from seawall.kernels.checksum import crc32c
+from seawall.kernels.arriving import NO_TOPIC, TAKEN, judge_batch
+from seawall.kernels.batch_header import (
+    CLIENT_SEQ_AT,
+    CRC_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    KIND_AT,
+    LENGTH_AT,
+    LEVEL_AT,
+    RECORD_COUNT_AT,
+    TOPIC_AT,
+)
+from seawall.kernels.checksum import crc32, crc32c
 from seawall.kernels.frames import (
     FRAME_ROW,
     KIND_ACK,
@@ -57,17 +70,20 @@ from seawall.kernels.memory import (
 )
 from seawall.kernels.system import epoll_ready, monotonic_ns, receive_some, send_some, take_event
 from seawall.kernels.tables import Values
+from seawall.kernels.v1_payloads import make_batches
 
-#: A connection: its socket and session, and what its acks say; the highest client seq it has sent and when it sent
-#: last; its tail buffer, or -1, with the bytes there and since when; and of the present cycle, the bytes of the receive
-#: buffer that it is returned with, if it is, and those of its ack that could not be sent.
+#: A connection: its socket, version and session, and what its acks say; of version 1, its topic, as its frames name it
+#: and as the log does; the highest client seq it has sent and when it sent last; its tail buffer, or -1, with the bytes
+#: there and since when; and of the present cycle, the end of its bytes in the receive buffer, those that it is returned
+#: with, if it is, and those of its ack that could not be sent.
 CONNECTION_ROW = np.dtype(
     [
-        *((name, np.int64) for name in ("fd", "client_id", "session_epoch", "payload_max")),
+        *((name, np.int64) for name in ("fd", "version", "client_id", "session_epoch", "payload_max")),
+        *((name, np.int64) for name in ("wire_topic", "topic_id")),
         *((name, np.int64) for name in ("window_batches", "window_bytes", "has_runs")),
         *((name, np.int64) for name in ("state", "highest", "received_ns")),
         *((name, np.int64) for name in ("tail", "tail_size", "tail_ns")),
-        *((name, np.int64) for name in ("rest_at", "rest_end", "unsent_at", "unsent_end")),
+        *((name, np.int64) for name in ("end", "rest_at", "rest_end", "unsent_at", "unsent_end")),
     ]
 )
 
@@ -85,9 +101,14 @@ WOKEN = 3
 ACK_BYTES = 4
 PROGRESS_SIZE = 5
 
-#: The smallest batch: how many rows one receive may fill.
+#: The smallest batch: how many rows one receive may fill. And the smallest frame of version 1.
 BATCH_SIZE_MIN = 97
 ROWS_PER_RECEIVE = LARGE_SIZE // BATCH_SIZE_MIN + 1
+FRAMES_PER_RECEIVE = LARGE_SIZE // (FRAME_HEADER_SIZE + 1) + 1
+
+#: Bytes of the receive buffer that one receive may take: frames of version 1 become batches behind themselves.
+RECEIVE_SIZE = LARGE_SIZE
+V1_RECEIVE_SIZE = 3 * LARGE_SIZE
 
 #: An event of epoll, which is packed on one kind of machine only, and where its descriptor is.
 EVENT_SIZE, EVENT_FD_AT = (12, 4) if platform.machine() == "x86_64" else (16, 8)
@@ -103,6 +124,8 @@ _VERSION = 2
 _NOTHING_YET = -errno.EAGAIN
 _INTERRUPTED = -errno.EINTR
 _ACK_START = MAGIC | _VERSION << 32 | KIND_ACK << 40
+_V1_ACK_START = MAGIC | 1 << 32 | KIND_ACK << 40
+_LEVEL_DURABLE = 2
 
 _connections = record_array(CONNECTION_ROW)
 _connection = _connections.dtype
@@ -152,6 +175,7 @@ def accept_batches(
     code = split_frames(buffer, at, end, connection["payload_max"], rows, state)
     connection["rest_at"] = state[STATE_CONSUMED]
     connection["rest_end"] = end
+    connection["end"] = end
     for number in range(state[STATE_FRAMES]):
         frame_at, size = as_int64(rows[number]["at"]), as_int64(rows[number]["size"])
         order = _judge(connection, buffer, frame_at, size, orders, state)
@@ -168,11 +192,82 @@ def accept_batches(
         row["size"] = size
         row["is_strong"] = 1 if order == _CLIENT_ORDER else 0
         row["level"] = level
+        row["frames_at"] = frame_at
+        row["frames"] = 1
         row["is_staged"] = 0
         connection["highest"] += 1
         count += 1
     if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
         connection["state"] = RETURNED
+    return count
+
+
+@kernel(
+    int64(
+        *(_connections, int64, bytes_out, int64, int64, _received, int64, bytes_in, _frames, _frames),
+        *(int64_out, int64_out),
+    )
+)
+def accept_v1_frames(
+    connections: Array,
+    index: int,
+    buffer: Bytes,
+    at: int,
+    end: int,
+    received: Array,
+    count: int,
+    orders: Bytes,
+    rows: Rows,
+    made_rows: Rows,
+    frame_counts: Values,
+    state: Values,
+) -> int:
+    """`accept_batches` for version 1: batches are made of frames, behind the end of the stretch."""
+    connection = connections[index]
+    state[STATE_VERSION] = 1
+    state[STATE_SUMMED] = 0
+    state[STATE_CRC] = 0
+    code = split_frames(buffer, at, end, connection["payload_max"], rows, state)
+    connection["rest_at"] = state[STATE_CONSUMED]
+    connection["rest_end"] = end
+    connection["end"] = end
+    topic_id = as_int64(connection["topic_id"])
+    order = as_int64(orders[topic_id]) if topic_id < orders.size else _NO_ORDER
+    if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
+        connection["state"] = RETURNED
+    frames = rows[: state[STATE_FRAMES]]
+    if frames.size == 0:
+        return count
+    made = 0
+    if order != _NO_ORDER and order != NO_TOPIC and as_int64(frames[0]["topic_id"]) == connection["wire_topic"]:
+        out = buffer[end : end + V1_RECEIVE_SIZE - LARGE_SIZE]
+        names = made_rows[: max(0, min(made_rows.size, received.size - count))]
+        next_seq = connection["highest"] + 1
+        size_max = LARGE_SIZE - HEADER_SIZE - 1
+        made = make_batches(
+            buffer, frames, 0, topic_id, connection["client_id"], next_seq, size_max, out, names, frame_counts
+        )
+    taken = 0
+    for number in range(made):
+        batch = made_rows[number]
+        if as_int64(batch["size"]) >= LARGE_SIZE:
+            break
+        row = received[count]
+        row["connection"] = index
+        row["at"] = end + as_int64(batch["at"])
+        row["size"] = batch["size"]
+        row["is_strong"] = 1 if order == _CLIENT_ORDER else 0
+        row["level"] = _LEVEL_DURABLE
+        row["frames_at"] = frames[taken]["at"]
+        row["frames"] = frame_counts[number]
+        row["is_staged"] = 0
+        connection["end"] = row["at"] + row["size"]
+        connection["highest"] += 1
+        count += 1
+        taken += frame_counts[number]
+    if taken < frames.size:
+        connection["state"] = RETURNED
+        connection["rest_at"] = frames[taken]["at"]
     return count
 
 
@@ -202,7 +297,7 @@ def _keep_tail(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values)
 @kernel(
     int64(
         *(int64, int64, int64, bytes_out, int32_out, _connections, bytes_out, bytes_out, int64_out),
-        *(_received, bytes_in, bytes_in, _frames, int64_out, int64_out),
+        *(_received, bytes_in, bytes_in, _frames, _frames, int64_out, int64_out, int64_out),
     )
 )
 def receive_batches(
@@ -219,6 +314,8 @@ def receive_batches(
     orders: Bytes,
     levels: Bytes,
     rows: Rows,
+    made_rows: Rows,
+    frame_counts: Values,
     state: Values,
     progress: Values,
 ) -> int:
@@ -243,9 +340,10 @@ def receive_batches(
         index = as_int64(by_descriptor[descriptor]) - 1
         if index < 0 or connections[index]["state"] != ATTACHED:
             continue
-        if used + LARGE_SIZE > buffer.size or count + ROWS_PER_RECEIVE > received.size:
-            break
         connection = connections[index]
+        needed = RECEIVE_SIZE if connection["version"] == _VERSION else V1_RECEIVE_SIZE
+        if used + needed > buffer.size or count + ROWS_PER_RECEIVE > received.size:
+            break
         kept = as_int64(connection["tail_size"])
         size = receive_some(descriptor, address_of(buffer, used + kept), LARGE_SIZE - kept)
         if size == _NOTHING_YET:
@@ -253,9 +351,16 @@ def receive_batches(
         if kept > 0:
             copy_bytes(buffer, used, tails, as_int64(connection["tail"]) * LARGE_SIZE, kept)
         end = used + kept + max(0, size)
+        connection["end"] = end
         if size > 0:
             connection["received_ns"] = now
-            count = accept_batches(connections, index, buffer, used, end, received, count, orders, levels, rows, state)
+            if connection["version"] == _VERSION:
+                count = accept_batches(
+                    connections, index, buffer, used, end, received, count, orders, levels, rows, state
+                )
+            else:
+                stretch = (buffer, used, end, received, count, orders, rows, made_rows, frame_counts, state)
+                count = accept_v1_frames(connections, index, *stretch)
             if kept == 0 or connection["rest_at"] != used:
                 connection["tail_ns"] = now
         else:
@@ -270,7 +375,7 @@ def receive_batches(
             if connection["tail"] >= 0:
                 owners[connection["tail"]] = 0
                 connection["tail"] = -1
-        used = end
+        used = as_int64(connection["end"])
     progress[ROWS] = count
     progress[BYTES] = used
     return count
@@ -331,6 +436,22 @@ def write_ack(
     return after
 
 
+@kernel(int64(bytes_in, _received, int64, int64, bytes_out, int64))
+def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int) -> int:
+    """Write an ack for each frame of the rows from `first` to `end`, which are stored, at `at`: where they end."""
+    for number in range(first, end):
+        frame_at = as_int64(received[number]["frames_at"])
+        for _ in range(received[number]["frames"]):
+            store_u64(acks, at, _V1_ACK_START)
+            store_u32(acks, at + CRC_AT, crc32(acks, at, at + CRC_AT, 0))
+            store_u64(acks, at + CLIENT_SEQ_AT, load_i64(buffer, frame_at + CLIENT_SEQ_AT))
+            for word in range(at + CLIENT_SEQ_AT + 8, at + FRAME_HEADER_SIZE, 8):
+                store_u64(acks, word, 0)
+            frame_at += FRAME_HEADER_SIZE + load_u32(buffer, frame_at + LENGTH_AT)
+            at += FRAME_HEADER_SIZE
+    return at
+
+
 @kernel(int64(_connections, bytes_in, _received, int64, bytes_out, int64_out))
 def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, acks: Bytes, progress: Values) -> int:
     """Answer the rows that are staged, whose epoch is written: how many.
@@ -346,7 +467,10 @@ def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, ac
         end = first
         while end < count and as_int64(received[end]["connection"]) == index and received[end]["is_staged"] != 0:
             end += 1
-        after = write_ack(connections, index, buffer, received, first, end, acks, at)
+        if connection["version"] == _VERSION:
+            after = write_ack(connections, index, buffer, received, first, end, acks, at)
+        else:
+            after = write_v1_acks(buffer, received, first, end, acks, at)
         was_returned = connection["state"] == RETURNED
         sent = after - at
         if after > at:
@@ -359,7 +483,7 @@ def send_acks(connections: Array, buffer: Bytes, received: Array, count: int, ac
         at = after
         if end < count and as_int64(received[end]["connection"]) == index:
             # The first that is not staged: everything from there on is for the event loop.
-            connection["rest_at"] = received[end]["at"]
+            connection["rest_at"] = received[end]["frames_at"]
             connection["state"] = RETURNED
             connection["highest"] = load_i64(buffer, as_int64(received[end]["at"]) + CLIENT_SEQ_AT) - 1
             while end < count and as_int64(received[end]["connection"]) == index:

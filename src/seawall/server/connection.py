@@ -39,7 +39,7 @@ from seawall.wire.decoder import split_failure
 
 if TYPE_CHECKING:
     from seawall.server.listener import Listener
-    from seawall.server.publish_thread import Attachment, Returned
+    from seawall.server.publish_thread import Attachment, Returned, V1Topic
     from seawall.server.publishing import Publishing
 
 
@@ -179,7 +179,13 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- the publish thread ----------------------------------------------------------------------------------------
 
-    def attach(self, publishing: Publishing, payload_max: int, returned: Callable[[Returned], None]) -> None:
+    def attach(
+        self,
+        publishing: Publishing,
+        payload_max: int,
+        returned: Callable[[Returned], None],
+        v1_topic: V1Topic | None = None,
+    ) -> None:
         """Let the publish thread receive and answer batches, if nothing is on its way in either direction.
 
         `returned` is called when it has given the connection back, before what it did not handle is fed.
@@ -189,7 +195,7 @@ class Connection(asyncio.BufferedProtocol):
         is_idle = is_idle and not (self._outbox.has_pieces or self._transport.get_write_buffer_size())
         if thread is not None and is_idle and not (self._is_encrypted or self.is_closing):
             descriptor = self._descriptor()
-            self._attachment = thread.attach(descriptor, publishing, payload_max, self._loop, self._returned)
+            self._attachment = thread.attach(descriptor, publishing, payload_max, self._loop, self._returned, v1_topic)
             self._session_returned = returned
             self._adjust_reading()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import FRAME_ROW, Rows
 from seawall.server.ingest import Ingest
+from seawall.server.publish_thread import Returned, V1Topic
 from seawall.server.publishing import Publishing
 from seawall.server.refusals import refuse, v1_error_frame
 from seawall.server.session import Bytes
@@ -148,6 +149,20 @@ class _Batches(Publishing):
             publisher.decided(np.concatenate(rows))
 
 
+class Line(Protocol):
+    """The connection, as far as it may be attached to the publish thread."""
+
+    def attach(
+        self,
+        publishing: Publishing,
+        payload_max: int,
+        returned: Callable[[Returned], None],
+        v1_topic: V1Topic | None = None,
+    ) -> None:
+        """Let the publish thread receive and answer, if nothing is on its way in either direction."""
+        ...
+
+
 class Lwp1Ingest:
     """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
 
@@ -175,6 +190,24 @@ class Lwp1Ingest:
             payload = plain_payload(0, buffer[at + _HEADER : at + size].tobytes()) if plain is None else plain
             return self._take_one(payload, rows[first : first + 1], topic)
         return self._publish(buffer, rows, first, topic, self._room.batches)
+
+    def attach(self, line: Line, payload_max: int, topic: V1Topic, returned: Callable[[Returned], None]) -> None:
+        """Have frames for a topic handled by the publish thread, if everything before them is decided."""
+        batches = self._batches
+        if batches is not None and not self._runs and self._ingest.may_attach(batches):
+            batches.highest = self._next_seq - 1
+            line.attach(batches, payload_max, returned, topic)
+
+    def returned(self, returned: Returned) -> Run | None:
+        """The publish thread has given the connection back: the frames of which nobody knows what became of them."""
+        assert self._batches is not None, "only who publishes is attached"
+        self._next_seq = returned.highest + 1
+        self._ingest.returned(self._batches, returned)
+        if not returned.seqs.size:
+            return None
+        unknown = Run(returned.seqs, 0, self._next_seq, np.ones(returned.seqs.size, np.int64))
+        unknown.fail()
+        return unknown
 
     def end(self) -> None:
         """The connection is gone."""

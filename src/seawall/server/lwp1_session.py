@@ -36,7 +36,9 @@ from seawall.server.budget import ConnectionMemory, Lease
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
+from seawall.server.lwp1_ingest import Line as AttachableLine
 from seawall.server.lwp1_reading import Lwp1Reading
+from seawall.server.publish_thread import Returned, V1Topic
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.server.slow_callbacks import SlowCallbacks
@@ -65,11 +67,14 @@ from seawall.wire.lwp1_requests import (
 
 _HEADER: Final = limits.FRAME_HEADER_SIZE
 
+#: Receives of nothing but small frames for one topic after which a connection is attached to the publish thread.
+_ATTACH_AFTER: Final = 4
+
 #: Flags of frames that bring no batch.
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
 
 
-class Line(Protocol):
+class Line(AttachableLine, Protocol):
     """The connection as a session uses it."""
 
     @property
@@ -162,6 +167,9 @@ class Lwp1Session:
         self._last: bytes | None = None
         self._keepalives = KeepaliveAnswers(service.loop, line.write)
         self._ingest = Lwp1Ingest(service.log, service.ingest, service.room, self._told, self._go_on)
+        #: Receives of nothing but small frames for one topic, one after the other, and that topic.
+        self._small_receives = 0
+        self._topic: V1Topic | None = None
         #: The next compressed payload when it is plain, or why it cannot be; bytes counted for it; and bytes of
         #: payloads that may still be decompressed right here, of what came together.
         self._plain: Buffer | None = None
@@ -255,6 +263,7 @@ class Lwp1Session:
                 ):
                     return 0
                 return self._ingest_run(buffer, rows, first, topic)
+            self._small_receives = 0
             if kind is V1Kind.KEEPALIVE:
                 self._keepalives.answer()
             elif kind is V1Kind.CONTROL:
@@ -318,6 +327,10 @@ class Lwp1Session:
         run = self._ingest.take(buffer, rows, first, topic, self._plain)
         if run is None:
             return 0
+        topic_before, self._topic = self._topic, V1Topic(int(rows["topic_id"][first]), topic.topic_id)
+        is_small = self._plain is None and not first and len(run.batch_ids) == len(rows)
+        is_small = is_small and self._topic == topic_before and int(rows["size"].max()) < limits.LARGE_BATCH_SIZE
+        self._small_receives = self._small_receives + 1 if is_small else 0
         self._line.memory.waiting.hold(-self._counted_plain)
         self._plain, self._counted_plain = None, 0
         count = len(run.batch_ids)
@@ -336,6 +349,22 @@ class Lwp1Session:
         self._is_settling = False
         self._write()
         self._go_on()
+        self._attach()
+
+    def _attach(self) -> None:
+        """Let the publish thread handle the connection, if there is nothing else on it than small frames."""
+        is_idle = not (self._answers or self._is_behind) and self._command is None and self._last is None
+        if is_idle and self._topic is not None and self._small_receives >= _ATTACH_AFTER:
+            self._ingest.attach(self._line, self.payload_max, self._topic, self._returned)
+
+    def _returned(self, returned: Returned) -> None:
+        """The publish thread has given the connection back: it is attached again after some more small frames."""
+        self._small_receives = 0
+        unknown = self._ingest.returned(returned)
+        if unknown is not None:
+            self._answers.append(unknown)
+            self._unacked_frames += len(unknown.batch_ids)
+            self._write()
 
     def _begin_default_topic(self) -> None:
         """Have topic 0 made before the frame that needs it is looked at again, or refused because it cannot be."""

@@ -27,25 +27,27 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from seawall import limits
+from seawall.core.types import TopicId
 from seawall.engine.served_log import ServedLog
 from seawall.io.files import system_error
 from seawall.io.readiness import ReadinessSet
 from seawall.kernels import publish_cycle
 from seawall.kernels import publish_io as kernels
-from seawall.kernels.batch_header import CLIENT_SEQ_AT
+from seawall.kernels.batch_header import CLIENT_SEQ_AT, FRAME_HEADER_SIZE, LENGTH_AT
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
 from seawall.kernels.memory import set_addresses
+from seawall.sequencer.frontier import signed
 from seawall.server.publishing import Publishing
 from seawall.server.session import Bytes
 from seawall.wire.codes import Features
 
-__all__ = ["Attachment", "PublishThread", "Returned"]
+__all__ = ["Attachment", "PublishThread", "Returned", "V1Topic"]
 
 #: Batches that are still arriving, of so many connections at once.
 _TAILS: Final = 64
@@ -58,6 +60,13 @@ _SLOW_S: Final = 1.0
 _NS_PER_S: Final = 1_000_000_000
 
 
+class V1Topic(NamedTuple):
+    """The topic of a connection of version 1: as its frames name it, and as the log does."""
+
+    wire_topic: int
+    topic_id: TopicId
+
+
 @dataclass(frozen=True, slots=True)
 class Returned:
     """A connection that is back: its highest client seq, bytes that were not handled, and bytes that were not sent."""
@@ -65,7 +74,7 @@ class Returned:
     highest: int
     received: Bytes
     unsent: bytes = b""
-    #: Batches of which nobody knows whether they are stored, with their sizes.
+    #: Frames of which nobody knows whether they are stored, by their ids, with the sizes of their batches.
     seqs: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     sizes: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
@@ -121,9 +130,13 @@ class PublishThread:
         self._tails = np.zeros(_TAILS * limits.LARGE_BATCH_SIZE, np.uint8)
         self._tail_owners = np.zeros(_TAILS, np.int64)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
+        # Acks of version 1 are as long as the headers of the frames that they answer.
         entries = limits.RECEIVED_BATCHES_MAX * (kernels.ACK_ENTRY + kernels.ACK_PREFIX)
-        self._acks = np.zeros(entries, np.uint8)
-        self._scratch = (np.zeros(kernels.ROWS_PER_RECEIVE, FRAME_ROW), np.zeros(STATE_SIZE, np.int64))
+        self._acks = np.zeros(entries + limits.MIB, np.uint8)
+        self._scratch = (
+            *(np.zeros(kernels.FRAMES_PER_RECEIVE, FRAME_ROW), np.zeros(kernels.FRAMES_PER_RECEIVE, FRAME_ROW)),
+            *(np.zeros(kernels.FRAMES_PER_RECEIVE, np.int64), np.zeros(STATE_SIZE, np.int64)),
+        )
         self._operation = np.zeros(publish_cycle.OPERATION_WORDS, np.int64)
         self._iovec = np.zeros(publish_cycle.IOVEC_WORDS, np.int64)
         #: What the kernel that commits is told of connections.
@@ -153,18 +166,20 @@ class PublishThread:
         payload_max: int,
         loop: asyncio.AbstractEventLoop,
         returned: Callable[[Returned], None],
+        v1_topic: V1Topic | None = None,
     ) -> Attachment | None:
-        """Take a connection over, until `returned` is called on its loop; None if that cannot be."""
+        """Take a connection over, until `returned` is called on its loop; None if that cannot be.
+
+        One of version 1 comes with its topic.
+        """
         with self._lock:
             if self._is_closing or not self._free or descriptor >= len(self._by_descriptor):
                 return None
             index = self._free.pop()
             row: Any = self._connections[index]
-            row["fd"], row["client_id"], row["session_epoch"] = (
-                descriptor,
-                publishing.client_id,
-                publishing.session_epoch,
-            )
+            row["fd"], row["client_id"] = descriptor, signed(publishing.client_id)
+            row["session_epoch"], row["version"] = publishing.session_epoch, 2 if v1_topic is None else 1
+            row["wire_topic"], row["topic_id"] = v1_topic or (0, 0)
             row["window_batches"], row["window_bytes"] = publishing.window_batches, publishing.window_bytes
             row["has_runs"] = bool(publishing.features & Features.ACK_RUNS)
             row["payload_max"], row["highest"] = payload_max, publishing.highest
@@ -257,13 +272,23 @@ class PublishThread:
             staged = own[own["is_staged"] != 0]
             row: Any = self._connections[index]
             row["state"] = kernels.RETURNED
-            seqs = received.buffer[own["at"][:, None] + CLIENT_SEQ_AT + np.arange(8)].view("<u8")[:, 0]
-            rest_at = int(own["at"][staged.size]) if staged.size < own.size else int(row["rest_at"])
+            rest_at = int(own["frames_at"][staged.size]) if staged.size < own.size else int(row["rest_at"])
             rest = received.buffer[rest_at : int(row["rest_end"])].copy()
-            first = int(seqs[0])
-            found[index] = Returned(
-                first + staged.size - 1, rest, seqs=seqs[: staged.size].copy(), sizes=staged["size"].copy()
-            )
+            first = self._id_at(int(own["at"][0]))
+            seqs = np.array([each for row in staged for each in self._frame_ids(row)], np.uint64)
+            found[index] = Returned(first + staged.size - 1, rest, seqs=seqs, sizes=staged["size"].copy())
+        return found
+
+    def _id_at(self, at: int) -> int:
+        return int.from_bytes(self._received.buffer[at + CLIENT_SEQ_AT :][:8].tobytes(), "little")
+
+    def _frame_ids(self, row: Any) -> list[int]:
+        """The ids of the frames that a batch came in."""
+        found, at = [], int(row["frames_at"])
+        for _ in range(int(row["frames"])):
+            found.append(self._id_at(at))
+            length = self._received.buffer[at + LENGTH_AT :][:4].tobytes()
+            at += FRAME_HEADER_SIZE + int.from_bytes(length, "little")
         return found
 
     def _return(self, attachment: Attachment, returned: Returned | None = None) -> None:

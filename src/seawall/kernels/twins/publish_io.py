@@ -9,7 +9,7 @@ import numpy as np
 
 from seawall.kernels import publish_io as places
 from seawall.kernels.arrival_cycle import LARGE_SIZE
-from seawall.kernels.arriving import TAKEN
+from seawall.kernels.arriving import NO_TOPIC, TAKEN
 from seawall.kernels.batch_header import CLIENT_SEQ_AT, LEVEL_AT, RECORD_COUNT_AT, TOPIC_AT
 from seawall.kernels.frames import (
     KIND_BATCH,
@@ -23,10 +23,12 @@ from seawall.kernels.frames import (
 from seawall.kernels.memory import Array, Bytes
 from seawall.kernels.tables import Values
 from seawall.kernels.twins.arriving import judge_batch
-from seawall.kernels.twins.checksum import crc32c
+from seawall.kernels.twins.checksum import crc32, crc32c
 from seawall.kernels.twins.frames import split_frames
+from seawall.kernels.twins.v1_payloads import make_batches
 
 _START: Final = b"LANC\x02\x08\x00\x00"
+_V1_START: Final = b"LANC\x01\x08\x00\x00"
 _PREFIX: Final = struct.Struct("<QII")
 _ENTRY: Final = struct.Struct("<qqqqIIIBBH")
 _REST: Final = struct.Struct("<QQIIII")
@@ -67,7 +69,7 @@ def accept_batches(
     state[:] = 0
     state[STATE_VERSION] = 2
     code = split_frames(buffer, at, end, int(connection["payload_max"]), rows, state)
-    connection["rest_at"], connection["rest_end"] = int(state[STATE_CONSUMED]), end
+    connection["rest_at"], connection["rest_end"], connection["end"] = int(state[STATE_CONSUMED]), end, end
     for frame in rows[: int(state[STATE_FRAMES])]:
         if not _is_handled(connection, buffer, frame, orders):
             connection["state"], connection["rest_at"] = places.RETURNED, int(frame["at"])
@@ -77,12 +79,74 @@ def accept_batches(
         row["connection"], row["at"], row["size"] = index, int(frame["at"]), int(frame["size"])
         row["is_strong"] = orders[topic_id] == 5
         row["level"] = int(levels[topic_id]) if level == 0xFF else level
-        row["is_staged"] = 0
+        row["frames_at"], row["frames"], row["is_staged"] = int(frame["at"]), 1, 0
         connection["highest"] += 1
         count += 1
     if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
         connection["state"] = places.RETURNED
     return count
+
+
+def accept_v1_frames(
+    connections: Array,
+    index: int,
+    buffer: Bytes,
+    at: int,
+    end: int,
+    received: Array,
+    count: int,
+    orders: Bytes,
+    rows: Rows,
+    made_rows: Rows,
+    frame_counts: Values,
+    state: Values,
+) -> int:
+    """Batches of all frames but those from the first on that cannot be one."""
+    connection = connections[index]
+    state[:] = 0
+    state[STATE_VERSION] = 1
+    code = split_frames(buffer, at, end, int(connection["payload_max"]), rows, state)
+    frames, topic_id = rows[: int(state[STATE_FRAMES])], int(connection["topic_id"])
+    connection["rest_at"], connection["rest_end"], connection["end"] = int(state[STATE_CONSUMED]), end, end
+    is_over = code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE
+    order = int(orders[topic_id]) if topic_id < len(orders) else NO_TOPIC
+    is_ours = order not in (0, NO_TOPIC) and len(frames) and frames[0]["topic_id"] == connection["wire_topic"]
+    made = taken = 0
+    if is_ours:
+        out = buffer[end:][: places.V1_RECEIVE_SIZE - LARGE_SIZE]
+        numbers = (0, topic_id, int(connection["client_id"]), int(connection["highest"]) + 1, LARGE_SIZE - 97)
+        made_rows = made_rows[: max(0, len(received) - count)]
+        made = make_batches(buffer, frames, *numbers, out, made_rows, frame_counts)
+    for batch, frame_count in zip(made_rows[:made], frame_counts.tolist(), strict=False):
+        if batch["size"] >= LARGE_SIZE:
+            break
+        row = received[count]
+        row["connection"], row["at"], row["size"] = index, end + int(batch["at"]), int(batch["size"])
+        row["is_strong"], row["level"], row["is_staged"] = order == 5, 2, 0
+        row["frames_at"], row["frames"] = int(frames[taken]["at"]), frame_count
+        connection["highest"] += 1
+        connection["end"] = int(row["at"]) + int(row["size"])
+        count, taken = count + 1, taken + frame_count
+    if taken < len(frames):
+        connection["rest_at"] = int(frames[taken]["at"])
+    if is_over or taken < len(frames):
+        connection["state"] = places.RETURNED
+    return count
+
+
+def write_v1_acks(buffer: Bytes, received: Array, first: int, end: int, acks: Bytes, at: int) -> int:
+    """One header after the other, with the id of each frame."""
+    frames = []
+    for row in received[first:end]:
+        frame_at = int(row["frames_at"])
+        for _ in range(int(row["frames"])):
+            start = np.frombuffer(_V1_START, np.uint8)
+            crc = struct.pack("<I", crc32(start, 0, len(start), 0))
+            frames.append(_V1_START + crc + buffer[frame_at + 12 : frame_at + 20].tobytes() + bytes(24))
+            frame_at += 44 + _u32(buffer, frame_at + 32)
+    written = b"".join(frames)
+    acks[at : at + len(written)] = np.frombuffer(written, np.uint8)
+    return at + len(written)
 
 
 def write_ack(
