@@ -79,7 +79,7 @@ class FollowingWorld(World):
 
     def close(self) -> None:
         try:
-            if self.store is not None and self.store._failure is None:
+            if self.store is not None and self.store.guard.failure is None:
                 self._follow_all()
         finally:
             # A full disk may refuse what is left of the order, since a topic is put in order when it is first used. The

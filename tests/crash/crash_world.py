@@ -309,7 +309,9 @@ class World:
         fits = not config.cap_records or topic.live_records <= config.cap_records
         fits &= not config.cap_bytes or topic.live_bytes <= config.cap_bytes
         # A store that has failed on the side of the append evicts nothing any more.
-        require(fits or self._usable()._failure is not None, f"{topic.name} holds more than its caps after an append")
+        require(
+            fits or self._usable().guard.failure is not None, f"{topic.name} holds more than its caps after an append"
+        )
 
     def delete_below(self) -> None:
         topic = self._pick()
@@ -367,7 +369,7 @@ class World:
         if self.store is not None:
             store, self.store = self.store, None
             store.close()
-            if store._failure is None:
+            if store.guard.failure is None:
                 self.history.reached(Level.DURABLE)
 
     def reopen(self) -> None:

@@ -306,14 +306,14 @@ def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def checkpoint(self: Store) -> None:
-        self._failure = OSError(errno.EIO, "the disk is gone")
-        raise self._failure
+        self.guard.failure = OSError(errno.EIO, "the disk is gone")
+        raise self.guard.failure
 
     async def work(log: AsyncLog) -> None:
         monkeypatch.setattr(Store, "checkpoint", checkpoint)
         sent = 0
         # It comes when batches were brought to their places, on a thread.
-        while log._log is not None and log._log._store._failure is None:
+        while log._log is not None and log._log._store.guard.failure is None:
             assert (await log.publish("events", b"x" * 500)).first_seq == sent + 1
             sent += 1
         with pytest.raises(FatalError, match="earlier change"):

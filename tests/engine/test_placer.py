@@ -259,7 +259,7 @@ def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatc
 def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the log holds is unknown then: it must not get into segments."""
     log.publish("events", b"first")
-    log._store.refuse_changes(SyncError("the disk is gone"))
+    log._store.guard.refuse(SyncError("the disk is gone"))
     flushed: list[PlaceJob] = []
     monkeypatch.setattr(PlaceJob, "carry_out", flushed.append)
     log.placer.place()

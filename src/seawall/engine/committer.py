@@ -24,13 +24,13 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
-from seawall.engine.changing import refusal_of
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
 from seawall.engine.rooms import Room
 from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog
+from seawall.engine.write_guard import refusal_of
 from seawall.errors import (
     CallerError,
     ConflictError,

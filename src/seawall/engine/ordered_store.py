@@ -102,7 +102,7 @@ class OrderedStore(Store):
         """What a reader at `from_seq` gets next, with what is ordered and still being written."""
         plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
         # What is ordered when writing fails is not stored: nobody is shown it any more.
-        if plan.end_seq >= plan.next_seq and not self.is_failed:
+        if plan.end_seq >= plan.next_seq and not self.guard.is_failed:
             plan.tail = self.pod.ahead_of(self.catalog.named(name).topic_id, from_seq, size_max)
         return plan
 
@@ -167,7 +167,7 @@ class OrderedStore(Store):
         With a `gap_ns` what is missing between its batches is given up after so long, of order 5. If it `abandons`,
         everything undecided below `start_seq` is given up at once, by SKIPs behind that position.
         """
-        self._require_usable()
+        self.guard.require_usable()
         self._make_session_space(client_id)
         epoch, next_seq, _ = self.sessions.open(client_id, start_seq, is_drawn=is_drawn)
         if abandons and start_seq - next_seq > limits.SESSION_ABANDONED_MAX:
@@ -183,11 +183,11 @@ class OrderedStore(Store):
         return opened
 
     def _retire(self, client_ids: Sequence[ClientId]) -> Sequence[ClientId]:
-        self._require_usable()
+        self.guard.require_usable()
         return self.pod.retire(client_ids, self._log_retired)
 
     def _ordered(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
-        self._require_usable()
+        self.guard.require_usable()
         return self.pod.change(partial(self.pod.sequencer.order_control, topic_id), make)
 
     # --- appends -------------------------------------------------------------------------------------------------
@@ -195,17 +195,17 @@ class OrderedStore(Store):
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Order and stage appends; each has its numbers or its error. Without any, what has arrived."""
         if not appends and self._lost is None:
-            self._require_usable()
-            # As `_changing`, which would cost as much as the kernels of a cycle.
+            self.guard.require_usable()
+            # As `changing`, which would cost as much as the kernels of a cycle.
             try:
                 commit = self.pod.begin_cycle()
             except BaseException as error:
-                self.refuse_changes(error)
+                self.guard.refuse(error)
                 raise
             if commit is not None:
                 return commit
         self._begin_change()
-        with self._changing():
+        with self.guard.changing():
             return self.pod.begin(appends)
 
     def begin_ahead(self, _appends: Sequence[Append]) -> Commit | None:
@@ -221,7 +221,7 @@ class OrderedStore(Store):
         try:
             self.pod.finish(commit)
         except BaseException as error:
-            self.refuse_changes(error)
+            self.guard.refuse(error)
             raise
         return self.is_due_behind(commit)
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from seawall.engine.changing import refusal_of
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.pump import Pump
 from seawall.engine.store import Store
+from seawall.engine.write_guard import refusal_of
 from seawall.errors import RetryableError, SeawallError
 from seawall.limits import MIB
 
@@ -60,7 +60,7 @@ class Placer:
         """Bring what waits in the log to its places, and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
         with store.upkeep.placing:
-            if store.is_failed:
+            if store.guard.is_failed:
                 return  # INV-STORE-FAILED: nothing is written any more
             try:
                 self._recover()
@@ -77,7 +77,7 @@ class Placer:
                     return
                 # Whoever changes something next is told: a place that could not be filled is no place.
                 with state:
-                    store.refuse_changes(error)
+                    store.guard.refuse(error)
 
     def _work(self) -> None:
         is_quiet = self._await_quiet()

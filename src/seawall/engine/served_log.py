@@ -115,7 +115,7 @@ class ServedLog(ServedSessions):
         queue.has_arrivals = self._has_arrivals
         queue.on_begun = self._answers_may_be_there
         queue.listeners.append(self._answers_may_be_there)
-        store.on_failed = self._tell_failure
+        store.guard.on_failed = self._tell_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
         return self
 
@@ -193,12 +193,12 @@ class ServedLog(ServedSessions):
     @property
     def failure(self) -> BaseException | None:
         """The failure of a write or a sync that made the log read-only; None while there was none."""
-        return self._store.failure
+        return self._store.guard.failure
 
     @property
     def is_refusing(self) -> bool:
         """Whether nothing more can be stored: the disk is full, or writing has failed."""
-        return self._pod.is_stuck or self._store.is_failed
+        return self._pod.is_stuck or self._store.guard.is_failed
 
     @property
     def term(self) -> Term:
@@ -317,7 +317,7 @@ class ServedLog(ServedSessions):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _has_arrivals(self) -> bool:
-        return not self._store.is_failed and (self._is_poked or self._pod.is_behind)
+        return not self._store.guard.is_failed and (self._is_poked or self._pod.is_behind)
 
     def _answers_may_be_there(self) -> None:
         """Called by whoever commits, when a group has its numbers and when it is written."""
@@ -347,18 +347,18 @@ class ServedLog(ServedSessions):
     @contextmanager
     def _knowing_outcome(self) -> Iterator[None]:
         """Raise `OutcomeUnknownError` for a change during which writing failed: it may be stored or not."""
-        was_failed = self._store.is_failed
+        was_failed = self._store.guard.is_failed
         try:
             yield
         except (FatalError, OSError) as error:
-            if was_failed or not self._store.is_failed or isinstance(error, ReadOnlyError):
+            if was_failed or not self._store.guard.is_failed or isinstance(error, ReadOnlyError):
                 raise
             raise OutcomeUnknownError(f"it may be stored or not: writing failed ({error})") from error
 
     def _step(self) -> None:
         """Look after what only time decides."""
         self._timer = self._loop.call_later(_STEP_S, self._step)
-        if self._driver is None or self._store.is_failed:
+        if self._driver is None or self._store.guard.is_failed:
             return
         self.expire_sessions_if_due()
         if not (self._pod.held or self._pod.is_stuck):

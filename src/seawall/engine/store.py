@@ -11,8 +11,7 @@ still work: appends leave room for them in the log, and behind that there is the
 
 After a clean end the term of this process is logged by its first change: who only reads leaves no trace.
 
-INV-STORE-FAILED: after a failed write or sync the store takes no further change: what the disk holds is unknown until
-recovery has looked. Reads go on.
+INV-STORE-FAILED (`write_guard`): after a failed write or sync the store takes no further change.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
-from seawall.engine.changing import Changeable
 from seawall.engine.committer import Committer
 from seawall.engine.follow_parts import FollowerParts, Hooks
 from seawall.engine.following import Follower
@@ -46,6 +44,7 @@ from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.transactions import Transactions
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
+from seawall.engine.write_guard import WriteGuard
 from seawall.errors import RetryableError, SeawallError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered, TopicNumbers
@@ -69,7 +68,7 @@ from seawall.wire.fields import JsonObject
 _CONTROLS_PER_BATCH: Final = 1_000
 
 
-class Store(Changeable, StoreTransactions, StoreSessions):
+class Store(StoreTransactions, StoreSessions):
     """An open data directory. Made by `open_store`."""
 
     def __init__(
@@ -88,7 +87,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         sessions: Sessions,
         checkpoint_at: WalAddress,
     ) -> None:
-        super().__init__(directory.path)
+        self.guard = WriteGuard(directory.path)
         self._machine = machine
         self._settings = settings
         self._directory = directory
@@ -99,7 +98,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self.creates_max = creates_max(self.commit_size_max)
         self._wal = wal
         self._logs = logs
-        logs.open_files.on_sync_failed = self.refuse_changes
+        logs.open_files.on_sync_failed = self.guard.refuse
         #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
         self.recover_waiting = logs.recover_waiting
         self._term = term
@@ -148,7 +147,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
         """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
         wrong with all of them is raised."""
-        self._require_usable()
+        self.guard.require_usable()
         return self._create_all(wanted, is_reserved=False)
 
     def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
@@ -165,7 +164,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """Delete a topic and its records; durable when this returns."""
         deleted = self.catalog.delete(name)
         self._commit(deleted)
-        with self._preparing():
+        with self.guard.preparing():
             remove_segments(topic_home(self._machine.files, self._directory, deleted.topic_id))
             self._directory.restore_ballast()
 
@@ -186,7 +185,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
-        self._require_usable()
+        self.guard.require_usable()
         self._committer.absorb()
         removed = self.removal.delete(name, before_seq=before_seq, match=match)
         self._let_go()
@@ -194,7 +193,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def retain(self, topics: Sequence[TopicState] | None = None) -> None:
         """Evict what is too old or too much, of some topics or of all of them."""
-        self._require_usable()
+        self.guard.require_usable()
         self._committer.absorb()
         self.removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
@@ -208,25 +207,25 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
         Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log.
         """
-        if self._failure is not None:
-            self._require_usable()
+        if self.guard.failure is not None:
+            self.guard.require_usable()
         if self._lost is not None:
             self.begin_term()
         try:
             return self._committer.begin(appends)
         except BaseException as error:
-            self.refuse_changes(error)
+            self.guard.refuse(error)
             raise
 
     def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` while one commit is under way, to be written and finished after it; None if that cannot be: only one
         small batch that needs nothing but its numbers can be ahead, and only of another such."""
-        if len(appends) != 1 or self._failure is not None or self.is_tidy_up_due:
+        if len(appends) != 1 or self.guard.failure is not None or self.is_tidy_up_due:
             return None
         try:
             return self._committer.begin_ahead(appends[0])
         except BaseException as error:
-            self.refuse_changes(error)
+            self.guard.refuse(error)
             raise
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: Lock) -> Numbered | None:
@@ -234,7 +233,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
         `state` is held while memory is changed that others read.
         """
-        if self._failure is not None or self._lost is not None:
+        if self.guard.failure is not None or self._lost is not None:
             return None
         try:
             return self._committer.commit_lone(topic_id, block, record_count, state)
@@ -260,13 +259,13 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         try:
             self._committer.finish(commit)
         except BaseException as error:
-            self.refuse_changes(error)
+            self.guard.refuse(error)
             raise
         return self.is_due_behind(commit)
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
-        self.refuse_changes(error)
+        self.guard.refuse(error)
         self._writer.fail_flush(error)
 
     def append(self, appends: Sequence[Append]) -> list[Numbered]:
@@ -283,8 +282,8 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def sync(self) -> None:
         """Make everything appended so far durable, whatever its class."""
-        self._require_usable()
-        with self._changing():
+        self.guard.require_usable()
+        with self.guard.changing():
             self._writer.flush(durable=True)
 
     def checkpoint(self) -> None:
@@ -294,7 +293,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """
         self.retain()
         self.note_sessions()
-        with self._preparing():
+        with self.guard.preparing():
             self._writer.flush(durable=True)
             self._committer.forget_rooms()
             while self._logs.recover_waiting():
@@ -310,7 +309,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             self.upkeep.checkpointed(self._wal.at)
         self.removal.look_everywhere()
         self._let_go()
-        with self._preparing():
+        with self.guard.preparing():
             self.removal.store_deletes()
 
     def plan_places(self) -> list[PlaceJob]:
@@ -338,8 +337,8 @@ class Store(Changeable, StoreTransactions, StoreSessions):
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
-            if self._failure is None:
-                with self._changing():
+            if self.guard.failure is None:
+                with self.guard.changing():
                     self._writer.flush(durable=True)
                 if self.upkeep.is_long(self._wal.at):
                     # So that the next opening is short.
@@ -347,7 +346,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
                         self.checkpoint()
         finally:
             try:
-                is_whole = self._failure is None and not self._writer.is_behind
+                is_whole = self.guard.failure is None and not self._writer.is_behind
                 self._wal.close(clean=is_whole and self._leaves_mark)
             finally:
                 try:
@@ -358,14 +357,15 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage."""
-        if self._failure is None:
+        if self.guard.failure is None:
             self.sync()
         return verify_directory(self._machine.files, self._directory)
 
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _parts(self) -> FollowerParts:
-        hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
+        stretches = (self.guard.preparing, self.guard.changing)
+        hooks = Hooks(self._begin_change, self._commit_many, *stretches, self.fail, self.tidy_up)
         shared = (self._catalog, self._committer, self._writer, self._maker, self.removal, self.sessions)
         return FollowerParts(*shared, hooks, self._machine.clock, self._term)
 
@@ -376,13 +376,13 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         """
         lost, self._lost = self._lost, None
         if lost is not None:
-            with self._changing():
+            with self.guard.changing():
                 self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
                 self._directory.note_log_begun()
                 self._commit_many(lost)
 
     def _begin_change(self) -> None:
-        self._require_usable()
+        self.guard.require_usable()
         self.begin_term()
         self._committer.absorb()
 
@@ -393,9 +393,9 @@ class Store(Changeable, StoreTransactions, StoreSessions):
         self._committer.forget_rooms()
         control = self._writer.control_of(controls)
         now = self._machine.clock.wall_ns()
-        with self._preparing():
+        with self.guard.preparing():
             reserve_control(self._writer, self._directory, controls, len(control.encode()), TimestampNs(now))
-        with self._changing():
+        with self.guard.changing():
             position = self._writer.stage_control(control, now)
             self._writer.flush(durable=durable)
             self.catalog.apply(control, position)
@@ -424,7 +424,7 @@ class Store(Changeable, StoreTransactions, StoreSessions):
 
     def _let_go(self) -> None:
         """Give back the space of segments in which nothing is left."""
-        with self._preparing():
+        with self.guard.preparing():
             self.removal.drop_dead()
             self._directory.restore_ballast()
 
@@ -445,5 +445,5 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             self.upkeep.checkpointed(self._wal.at)
         except (SeawallError, OSError):
             # Whoever changes something next is told: INV-STORE-FAILED.
-            if self._failure is None:
+            if self.guard.failure is None:
                 raise
