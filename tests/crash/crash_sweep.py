@@ -212,7 +212,7 @@ def check_recovered(world: World, chance: random.Random) -> None:
 
 def check_twice(world: World) -> int:
     """The second of two recoveries changes nothing but that it starts a term."""
-    world.open().begin_term()
+    world.open().controls.begin_term()
     world.end("none")
     found: list[tuple[dict[str, bytes], list[WalBatch]]] = []
     for _ in range(2):

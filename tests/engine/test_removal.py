@@ -164,9 +164,9 @@ def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
 def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     both = filled(6)
     seen: list[DeleteRecords] = []
-    commit = both.store.removal._commit
+    commit = both.store.controls.commit_many
     monkeypatch.setattr(
-        both.store.removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
+        both.store.controls, "commit_many", lambda planned, **how: (seen.extend(planned), commit(planned, **how))
     )
     both.store.delete_records(TOPIC, before_seq=6, match=A)
     both.store.delete_records(TOPIC, before_seq=3)
@@ -189,15 +189,16 @@ def test_a_delete_of_many_ranges_is_several_controls(monkeypatch: pytest.MonkeyP
 def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 2)
     both = filled(30)
-    commit, left = both.store.removal._commit, [2]
+    controls, left = both.store.controls, [2]
+    commit = controls.commit_many
 
-    def failing(controls: list, *, durable: bool) -> None:
+    def failing(planned: list, *, durable: bool) -> None:
         if not left[0]:
             raise FullError("no more")
         left[0] -= 1
-        commit(controls, durable=durable)
+        commit(planned, durable=durable)
 
-    monkeypatch.setattr(both.store.removal, "_commit", failing)
+    monkeypatch.setattr(controls, "commit_many", failing)
     with pytest.raises(FullError):
         both.store.delete_records(TOPIC, match=A)
     assert live_seqs(both.topic) == [seq for seq in range(1, 31) if seq not in (1, 4, 7, 10)]

@@ -25,8 +25,8 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.types import Position, TimestampNs, TopicId
 from seawall.engine.appends import Commit
-from seawall.engine.committer import Committer
 from seawall.engine.following import Follower
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.fabric.arrays import FabricArrays
@@ -71,14 +71,14 @@ class ArrivalCycle:
         sequencer: PodSequencer,
         frontier: CommitFrontier,
         follower: Follower,
-        committer: Committer,
+        pending: PendingRows,
         sessions: Sessions,
         clock: Clock,
     ) -> None:
         self._sequencer = sequencer
         self._follower = follower
-        self._committer = committer
-        self._short_way = short_way = committer.short_way
+        self._pending = pending
+        self._short_way = short_way = pending.short_way
         self._clock = clock
         self._memory = np.zeros(EPOCH_HEADER + _SIZE_MAX, np.uint8)
         self.received: Final = Received()
@@ -119,7 +119,7 @@ class ArrivalCycle:
         if not self._is_open or self._sequencer.is_quiescing or not follower.is_even:
             return None
         if short_way.rows_left < _ROWS_MIN:
-            self._committer.absorb()
+            self._pending.apply()
         # Each ring is the first in turn, so that one which is always full leaves space to the others.
         self._first_ring = (self._first_ring + 1) % self._ring_count
         _set_survey(self._words, 0, follower.next_position, short_way.rows_left, self._first_ring, count)

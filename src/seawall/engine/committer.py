@@ -24,12 +24,13 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.control_log import ControlLog
+from seawall.engine.headroom import HEADROOM
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.removal import Removal
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
-from seawall.engine.rooms import Room
-from seawall.engine.short_way import ShortWay
-from seawall.engine.topic_log import TopicLog
+from seawall.engine.rooms import Reservations, Room
 from seawall.engine.write_guard import refusal_of
 from seawall.errors import (
     CallerError,
@@ -44,7 +45,6 @@ from seawall.errors import (
 from seawall.io.interfaces import Clock, ReadableBuffer
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import Numbered
-from seawall.storage.batch_index import entries_of
 from seawall.storage.control import Ceiling
 from seawall.storage.control_documents import FloorRaise
 from seawall.topics.catalog import TopicCatalog
@@ -63,16 +63,15 @@ class Committer:
         self,
         catalog: TopicCatalog,
         writer: LogWriter,
-        short_way: ShortWay,
+        controls: ControlLog,
+        pending: PendingRows,
+        reservations: Reservations,
         removal: Removal,
         window: ClientWindow,
         clock: Clock,
         *,
         maker: RoomMaker,
-        log_of: Callable[[TopicState], TopicLog],
-        commit_control: Callable[[Ceiling], None],
         ceiling_step: int,
-        headroom: int,
     ) -> None:
         self._catalog = catalog
         self._writer = writer
@@ -80,15 +79,11 @@ class Committer:
         self._window = window
         self._clock = clock
         self._maker = maker
-        self._log_of = log_of
-        self._commit_control = commit_control
+        self._controls = controls
         self._ceiling_step = ceiling_step
-        #: How often rooms were forgotten: whoever keeps rooms of its own looks.
-        self.forgotten = 0
-        #: Valid until `forget_rooms`.
-        self._rooms: dict[TopicId, Room] = {}
-        self.short_way = short_way
-        self._headroom = headroom
+        self._rooms = reservations.by_topic
+        self._pending = pending
+        self._short_way = pending.short_way
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
@@ -101,12 +96,12 @@ class Committer:
             if not append.flags and append.client_id == NO_SESSION:
                 room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
                 if room is not None:
-                    return self.short_way.begin(append, now, room.is_durable)
+                    return self._short_way.begin(append, now, room.is_durable)
         appends = self._unknown(self._of_sessions(appends), now)
         if not self._fits(appends, now):
-            self.absorb()
+            self._pending.apply()
             self._make_rooms(appends, TimestampNs(now))
-        self.absorb()
+        self._pending.apply()
         commit = Commit()
         is_written = False
         self._pin_places(appends, commit)
@@ -132,15 +127,15 @@ class Committer:
 
     def begin_ahead(self, append: Append) -> Commit | None:
         """Begin the commit of one batch before the one under way is finished; None if that cannot be."""
-        if append.flags or append.client_id != NO_SESSION or not self.short_way.has_begun:
+        if append.flags or append.client_id != NO_SESSION or not self._short_way.has_begun:
             return None
         now = self._clock.wall_ns()
         room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
-        return None if room is None else self.short_way.begin(append, now, room.is_durable)
+        return None if room is None else self._short_way.begin(append, now, room.is_durable)
 
     def commit_lone(self, topic_id: TopicId, block: ReadableBuffer, count: int, state: Lock) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""
-        now, short_way = self._clock.wall_ns(), self.short_way
+        now, short_way = self._clock.wall_ns(), self._short_way
         with state:
             room = self._short_room(topic_id, len(block), count, now)
             if room is None:
@@ -152,23 +147,10 @@ class Committer:
             short_way.finish(commit)
         return numbered
 
-    def absorb(self) -> None:
-        """Let what came the short way take effect: catalog and index learn of it."""
-        fresh = self.short_way.take_rows()
-        if not fresh.size:
-            return
-        for topic, rows in self._catalog.apply_run(fresh):
-            log = self._log_of(topic)
-            filling = log.filling[-1]
-            segment, before = filling.segment, len(filling.segment.index)
-            segment.place(int(rows["size"].sum()))
-            segment.index.extend(entries_of(rows, segment.index.end))
-            filling.waiting.extend(before, rows["at"])
-
     def finish(self, commit: Commit) -> None:
         """It is written: let it take effect."""
         if commit.goes_short:
-            self.short_way.finish(commit)
+            self._short_way.finish(commit)
             return
         commit.pins.unpin_all()
         if commit.epoch is not None:
@@ -192,11 +174,6 @@ class Committer:
 
     # --- rooms ---------------------------------------------------------------------------------------------------
 
-    def forget_rooms(self) -> None:
-        """Something has changed that rooms were made from: segments, ceilings or settings."""
-        self._rooms.clear()
-        self.forgotten += 1
-
     def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
         """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
         room = self._rooms.get(topic_id)
@@ -206,11 +183,11 @@ class Committer:
         size = _BATCH_HEADER + length
         if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
             return None
-        if not self._writer.has_room(self._headroom + size):
+        if not self._writer.has_room(HEADROOM + size):
             return None
-        if self.short_way.is_full:
-            self.absorb()
-            if self.short_way.is_full:
+        if self._short_way.is_full:
+            self._pending.apply()
+            if self._short_way.is_full:
                 # The rows of a commit that has begun are the last ones.
                 return None
         room.records_left -= count
@@ -219,7 +196,7 @@ class Committer:
 
     def _fits(self, appends: Sequence[Append], now: int) -> bool:
         """Whether all appends fit the rooms there are; then they are counted against them."""
-        logged = self._headroom
+        logged = HEADROOM
         for append in appends:
             length = len(append.block)
             room = self._rooms.get(append.topic_id)
@@ -260,7 +237,7 @@ class Committer:
         """For each topic the segment that takes its batches, with room for them there and in the log."""
         # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
         ready = self._admit_all(appends, now_ns)
-        logged = self._headroom
+        logged = HEADROOM
         for group in ready:
             needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
             if self._prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
@@ -306,7 +283,7 @@ class Committer:
         left = self._writer.frontier.seqs_left(topic.topic_id)
         if left - wanted < self._ceiling_step // 4:
             ceiling = Seq(topic.next_seq + left)
-            self._commit_control(Ceiling(topic.topic_id, Seq(topic.next_seq + wanted + self._ceiling_step), ceiling))
+            self._controls.commit(Ceiling(topic.topic_id, Seq(topic.next_seq + wanted + self._ceiling_step), ceiling))
 
     # --- numbers and places --------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from seawall.core.types import Position, Term
 from seawall.engine.appends import Commit
-from seawall.engine.committer import Committer
 from seawall.engine.follow_looking import Look
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.room_making import RoomMaker
+from seawall.engine.rooms import Reservations
 from seawall.engine.sessions import Sessions
 from seawall.io.interfaces import Clock
 from seawall.kernels.epochs import WalRows
@@ -39,7 +39,7 @@ class FollowerParts:
     """What a follower needs of its store."""
 
     catalog: TopicCatalog
-    committer: Committer
+    reservations: Reservations
     writer: LogWriter
     maker: RoomMaker
     removal: Removal

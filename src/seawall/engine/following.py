@@ -80,7 +80,7 @@ class Follower:
         self._blog_size = blog_size
         #: The newest term of any entry that may come.
         self.term = parts.term
-        self._rooms = FollowRooms(parts.committer, parts.writer, parts.maker)
+        self._rooms = FollowRooms(parts.reservations, parts.writer, parts.maker)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns

@@ -146,7 +146,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     )
     try:
         if resumed.is_unclean or resumed.lost:
-            store.begin_term()
+            store.controls.begin_term()
         if replayed.damages:
             with contextlib.suppress(RetryableError):
                 store.checkpoint()

@@ -60,7 +60,7 @@ class OrderedStore(Store):
         networks: int = 0,
     ) -> None:
         """Make the fabric, and begin to order; before anything is changed. The last rings are the network's."""
-        self._begin_change()
+        self.controls.begin_change()
         directory = self._directory
         identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
         self._fabric = fabric = self._new_fabric(memory, config, sizes, identity)
@@ -72,6 +72,7 @@ class OrderedStore(Store):
             self._writer.frontier,
             self.follow(goi_entries=len(arrays.goi), blog_size=sizes.blog_size),
             self._committer,
+            self._pending,
             self.sessions,
             self._machine.clock,
             self._term,
@@ -194,7 +195,7 @@ class OrderedStore(Store):
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Order and stage appends; each has its numbers or its error. Without any, what has arrived."""
-        if not appends and self._lost is None:
+        if not appends and self.controls.began_at is not None:
             self.guard.require_usable()
             # As `changing`, which would cost as much as the kernels of a cycle.
             try:
@@ -204,7 +205,7 @@ class OrderedStore(Store):
                 raise
             if commit is not None:
                 return commit
-        self._begin_change()
+        self.controls.begin_change()
         with self.guard.changing():
             return self.pod.begin(appends)
 

@@ -40,6 +40,7 @@ from seawall.engine.committer import Committer, is_admitted, need_of
 from seawall.engine.follow_parts import FollowCommit
 from seawall.engine.following import Follower
 from seawall.engine.ordered_batches import ordered_batches
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
 from seawall.engine.topic_log import StoredBatch
@@ -80,6 +81,7 @@ class Pod:
         frontier: CommitFrontier,
         follower: Follower,
         committer: Committer,
+        pending: PendingRows,
         sessions: Sessions,
         clock: Clock,
         term: Term,
@@ -114,7 +116,7 @@ class Pod:
         self.arrivals = Arrivals(fabric, networks, self.sequencer.collected)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
-        self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
+        self._cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, pending, sessions, clock)
         #: Batches that arrive without a ring.
         self.received = self._cycle.received
 

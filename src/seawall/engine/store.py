@@ -1,15 +1,13 @@
 """The storage engine of one data directory: changes, checkpoints, failures. One owner, no thread, no clock of its own.
 
-Appends go through `committer`, everything else that changes state is a control batch: both are numbered, staged and
-written by `log_writer`, in one order. Opening is in `opening`.
+Appends go through `committer`, everything else that changes state is a control batch (`control_log`): both are
+numbered, staged and written by `log_writer`, in one order. Opening is in `opening`.
 
 Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
 and log files that no snapshot needs are removed.
 
-A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes
-still work: appends leave room for them in the log, and behind that there is the ballast. `removal` decides what goes.
-
-After a clean end the term of this process is logged by its first change: who only reads leaves no trace.
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
+decides what goes.
 
 INV-STORE-FAILED (`write_guard`): after a failed write or sync the store takes no further change.
 """
@@ -19,20 +17,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Seq, Term, TimestampNs, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import Committer
+from seawall.engine.control_log import ControlLog
 from seawall.engine.follow_parts import FollowerParts, Hooks
 from seawall.engine.following import Follower
-from seawall.engine.headroom import HEADROOM, reserve_control
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.placing import PlaceJob, SealJob
 from seawall.engine.removal import Removal
 from seawall.engine.replay import store_sections
 from seawall.engine.room_making import RoomMaker
+from seawall.engine.rooms import Reservations
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.short_way import ShortWay
@@ -47,25 +46,19 @@ from seawall.engine.verifying import verify_directory
 from seawall.engine.write_guard import WriteGuard
 from seawall.errors import RetryableError, SeawallError
 from seawall.io.interfaces import ReadableBuffer
-from seawall.sequencer.frontier import Numbered, TopicNumbers
-from seawall.storage.control import Ceiling, ClientRow
-from seawall.storage.control_batches import SimpleControl
+from seawall.sequencer.frontier import Numbered
 from seawall.storage.control_deletes import TagMatch
-from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
-from seawall.storage.control_sessions import SessionsRetired
+from seawall.storage.control_documents import Loss
 from seawall.storage.directory import DataDirectory
 from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
 from seawall.storage.snapshots import Snapshot, SnapshotStore
 from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Order, TopicConfig
+from seawall.topics.config import TopicConfig
 from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
-
-#: Losses, or ceilings, logged at one position.
-_CONTROLS_PER_BATCH: Final = 1_000
 
 
 class Store(StoreTransactions, StoreSessions):
@@ -103,25 +96,35 @@ class Store(StoreTransactions, StoreSessions):
         self.recover_waiting = logs.recover_waiting
         self._term = term
         self._leaves_mark = True
-        #: What the first change has to log about the end before; None once it is done.
-        self._lost: Sequence[Loss] | None = lost
         self._writer = writer
-        self.removal = Removal(catalog, logs, self._commit_many, self.sync, settings.ephemeral_size)
+        self._pending = PendingRows(ShortWay(wal, writer.frontier, term), catalog, logs)
+        self._reservations = Reservations()
+        self.controls = ControlLog(
+            self.guard,
+            directory,
+            writer,
+            catalog,
+            machine.clock,
+            term,
+            pending=self._pending,
+            reservations=self._reservations,
+            lost=lost,
+        )
+        self.removal = Removal(catalog, logs, self.controls, settings.ephemeral_size)
         logs.on_recovered = self.removal.look_at
         self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
         self._maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
         self._committer = Committer(
             catalog,
             writer,
-            ShortWay(wal, writer.frontier, term),
+            self.controls,
+            self._pending,
+            self._reservations,
             self.removal,
             sessions.window,
             machine.clock,
             maker=self._maker,
-            log_of=logs.of,
-            commit_control=self._commit,
             ceiling_step=settings.ceiling_step,
-            headroom=HEADROOM,
         )
         self._catalog = catalog
         #: A topic by its name, for who needs no look at what it holds.
@@ -135,7 +138,7 @@ class Store(StoreTransactions, StoreSessions):
     @property
     def catalog(self) -> TopicCatalog:
         """All topics as they are now."""
-        self._committer.absorb()
+        self._pending.apply()
         return self._catalog
 
     # --- changes -------------------------------------------------------------------------------------------------
@@ -157,13 +160,16 @@ class Store(StoreTransactions, StoreSessions):
         now_ms, step = self._machine.clock.wall_ns() // 1_000_000, self._settings.ceiling_step
         controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
         if controls:
-            self._commit(*controls)
+            self.controls.commit(*controls)
         return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
         deleted = self.catalog.delete(name)
-        self._commit(deleted)
+        self.controls.commit(deleted)
+        with self.guard.changing():
+            self.removal.forget(deleted.topic_id)
+            self._logs.forget(deleted.topic_id)
         with self.guard.preparing():
             remove_segments(topic_home(self._machine.files, self._directory, deleted.topic_id))
             self._directory.restore_ballast()
@@ -175,18 +181,18 @@ class Store(StoreTransactions, StoreSessions):
     def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState:
         changed = self.catalog.configure(topic, patch)
         if changed is not None:
-            self._commit(changed)
+            self.controls.commit(changed)
         return topic
 
     def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
         """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
-        self._commit(self.catalog.commit(owner, name, next_seq, offset))
+        self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
         self.tidy_up()
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
         self.guard.require_usable()
-        self._committer.absorb()
+        self._pending.apply()
         removed = self.removal.delete(name, before_seq=before_seq, match=match)
         self._let_go()
         return removed
@@ -194,7 +200,7 @@ class Store(StoreTransactions, StoreSessions):
     def retain(self, topics: Sequence[TopicState] | None = None) -> None:
         """Evict what is too old or too much, of some topics or of all of them."""
         self.guard.require_usable()
-        self._committer.absorb()
+        self._pending.apply()
         self.removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
         self._let_go()
 
@@ -209,8 +215,8 @@ class Store(StoreTransactions, StoreSessions):
         """
         if self.guard.failure is not None:
             self.guard.require_usable()
-        if self._lost is not None:
-            self.begin_term()
+        if self.controls.began_at is None:
+            self.controls.begin_term()
         try:
             return self._committer.begin(appends)
         except BaseException as error:
@@ -233,7 +239,7 @@ class Store(StoreTransactions, StoreSessions):
 
         `state` is held while memory is changed that others read.
         """
-        if self.guard.failure is not None or self._lost is not None:
+        if self.guard.failure is not None or self.controls.began_at is None:
             return None
         try:
             return self._committer.commit_lone(topic_id, block, record_count, state)
@@ -282,9 +288,7 @@ class Store(StoreTransactions, StoreSessions):
 
     def sync(self) -> None:
         """Make everything appended so far durable, whatever its class."""
-        self.guard.require_usable()
-        with self.guard.changing():
-            self._writer.flush(durable=True)
+        self.controls.sync()
 
     def checkpoint(self) -> None:
         """Bring every batch to its place, write a snapshot, and let go of the log that is not needed any more.
@@ -295,7 +299,7 @@ class Store(StoreTransactions, StoreSessions):
         self.note_sessions()
         with self.guard.preparing():
             self._writer.flush(durable=True)
-            self._committer.forget_rooms()
+            self._reservations.forget()
             while self._logs.recover_waiting():
                 pass
             for log in self._logs:
@@ -314,7 +318,7 @@ class Store(StoreTransactions, StoreSessions):
 
     def plan_places(self) -> list[PlaceJob]:
         """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
-        self._committer.absorb()
+        self._pending.apply()
         jobs = [job for log in self._logs for job in log.plan_places(self._wal.locate, self._wal.at)]
         # A segment that nothing waits for may be taken back meanwhile.
         return [job for job in jobs if job.entries.size]
@@ -365,62 +369,9 @@ class Store(StoreTransactions, StoreSessions):
 
     def _parts(self) -> FollowerParts:
         stretches = (self.guard.preparing, self.guard.changing)
-        hooks = Hooks(self._begin_change, self._commit_many, *stretches, self.fail, self.tidy_up)
-        shared = (self._catalog, self._committer, self._writer, self._maker, self.removal, self.sessions)
+        hooks = Hooks(self.controls.begin_change, self.controls.commit_many, *stretches, self.fail, self.tidy_up)
+        shared = (self._catalog, self._reservations, self._writer, self._maker, self.removal, self.sessions)
         return FollowerParts(*shared, hooks, self._machine.clock, self._term)
-
-    def begin_term(self) -> None:
-        """Log that this process writes now, and what the end of the one before has cost; what opening did not do yet.
-
-        Whatever fails in it ends the store: a clean close would vouch for numbers that have not been accounted for.
-        """
-        lost, self._lost = self._lost, None
-        if lost is not None:
-            with self.guard.changing():
-                self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
-                self._directory.note_log_begun()
-                self._commit_many(lost)
-
-    def _begin_change(self) -> None:
-        self.guard.require_usable()
-        self.begin_term()
-        self._committer.absorb()
-
-    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
-        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
-        self._begin_change()
-        # A change may be to what rooms were made from.
-        self._committer.forget_rooms()
-        control = self._writer.control_of(controls)
-        now = self._machine.clock.wall_ns()
-        with self.guard.preparing():
-            reserve_control(self._writer, self._directory, controls, len(control.encode()), TimestampNs(now))
-        with self.guard.changing():
-            position = self._writer.stage_control(control, now)
-            self._writer.flush(durable=durable)
-            self.catalog.apply(control, position)
-            for part in controls:
-                self._tell_frontier(part)
-
-    def _tell_frontier(self, part: SimpleControl) -> None:
-        match part:
-            case TopicCreate():
-                is_strong = TopicConfig.from_stored(part.config).order is Order.CLIENT
-                self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
-            case TopicDelete():
-                self._writer.frontier.remove_topic(part.topic_id)
-                self.removal.forget(part.topic_id)
-                self._logs.forget(part.topic_id)
-            case ClientRow():
-                self.sessions.apply(part, self._now_ms())
-            case SessionsRetired():
-                self.sessions.apply_retired(part)
-            case Ceiling():
-                self._writer.frontier.set_ceiling(part.topic_id, part.ceiling)
-
-    def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
-        for first in range(0, len(controls), _CONTROLS_PER_BATCH):
-            self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
 
     def _let_go(self) -> None:
         """Give back the space of segments in which nothing is left."""

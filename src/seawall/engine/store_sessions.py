@@ -13,33 +13,32 @@ Who makes the order does these things at a position of it (`ordered_store`). Thi
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.control_log import ControlLog
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.write_guard import WriteGuard
 from seawall.errors import FullError, NotFoundError, WrongStateError
 from seawall.limits import SESSIONS_RETIRED_MAX
-from seawall.storage.control_batches import SimpleControl
 
 #: The part of all sessions that goes when there are too many: looking for them costs a sort of all.
 _RETIRED_PART: Final = 64
 
 
-class StoreSessions(ABC):
+class StoreSessions:
     """Sessions of a store."""
 
     _machine: Machine
     _settings: StoreSettings
+    guard: WriteGuard
+    controls: ControlLog
     sessions: Sessions
     #: Asked whose sessions are live, by whoever has some.
     live_clients: list[Callable[[], Iterable[ClientId]]]
-
-    @abstractmethod
-    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None: ...
 
     def open_session(
         self, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
@@ -53,7 +52,9 @@ class StoreSessions(ABC):
 
     def _log_session(self, client_id: ClientId, start_seq: ClientSeq, is_drawn: bool) -> tuple[SessionEpoch, ClientSeq]:
         epoch, next_seq, row = self.sessions.open(client_id, start_seq, is_drawn=is_drawn)
-        self._commit(row)
+        self.controls.commit(row)
+        with self.guard.changing():
+            self.sessions.apply(row, self._now_ms())
         return epoch, next_seq
 
     # --- time and space ------------------------------------------------------------------------------------------
@@ -107,7 +108,9 @@ class StoreSessions(ABC):
     def _log_retired(self, client_ids: Iterable[ClientId]) -> None:
         control = self.sessions.retire(client_ids)
         if control is not None:
-            self._commit(control)
+            self.controls.commit(control)
+            with self.guard.changing():
+                self.sessions.apply_retired(control)
 
     # --- by name -------------------------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Transactions:
     def begin_apart(self, topic: TopicState) -> None:
         """Have what is staged in a topic from now on lie in segments of its own."""
         self._log_of(topic).wants_roll = True
-        self._parts.committer.forget_rooms()
+        self._parts.reservations.forget()
 
     def check(self, wanted: WantedTransaction) -> None:
         """Refuse what cannot be committed as things are; what is too old makes room for it."""
@@ -109,7 +109,7 @@ class Transactions:
         """Publish what was staged, once for each key; durable when this returns. What is refused changes nothing."""
         parts = self._parts
         self._hooks.begin()
-        parts.committer.forget_rooms()
+        parts.reservations.forget()
         now = parts.clock.wall_ns()
         adoption_of = Adoption(self._log_of)
         with self._hooks.preparing():

@@ -24,27 +24,14 @@ from seawall.sequencer.frontier import TopicNumbers
 from seawall.sequencer.pod_sequencer import OpenedSession
 from seawall.testing.clock import SimClock
 
-__all__ = ["Change", "PodOwner", "SimStore"]
+__all__ = ["Change", "PodOwner", "kept_of"]
 
 REPLICA = 0
 
 
-class SimStore(Store):
-    """A store that remembers where its log ended when it was opened."""
-
-    began_at: Position | None = None
-
-    def begin_term(self) -> None:
-        """Log that this process writes now."""
-        if self.began_at is None:
-            self.began_at = self._writer.frontier.next_position
-        super().begin_term()
-
-    @property
-    def kept(self) -> Position:
-        """Positions below it were in the log when this was opened, after an end that was not clean."""
-        began_at = self.began_at or 0
-        return Position(max(0, began_at - POSITION_JUMP))
+def kept_of(store: Store) -> Position:
+    """Positions below it were in the log when a store was opened, after an end that was not clean."""
+    return Position(max(0, (store.controls.began_at or 0) - POSITION_JUMP))
 
 
 @dataclass(slots=True)
@@ -65,7 +52,7 @@ class Change:
 class PodOwner:
     """The store, its follower, and the changes that are ordered."""
 
-    def __init__(self, store: SimStore, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
+    def __init__(self, store: Store, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
         self.store = store
         self.follower = store.follow(goi_entries=len(fabric.goi), blog_size=blog_size)
         self.frontier = store._writer.frontier
