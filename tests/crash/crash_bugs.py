@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seawall.core.types import Position, TimestampNs
-from seawall.engine import adoption, arrival_cycle, opening, replay, store
+from seawall.engine import adoption, arrival_cycle, maintenance, opening, replay
 from seawall.engine.appends import Commit
 from seawall.engine.committer import Committer
 from seawall.engine.control_log import ControlLog
@@ -338,12 +338,12 @@ def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:
 
 def keys_not_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     """A snapshot forgets which transactions were committed."""
-    real = store.catalog_sections
+    real = maintenance.catalog_sections
 
     def sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         return {kind: data for kind, data in real(catalog).items() if kind is not SectionKind.TRANSACTIONS}
 
-    patch.setattr(store, "catalog_sections", sections)
+    patch.setattr(maintenance, "catalog_sections", sections)
 
 
 def transaction_acked_before_sync(patch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,9 @@ class FollowingWorld(World):
         self.ordered = []
         self._seq = self._epoch = 0
         self.order = CommittedOrder(
-            store._writer.frontier, term=store._term, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE
+            store.parts.writer.frontier, term=store.parts.term, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE
         )
-        self.follower = store.follow(goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
+        self.follower = Follower(store.parts, store.maintenance, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
         return store
 
     def _config(self, durability: Durability) -> TopicConfig:

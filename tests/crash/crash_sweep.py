@@ -216,7 +216,7 @@ def check_twice(world: World) -> int:
     world.end("none")
     found: list[tuple[dict[str, bytes], list[WalBatch]]] = []
     for _ in range(2):
-        directory_id = world.open()._directory.directory_id
+        directory_id = world.open().parts.directory.directory_id
         world.end("none")
         files = {path: world.disk.durable_bytes(path) for path in paths(world.disk, PATH)}
         items = read_wal(world.disk, f"{PATH}/wal", directory_id, WalAddress(0))

@@ -139,8 +139,8 @@ class TransactionWorld(World):
         """A transaction that has not happened may be tried again: what was staged for it is where it was."""
         if reached is None or reached < tried.epoch:
             store = self._usable()
-            for held in StagedBatches.of(store.catalog, store._logs.of, tried.staged).staged:
-                log, first, last = store._logs[held.topic.topic_id], held.range.first_seq, held.range.last_seq
+            for held in StagedBatches.of(store.catalog, store.parts.logs.of, tried.staged).staged:
+                log, first, last = store.parts.logs[held.topic.topic_id], held.range.first_seq, held.range.last_seq
                 found = sum(batch.record_count for batch in stored_batches(log, first, Seq(last + 1), 1 << 22))
                 require(found == last + 1 - first, f"of what was staged for {tried.epoch}, {held.range} is gone")
 

@@ -140,7 +140,7 @@ class World:
         if not starts:
             return
         file = self.disk.open(wal_path(f"{PATH}/wal", starts[-1]), read_only=True)
-        start = DATA_START + store._wal.at - starts[-1]
+        start = DATA_START + store.parts.wal.at - starts[-1]
         require(not file.read(file.size(), start).strip(b"\0"), f"{file.path}: something is left behind its end")
         file.close()
 
@@ -337,7 +337,7 @@ class World:
 
     def retain(self) -> None:
         with self.changing() as store:
-            store.retain()
+            store.maintenance.retain()
             # Where nothing is due, nothing is synced.
             self.level = Level.STAGED
 
@@ -355,10 +355,10 @@ class World:
     def place(self) -> None:
         """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
         store = self._usable()
-        for job in store.plan_places():
+        for job in store.maintenance.plan_places():
             job.carry_out()
             job.settle()
-        for seal in store.plan_seals():
+        for seal in store.maintenance.plan_seals():
             seal.carry_out()
             seal.settle()
 

@@ -98,12 +98,12 @@ def test_deletes_use_the_ballast_and_give_it_back() -> None:
     for name in names:
         store.create_topic(name, TopicConfig(segment_max_records=20))
     fill(store, names[-1], 2_000)
-    assert store._directory.has_ballast
+    assert store.parts.directory.has_ballast
     for name in names:
         # Forty deletes are more than what appends leave room for in a file of the log.
         store.delete_topic(name)
     assert store.catalog.names() == []
-    assert store._directory.has_ballast
+    assert store.parts.directory.has_ballast
     store.close()
 
 

@@ -127,13 +127,13 @@ def log() -> Iterator[Log]:
 
 
 def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
-    before = log.store._wal._epoch
+    before = log.store.parts.wal._epoch
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq, b"more", client=client) for seq in (1, 2, 3) for client in CLIENTS))
     log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
     log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
     commit = log.commit()
     assert (commit.goes_short, commit.row_count, commit.durable) == (True, 8, True)
-    assert log.store._wal._epoch == before + 1
+    assert log.store.parts.wal._epoch == before + 1
     assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 8
     assert [each.base_seq for each in log.stored(PLAIN)] == [1, 2, 4, 6, 8, 10, 12, 14]
     assert bytes(log.stored(STRONG)[-1].block) == encode_raw(b"strong")
@@ -307,7 +307,7 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
         if way == "long":
             patch.setattr(Pod, "begin_cycle", lambda _self: None)
         log = Log()
-        at = log.store._wal.at
+        at = log.store.parts.wal.at
         log.warm()
         answers: list[tuple[int, int, int, int]] = []
         short = 0
@@ -322,7 +322,7 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
                 answers += log.answers()
         log.commit_all()
         answers += log.answers()
-        items = read_wal(log.disk, "/data/wal", log.store._directory.directory_id, at)
+        items = read_wal(log.disk, "/data/wal", log.store.parts.directory.directory_id, at)
         found = [bytes(item.data) for item in items if isinstance(item, WalBatch)]
         log.store.close()
         return answers, found, short

@@ -59,8 +59,13 @@ class Pod:
         return self.store
 
     def start(self) -> None:
-        self.order = CommittedOrder(self.store._writer.frontier, term=self.store._term, **self.sizes)
-        self.follower = self.store.follow(goi_entries=self.sizes["goi_entries"], blog_size=self.sizes["blog_size"])
+        self.order = CommittedOrder(self.store.parts.writer.frontier, term=self.store.parts.term, **self.sizes)
+        self.follower = Follower(
+            self.store.parts,
+            self.store.maintenance,
+            goi_entries=self.sizes["goi_entries"],
+            blog_size=self.sizes["blog_size"],
+        )
 
     def batch(self, topic_id: int, *values: bytes, **fields: int) -> AckStatus:
         block = encode_block([Record(1, value) for value in values])
@@ -71,7 +76,7 @@ class Pod:
 
     def logged(self) -> list[tuple[int, object]]:
         """What the log holds: appends as their base seq, controls as they are."""
-        items = read_wal(self.disk, "/data/wal", self.store._directory.directory_id, WalAddress(0))
+        items = read_wal(self.disk, "/data/wal", self.store.parts.directory.directory_id, WalAddress(0))
         found: list[tuple[int, object]] = []
         for item in items:
             if isinstance(item, WalBatch):
@@ -321,7 +326,7 @@ def test_a_topic_that_nobody_knows_ends_the_following() -> None:
 def test_rings_have_a_power_of_two_of_entries() -> None:
     pod = pod_with(Durability.FSYNC)
     with pytest.raises(InvalidInputError, match="power of two"):
-        pod.store.follow(goi_entries=100, blog_size=1 << 20)
+        Follower(pod.store.parts, pod.store.maintenance, goi_entries=100, blog_size=1 << 20)
     pod.store.close()
 
 
@@ -329,7 +334,7 @@ def test_an_order_may_begin_anywhere_behind_the_log() -> None:
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY, segment_max_records=2))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")] * 2), 2)])
-    pod.store._writer.frontier.arrays[4][0] += 1_000
+    pod.store.parts.writer.frontier.arrays[4][0] += 1_000
     pod.start()
     at = pod.order.committed
     for number in range(5):
@@ -420,7 +425,7 @@ def test_a_control_may_stand_where_the_order_begins() -> None:
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
-    pod.store._writer.frontier.arrays[4][0] += 50
+    pod.store.parts.writer.frontier.arrays[4][0] += 50
     pod.start()
     at = pod.order.committed
     with pod.follower.at(at):
@@ -441,15 +446,15 @@ def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
         pod.batch(1 + number % 2, b"%d" % number)
         if number in (11, 23):
             pod.follow()
-    before = pod.store._writer.frontier
+    before = pod.store.parts.writer.frontier
     pod.disk.crash(keep=keep)
     pod.open(follows=True)
-    pod.follower = pod.store.follow(goi_entries=256, blog_size=512 * KIB)
+    pod.follower = Follower(pod.store.parts, pod.store.maintenance, goi_entries=256, blog_size=512 * KIB)
     assert pod.follower.next_position <= pod.order.first + 24
     # What recovery finds in the fabric.
-    for known, found in zip(pod.store._writer.frontier.arrays[:5], before.arrays, strict=False):
+    for known, found in zip(pod.store.parts.writer.frontier.arrays[:5], before.arrays, strict=False):
         known[:] = found
-    pod.order._frontier = pod.store._writer.frontier
+    pod.order._frontier = pod.store.parts.writer.frontier
     pod.follow()
     pod.batch(1, b"later")
     pod.follow()
@@ -476,8 +481,8 @@ def test_keys_of_keyed_batches_are_remembered() -> None:
 def test_arrow_readers_see_what_was_followed(tmp_path: Path) -> None:
     store = open_store(Machine(OsFiles(), OsClock(), random.Random(1).randbytes, pid=7), str(tmp_path / "data"), SMALL)
     store.create_topic("t0", TopicConfig(segment_max_records=50))
-    order = CommittedOrder(store._writer.frontier, term=store._term, goi_entries=256)
-    follower = store.follow(goi_entries=256, blog_size=order.blog_size)
+    order = CommittedOrder(store.parts.writer.frontier, term=store.parts.term, goi_entries=256)
+    follower = Follower(store.parts, store.maintenance, goi_entries=256, blog_size=order.blog_size)
     values = [b"%d" % number * (1 + number % 7) for number in range(200)] + [b"x" * 70_000]
     for value in values:
         order.batch(1, encode_block([Record(1, value)]), 1, wall_ns=10**18)

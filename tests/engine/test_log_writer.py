@@ -38,7 +38,7 @@ def append(topic_id: int, *values: bytes) -> Append:
 
 
 def logged(disk: SimDisk, store: Store) -> list[bytes]:
-    items = read_wal(disk, "/data/wal", store._directory.directory_id, WalAddress(0))
+    items = read_wal(disk, "/data/wal", store.parts.directory.directory_id, WalAddress(0))
     return [bytes(item.data) for item in items if isinstance(item, WalBatch)]
 
 
@@ -67,11 +67,11 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
             topic.check_invariants()
         entries = [
             tuple(entry)
-            for log in store._logs
+            for log in store.parts.logs
             for filling in log.filling
             for entry in filling.segment.index.entries.tolist()
         ]
-        fillings = [filling for log in store._logs for filling in log.filling]
+        fillings = [filling for log in store.parts.logs for filling in log.filling]
         waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
         found = logged(disk, store)
         store.close()
@@ -112,7 +112,7 @@ def test_the_lane_tells_of_every_flush() -> None:
     assert [event.epoch for event in events] == list(range(1, len(events) + 1))
     assert len(events) >= 5
     last = events[-1]
-    assert last.run_id == f"{store._directory.directory_id.hex()}/1"
+    assert last.run_id == f"{store.parts.directory.directory_id.hex()}/1"
     assert (last.lane_state_from, last.lane_state_to) == (f"flushing({last.epoch})", "writable")
     assert (last.core_id, last.error_code) == (0, None)
     assert last.duration_us >= 0

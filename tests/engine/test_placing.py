@@ -61,11 +61,11 @@ def store(disk: SimDisk) -> Store:
 
 
 def waiting(store: Store) -> int:
-    return sum(len(filling.waiting) for log in store._logs for filling in log.filling)
+    return sum(len(filling.waiting) for log in store.parts.logs for filling in log.filling)
 
 
 def place_all(store: Store) -> list[PlaceJob]:
-    jobs = store.plan_places()
+    jobs = store.maintenance.plan_places()
     for job in jobs:
         job.carry_out()
         job.settle()
@@ -82,9 +82,9 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
     assert waiting(store) == 0
     assert [stored(store, name) for name in ("a", "b")] == before
     # Nothing is left to do, and nothing to sync.
-    assert store.plan_places() == []
+    assert store.maintenance.plan_places() == []
     store.append([append(1, b"later")])
-    assert [job.entries.size for job in store.plan_places()] == [1]
+    assert [job.entries.size for job in store.maintenance.plan_places()] == [1]
     store.checkpoint()
     store.close()
     again = opened(disk)
@@ -94,11 +94,11 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
 
 
 def test_a_stretch_stays_in_one_file_of_the_log(store: Store) -> None:
-    for job in store.plan_places():
+    for job in store.maintenance.plan_places():
         assert sum(stretch.lengths.size for stretch in job.stretches) == job.entries.size
         for stretch in job.stretches:
             assert stretch.source_at + stretch.span <= stretch.source.size()
-    assert len({stretch.source.path for job in store.plan_places() for stretch in job.stretches}) > 1
+    assert len({stretch.source.path for job in store.maintenance.plan_places() for stretch in job.stretches}) > 1
 
 
 def test_stretches_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_a_segment_whose_name_was_removed_is_sealed_with_all_that_it_held(store:
     for name in disk.list(directory):
         disk.unlink(f"{directory}/{name}")
     store.checkpoint()
-    assert len(store._logs[TopicId(1)].sealed) == 1
+    assert len(store.parts.logs[TopicId(1)].sealed) == 1
     assert stored(store, "a") == before
     store.close()
 
@@ -187,9 +187,9 @@ def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: Sim
 def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -> None:
     before = [stored(store, name) for name in ("a", "b")]
     # Nothing can be sealed as long as something waits for its place.
-    assert store.plan_seals() == []
+    assert store.maintenance.plan_seals() == []
     place_all(store)
-    seals = store.plan_seals()
+    seals = store.maintenance.plan_seals()
     assert [seal.filling.segment.first_seq for seal in seals] == [1, 1]
     for seal in seals:
         seal.carry_out()
@@ -197,8 +197,8 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
         assert [stored(store, name) for name in ("a", "b")] == before
         seal.settle()
         assert [stored(store, name) for name in ("a", "b")] == before
-    assert store.plan_seals() == []
-    assert [(len(log.sealed), len(log.filling)) for log in store._logs] == [(1, 1), (1, 1)]
+    assert store.maintenance.plan_seals() == []
+    assert [(len(log.sealed), len(log.filling)) for log in store.parts.logs] == [(1, 1), (1, 1)]
     # A crash here finds them sealed, though no snapshot knows.
     disk.crash()
     again = opened(disk)
@@ -213,7 +213,7 @@ def test_nothing_is_sealed_before_it_is_durable_that_others_follow(disk: SimDisk
     store.append([append(1, b"one")])
     store.append([append(1, b"two")])
     place_all(store)
-    assert store.plan_seals() == []
+    assert store.maintenance.plan_seals() == []
     store.sync()
-    assert [seal.filling.segment.first_seq for seal in store.plan_seals()] == [1]
+    assert [seal.filling.segment.first_seq for seal in store.maintenance.plan_seals()] == [1]
     store.close()

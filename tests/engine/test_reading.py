@@ -90,7 +90,7 @@ def topic_of(store: Store) -> TopicState:
 
 
 def log_of(store: Store) -> TopicLog:
-    return store._logs[topic_of(store).topic_id]
+    return store.parts.logs[topic_of(store).topic_id]
 
 
 def seqs_of(items: list[ReadItem]) -> list[int]:
@@ -202,7 +202,7 @@ def test_the_end() -> None:
 
 def test_times_lead_to_seqs() -> None:
     _, store = new_store()
-    clock = store._machine.clock
+    clock = store.parts.machine.clock
     assert isinstance(clock, SimClock)
     store.create_topic("events", TopicConfig(segment_max_records=SEGMENT_RECORDS))
     times = []
@@ -226,10 +226,10 @@ def test_files_of_many_segments_do_not_stay_open() -> None:
     store.checkpoint()
     store.close()
     _, store = new_store(disk)
-    store._logs.open_files.capacity = 2
+    store.parts.logs.open_files.capacity = 2
     for _ in range(2):
         assert seqs_of(read_all(store)) == list(range(1, 301))
-        assert len(store._logs.open_files) <= 2
+        assert len(store.parts.logs.open_files) <= 2
     sealed = sum(len(segment.index) for segment in log_of(store).sealed)
     filling = log_of(store).filling[0].segment.index.memory_size
     assert store.index_size("events") == sealed * 48 + filling

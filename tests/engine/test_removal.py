@@ -68,7 +68,7 @@ def play(both: Both, event: tuple) -> None:
         case "wait", ms:
             both.clock.advance(ms * NS_PER_MS)
         case ("retain",):
-            both.store.retain()
+            both.store.maintenance.retain()
             both.model.retain(both.clock.wall_ns())
         case ("checkpoint",):
             both.store.checkpoint()
@@ -90,7 +90,7 @@ def play_append(both: Both, drawn: list[list[bytes | None]], size: int, codec: C
                 append_batches(both.store, batch_of(both.topic.topic_id, records))
             assert both.topic.head_seq == head
             # What is too old may have gone on the way.
-            both.store.retain()
+            both.store.maintenance.retain()
             both.model.expire(both.clock.wall_ns())
             return
     both.append(drawn, size, codec)
@@ -137,14 +137,14 @@ def test_a_delete_that_means_nothing_is_refused(before_seq: int | None, match: T
 
 def test_a_delete_of_nothing_writes_nothing() -> None:
     both = filled(6)
-    at = both.store._wal.at
+    at = both.store.parts.wal.at
     assert both.store.delete_records(TOPIC, before_seq=1) == 0
     assert both.store.delete_records(TOPIC, match=TagMatch(MatchKind.EQ, "nobody")) == 0
     both.store.create_topic("empty", TopicConfig())
-    at = both.store._wal.at
+    at = both.store.parts.wal.at
     assert both.store.delete_records("empty", before_seq=100) == 0
     assert both.store.delete_records("empty", match=A) == 0
-    assert both.store._wal.at == at
+    assert both.store.parts.wal.at == at
 
 
 def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
@@ -244,7 +244,7 @@ def test_caps_are_kept_to_the_record() -> None:
     size = both.topic.live_bytes
     both.configure(cap_bytes=size - 1)
     both.check()
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert live_seqs(both.topic) == [17, 18, 19, 20]
     both.check()
@@ -283,7 +283,7 @@ def test_age_evicts_by_the_time_of_the_batch() -> None:
     both.append([[b"a", b"b"]], 5)
     assert live_seqs(both.topic) == list(range(1, 9)), "exactly as old as allowed"
     both.clock.advance(1 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert live_seqs(both.topic) == [7, 8]
     both.check()
@@ -311,7 +311,7 @@ def test_age_finds_its_batch_among_many_segments() -> None:
         both.store.checkpoint()
         both.clock.advance(NS_PER_MS // 3)
     both.clock.advance(995 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert 0 < both.topic.live_records < 90
     both.check()
@@ -329,7 +329,7 @@ def test_a_topic_that_rejects_evicts_nothing_and_refuses() -> None:
         append_batches(both.store, batch_of(1, [record_of(b"x", None)]))
     assert both.topic.next_seq == head
     both.configure(cap_records=2)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.live_records == 5, "a lower cap refuses more, and evicts nothing"
     both.store.delete_records(TOPIC, before_seq=5)
     both.model.delete(5, None)
@@ -363,7 +363,7 @@ def test_evictions_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     left = []
     for _ in range(4):
         left.append(sum(topic.live_records for topic in both.store.catalog))
-        both.store.retain()
+        both.store.maintenance.retain()
     assert left == [20, 14, 8, 5]
 
 
@@ -404,7 +404,7 @@ def test_dropped_segments_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatc
     count = len(both.sealed())
     both.store.delete_records(TOPIC, before_seq=60)
     assert len(both.sealed()) == count - 2
-    both.store.retain()
+    both.store.maintenance.retain()
     assert len(both.sealed()) == count - 4
 
 
@@ -463,7 +463,7 @@ def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both.store.delete_records(TOPIC, before_seq=12)
     both.store.delete_records(TOPIC, before_seq=22, match=A)
     both.store.checkpoint()
-    home = both.store._logs[both.topic.topic_id].home
+    home = both.store.parts.logs[both.topic.topic_id].home
     for first, last in both.sealed():
         dead = {*range(first, last + 1)} - {*live_seqs(both.topic)}
         path = home.path(deletes_name(Seq(first)))
@@ -496,7 +496,7 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
     assert not any(due[:40]), "there is room"
     if durability == "ephemeral":
         assert not any(due), "segments that are nothing but memory have gone with their evictions"
-        assert len(store._logs[topic.topic_id].sealed) <= 7
+        assert len(store.parts.logs[topic.topic_id].sealed) <= 7
     else:
         assert 3 <= sum(due[40:]) <= 6, "segments of seven records die now and then"
     assert live_seqs(topic) == list(range(41, 81))
@@ -510,7 +510,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
     both.store.delete_topic(TOPIC)
     removal = both.store.removal
     assert not any((removal._sizes, removal._tags, removal._oldest, removal.loose, removal._stored))
-    both.store.retain()
+    both.store.maintenance.retain()
     both.store.close()
 
 
@@ -564,7 +564,7 @@ def test_a_damaged_batch_is_evicted_whole_by_its_bytes() -> None:
     both.store.checkpoint()
     damaged(both, 1)
     both.configure(cap_bytes=both.topic.live_bytes - 1)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.floor == 4
 
 
@@ -580,7 +580,7 @@ def test_blocks_that_do_not_decompress_or_scan_have_no_tags_and_an_estimated_siz
     assert both.store.delete_records(TOPIC, before_seq=11) == 4
     assert both.topic.live_records == 2
     both.configure(cap_bytes=1)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
 
 
@@ -599,7 +599,7 @@ def test_opaque_batches_are_one_record_without_a_tag() -> None:
     assert both.store.delete_records(TOPIC, before_seq=2) == 1
     assert both.topic.live_bytes == 12
     both.configure(cap_bytes=11)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
 
 
@@ -614,7 +614,7 @@ def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
     both.store = opened(both.disk, both.clock)
     assert both.store.delete_records(TOPIC, before_seq=12) == 11
     both.configure(cap_records=20, cap_bytes=600)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.topic.check_invariants()
     assert both.topic.live_records <= 20
     both.store.close()
@@ -641,7 +641,7 @@ def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
             assert both.store.delete_records(TOPIC, before_seq=38) == 37
         case "tag":
             assert both.store.delete_records(TOPIC, match=EVERY_TAG) < 20
-    both.store.retain()
+    both.store.maintenance.retain()
     both.topic.check_invariants()
     assert both.topic.live_records <= (40 if how == "tag" else 3)
     both.store.checkpoint()
@@ -652,10 +652,10 @@ def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
     both = filled(3, ttl_ms=10)
     both.store.checkpoint()
     both.reopen(crash=False)
-    log = both.store._logs[both.topic.topic_id]
+    log = both.store.parts.logs[both.topic.topic_id]
     filling, log.filling = log.filling, []
     both.clock.advance(100 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.live_records == 3
     log.filling = filling
 
@@ -665,7 +665,7 @@ def test_fragments_are_evicted_by_their_bytes() -> None:
     both.store.delete_records(TOPIC, match=A)
     both.model.delete(None, A)
     both.configure(cap_bytes=both.topic.live_bytes // 3)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     both.check()
 

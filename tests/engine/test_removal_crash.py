@@ -55,7 +55,7 @@ class Life:
                 both.model.retain(both.clock.wall_ns())
             case "retain":
                 self.after.retain(both.clock.wall_ns())
-                both.store.retain()
+                both.store.maintenance.retain()
                 both.model.retain(both.clock.wall_ns())
 
     def delete(self, before_seq: int | None, match: TagMatch | None) -> None:

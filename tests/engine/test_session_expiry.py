@@ -58,7 +58,7 @@ class World:
             self.store = open_store(machine, "/data", self.settings)
         else:
             self.store = open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), self.fabric, self.settings)
-        self.store.live_clients.append(lambda: self.live)
+        self.store.sessions.live_clients.append(lambda: self.live)
         return self.store
 
     def restart(self) -> None:
@@ -77,6 +77,9 @@ class World:
 
     def later(self, ms: int) -> None:
         self.clock.advance(ms * NS)
+
+    def note_sessions(self) -> None:
+        self.store.sessions.note(self.clock.wall_ns() // NS, self.live)
 
     def begin(self, client_id: int, start_seq: int = 1) -> tuple[SessionEpoch, ClientSeq]:
         return self.store.open_session(ClientId(client_id), ClientSeq(start_seq))
@@ -235,7 +238,7 @@ def test_above_the_bound_the_longest_idle_go(kind: str) -> None:
     for client_id in (1, 2, 3):
         world.begin(client_id)
         world.later(1_000)
-        world.store.note_sessions()
+        world.note_sessions()
     world.publish(1, 1, 1, b"one")
     world.begin(4)
     assert world.known() == [1, 3, 4]
@@ -310,7 +313,7 @@ def test_no_crash_brings_a_session_back_in_part(kind: str, keep: str) -> None:
             world.begin(client_id)
             world.publish(client_id, 1, 1, b"%d" % client_id)
         world.later(2 * DAY_MS)
-        world.store.note_sessions()
+        world.note_sessions()
         world.disk.crash_after(crash_at)
         is_done = False
         try:

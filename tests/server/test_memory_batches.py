@@ -134,7 +134,7 @@ def test_a_topic_keeps_to_its_caps(on_loop, tmp_path):
                 assert found == values or len(found) * LARGE > 6 * MIB
             peer.close()
             with made.log._opened().looking() as store:
-                (log,) = store._logs
+                (log,) = store.parts.logs
                 # What is evicted takes no memory any more.
                 assert len(log.sealed) < 10
 

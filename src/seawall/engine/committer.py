@@ -24,13 +24,10 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
-from seawall.engine.control_log import ControlLog
 from seawall.engine.headroom import HEADROOM
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.pending_rows import PendingRows
-from seawall.engine.removal import Removal
-from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
-from seawall.engine.rooms import Reservations, Room
+from seawall.engine.parts import StoreParts
+from seawall.engine.room_making import CONTROL_ROOM, Need
+from seawall.engine.rooms import Room
 from seawall.engine.write_guard import refusal_of
 from seawall.errors import (
     CallerError,
@@ -42,12 +39,10 @@ from seawall.errors import (
     SeawallError,
     WrongStateError,
 )
-from seawall.io.interfaces import Clock, ReadableBuffer
-from seawall.sequencer.client_window import ClientWindow
+from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.control import Ceiling
 from seawall.storage.control_documents import FloorRaise
-from seawall.topics.catalog import TopicCatalog
 from seawall.topics.keys import KeyedAppend, key_of
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckStatus, BatchFlags, ErrorCode
@@ -59,31 +54,18 @@ _BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
 class Committer:
     """The appends of one store."""
 
-    def __init__(
-        self,
-        catalog: TopicCatalog,
-        writer: LogWriter,
-        controls: ControlLog,
-        pending: PendingRows,
-        reservations: Reservations,
-        removal: Removal,
-        window: ClientWindow,
-        clock: Clock,
-        *,
-        maker: RoomMaker,
-        ceiling_step: int,
-    ) -> None:
-        self._catalog = catalog
-        self._writer = writer
-        self._removal = removal
-        self._window = window
-        self._clock = clock
-        self._maker = maker
-        self._controls = controls
-        self._ceiling_step = ceiling_step
-        self._rooms = reservations.by_topic
-        self._pending = pending
-        self._short_way = pending.short_way
+    def __init__(self, parts: StoreParts) -> None:
+        self._catalog = parts.catalog
+        self._writer = parts.writer
+        self._controls = parts.controls
+        self._removal = parts.removal
+        self._window = parts.sessions.window
+        self._clock = parts.machine.clock
+        self._maker = parts.maker
+        self._ceiling_step = parts.settings.ceiling_step
+        self._rooms = parts.reservations.by_topic
+        self._pending = parts.pending
+        self._short_way = parts.pending.short_way
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""

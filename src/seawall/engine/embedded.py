@@ -92,7 +92,7 @@ class EmbeddedLog(EmbeddedSessions):
         self.placer = Placer(self.queue, store)
         store.upkeep.on_the_side(self.placer.wake)
         disown_on_fork(self)
-        store.live_clients.append(self._open_sessions)
+        store.sessions.live_clients.append(self._open_sessions)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
         self._readers_waiting = 0

@@ -31,6 +31,8 @@ from typing import Final, TypeVar
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.parts import StoreParts
 from seawall.engine.replay import Replayed, replay
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -123,37 +125,39 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
     writer.follows = follows
-    store = kind(
+    logs = TopicLogs(
+        files,
+        directory,
+        OpenFiles(files, settings.segment_files),
+        writer.locate,
+        {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
+        replayed.segments,
+    )
+    parts = StoreParts.of(
         machine,
         settings,
         directory,
         snapshots,
         wal,
-        catalog,
         writer,
-        TopicLogs(
-            files,
-            directory,
-            OpenFiles(files, settings.segment_files),
-            writer.locate,
-            {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
-            replayed.segments,
-        ),
+        catalog,
+        logs,
+        replayed.sessions,
         term,
         lost=resumed.lost,
-        sessions=replayed.sessions,
         checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
     )
+    maintenance = Maintenance(parts)
     try:
         if resumed.is_unclean or resumed.lost:
-            store.controls.begin_term()
+            parts.controls.begin_term()
         if replayed.damages:
             with contextlib.suppress(RetryableError):
-                store.checkpoint()
+                maintenance.checkpoint()
+        return kind(parts, maintenance)
     except BaseException:
-        store.close()
+        maintenance.close()
         raise
-    return store
 
 
 @dataclass(frozen=True, slots=True)

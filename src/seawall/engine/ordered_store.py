@@ -21,6 +21,7 @@ from seawall.config import FabricConfig
 from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction
 from seawall.core.types import ClientId, ClientSeq, Offset, Seq, SessionEpoch, TopicId
 from seawall.engine.appends import Append, Commit
+from seawall.engine.following import Follower
 from seawall.engine.opening import open_store_as
 from seawall.engine.pod import Pod
 from seawall.engine.reading import ReadPlan
@@ -61,21 +62,20 @@ class OrderedStore(Store):
     ) -> None:
         """Make the fabric, and begin to order; before anything is changed. The last rings are the network's."""
         self.controls.begin_change()
-        directory = self._directory
-        identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
+        identity, sizes = Identity(boot_id, self.parts.directory.directory_id), FabricSizes.of(config)
         self._fabric = fabric = self._new_fabric(memory, config, sizes, identity)
         arrays = fabric.arrays
         #: A topic by its id, for who needs no look at what it holds.
         self.topic_of = self._catalog.find
         self.pod = Pod(
             arrays,
-            self._writer.frontier,
-            self.follow(goi_entries=len(arrays.goi), blog_size=sizes.blog_size),
+            self.parts.writer.frontier,
+            Follower(self.parts, self.maintenance, goi_entries=len(arrays.goi), blog_size=sizes.blog_size),
             self._committer,
             self._pending,
             self.sessions,
             self._machine.clock,
-            self._term,
+            self.parts.term,
             topic_of=self.topic_of,
             settings=settings,
             networks=networks,
@@ -87,13 +87,13 @@ class OrderedStore(Store):
             if self._fabric is not None:
                 # By name only, and under the lock of the directory: the mapping goes with the last array of it.
                 self._fabric.remove()
-                forget_fabric(self._machine.files, self._directory.path)
+                forget_fabric(self._machine.files, self.parts.directory.path)
         finally:
             super().close()
 
     def _new_fabric(self, memory: SharedMemory, config: FabricConfig, sizes: FabricSizes, identity: Identity) -> Fabric:
         """A fabric of this process alone; one that a killed process left is removed."""
-        files, directory = self._machine.files, self._directory.path
+        files, directory = self._machine.files, self.parts.directory.path
         remove_left_fabric(files, memory, directory)
         path = fabric_path(files, config, directory, self._machine.random_bytes(TOKEN_SIZE))
         record_fabric(files, directory, path)
@@ -109,7 +109,7 @@ class OrderedStore(Store):
 
     def ordered_end(self, topic_id: TopicId) -> Seq:
         """The seq that the next record of a topic gets, whatever of those before is stored yet."""
-        return self._writer.frontier.topic(topic_id).next_seq
+        return self.parts.writer.frontier.topic(topic_id).next_seq
 
     # --- changes at a position -----------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class OrderedStore(Store):
         except BaseException as error:
             self.guard.refuse(error)
             raise
-        return self.is_due_behind(commit)
+        return self.maintenance.is_due_behind(commit)
 
 
 def open_ordered_store(

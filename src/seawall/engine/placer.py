@@ -34,6 +34,8 @@ class Placer:
     def __init__(self, queue: CommitQueue, store: Store) -> None:
         self._queue = queue
         self._store = store
+        self._maintenance = store.maintenance
+        self._writer = store.parts.writer
         self._pump = Pump(self._work)
         self._hurry = threading.Event()
         self._is_checkpoint_wanted = False
@@ -90,18 +92,18 @@ class Placer:
     def _await_quiet(self) -> bool:
         """Wait until nothing comes to the log for a moment; false if there is no time for that."""
         while not self._is_stopping:
-            at = self._store.log_end
+            at = self._writer.log_end
             if self._hurry.wait(_QUIET_S):
                 self._hurry.clear()
                 break
-            if self._store.log_end == at:
+            if self._writer.log_end == at:
                 return True
         return False
 
     def _place_once(self) -> int:
         """Place what waits now; how many bytes of the log that was."""
         with self._queue.state:
-            jobs = self._store.plan_places()
+            jobs = self._maintenance.plan_places()
         for job in jobs:
             job.carry_out()
         with self._queue.state:
@@ -114,12 +116,12 @@ class Placer:
         is_more = True
         while is_more:
             with self._queue.state:
-                is_more = self._store.recover_waiting()
+                is_more = self._maintenance.recover_waiting()
 
     def _seal(self) -> None:
         """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""
         with self._queue.state:
-            seals = self._store.plan_seals()
+            seals = self._maintenance.plan_seals()
         for seal in seals:
             seal.carry_out()
             with self._queue.state:

@@ -37,8 +37,7 @@ from seawall.engine.arrival_cycle import ArrivalCycle
 from seawall.engine.arrivals import Arrivals
 from seawall.engine.client_turns import ClientTurns
 from seawall.engine.committer import Committer, is_admitted, need_of
-from seawall.engine.follow_parts import FollowCommit
-from seawall.engine.following import Follower
+from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.ordered_batches import ordered_batches
 from seawall.engine.pending_rows import PendingRows
 from seawall.engine.pod_answers import arrived, remembered

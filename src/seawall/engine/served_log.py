@@ -108,7 +108,7 @@ class ServedLog(ServedSessions):
             self._store = store
             self.rules = TopicRules(store.catalog)
         self._pod = store.pod
-        store.live_clients.append(self._all_connected)
+        store.sessions.live_clients.append(self._all_connected)
         self._rings = store.pod.arrivals.rings
         self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
         queue = log.queue

@@ -1,10 +1,7 @@
-"""The storage engine of one data directory: changes, checkpoints, failures. One owner, no thread, no clock of its own.
+"""The storage engine of one data directory: changes. One owner, no thread, no clock of its own.
 
 Appends go through `committer`, everything else that changes state is a control batch (`control_log`): both are
 numbered, staged and written by `log_writer`, in one order. Opening is in `opening`.
-
-Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
-and log files that no snapshot needs are removed.
 
 A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
 decides what goes.
@@ -15,48 +12,26 @@ INV-STORE-FAILED (`write_guard`): after a failed write or sync the store takes n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from threading import Lock
 
-from seawall import limits
-from seawall.core.types import Offset, Seq, Term, TimestampNs, TopicId
+from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.appends import Append, Commit
 from seawall.engine.committer import Committer
-from seawall.engine.control_log import ControlLog
-from seawall.engine.follow_parts import FollowerParts, Hooks
-from seawall.engine.following import Follower
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.pending_rows import PendingRows
-from seawall.engine.placing import PlaceJob, SealJob
-from seawall.engine.removal import Removal
-from seawall.engine.replay import store_sections
-from seawall.engine.room_making import RoomMaker
-from seawall.engine.rooms import Reservations
-from seawall.engine.sessions import Sessions
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.short_way import ShortWay
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.parts import StoreParts
 from seawall.engine.store_sessions import StoreSessions
 from seawall.engine.store_transactions import StoreTransactions
 from seawall.engine.topic_creation import Wanted, creates_max, only, plan_creations
 from seawall.engine.topic_log import remove_segments, topic_home
-from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.transactions import Transactions
-from seawall.engine.upkeep import Upkeep
 from seawall.engine.verifying import verify_directory
-from seawall.engine.write_guard import WriteGuard
-from seawall.errors import RetryableError, SeawallError
+from seawall.errors import SeawallError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.control_deletes import TagMatch
-from seawall.storage.control_documents import Loss
-from seawall.storage.directory import DataDirectory
-from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
-from seawall.storage.snapshots import Snapshot, SnapshotStore
-from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import TopicConfig
-from seawall.topics.persistence import catalog_sections
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
 
@@ -64,82 +39,33 @@ from seawall.wire.fields import JsonObject
 class Store(StoreTransactions, StoreSessions):
     """An open data directory. Made by `open_store`."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        settings: StoreSettings,
-        directory: DataDirectory,
-        snapshots: SnapshotStore,
-        wal: WalWriter,
-        catalog: TopicCatalog,
-        writer: LogWriter,
-        logs: TopicLogs,
-        term: Term,
-        *,
-        lost: Sequence[Loss],
-        sessions: Sessions,
-        checkpoint_at: WalAddress,
-    ) -> None:
-        self.guard = WriteGuard(directory.path)
-        self._machine = machine
-        self._settings = settings
-        self._directory = directory
-        self._snapshots = snapshots
+    def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
+        self.parts = parts
+        self.maintenance = maintenance
+        self._machine = parts.machine
+        self._settings = parts.settings
+        self._catalog = parts.catalog
+        self._logs = parts.logs
+        self._pending = parts.pending
+        self.guard = parts.guard
+        self.controls = parts.controls
+        self.removal = parts.removal
+        self.upkeep = parts.upkeep
+        self.sessions = parts.sessions
         #: Bytes that the appends of one commit may take in the log.
-        self.commit_size_max = min(limits.LANE_BUFFER_SIZE, settings.wal_file_size) // 2
+        self.commit_size_max = parts.settings.commit_size_max
         #: Topics that one commit may create.
         self.creates_max = creates_max(self.commit_size_max)
-        self._wal = wal
-        self._logs = logs
-        logs.open_files.on_sync_failed = self.guard.refuse
-        #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
-        self.recover_waiting = logs.recover_waiting
-        self._term = term
         self._leaves_mark = True
-        self._writer = writer
-        self._pending = PendingRows(ShortWay(wal, writer.frontier, term), catalog, logs)
-        self._reservations = Reservations()
-        self.controls = ControlLog(
-            self.guard,
-            directory,
-            writer,
-            catalog,
-            machine.clock,
-            term,
-            pending=self._pending,
-            reservations=self._reservations,
-            lost=lost,
-        )
-        self.removal = Removal(catalog, logs, self.controls, settings.ephemeral_size)
-        logs.on_recovered = self.removal.look_at
-        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
-        self._maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
-        self._committer = Committer(
-            catalog,
-            writer,
-            self.controls,
-            self._pending,
-            self._reservations,
-            self.removal,
-            sessions.window,
-            machine.clock,
-            maker=self._maker,
-            ceiling_step=settings.ceiling_step,
-        )
-        self._catalog = catalog
+        self._committer = Committer(parts)
         #: A topic by its name, for who needs no look at what it holds.
-        self.topic_named = catalog.named
-        self.sessions = sessions
-        self.live_clients = []
-        self._transactions = Transactions(
-            self._parts(), logs.of, self.upkeep, settings.ceiling_step, self.commit_size_max
-        )
+        self.topic_named = parts.catalog.named
+        self._transactions = Transactions(parts, maintenance)
 
     @property
     def catalog(self) -> TopicCatalog:
         """All topics as they are now."""
-        self._pending.apply()
-        return self._catalog
+        return self.parts.current_catalog()
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -171,8 +97,8 @@ class Store(StoreTransactions, StoreSessions):
             self.removal.forget(deleted.topic_id)
             self._logs.forget(deleted.topic_id)
         with self.guard.preparing():
-            remove_segments(topic_home(self._machine.files, self._directory, deleted.topic_id))
-            self._directory.restore_ballast()
+            remove_segments(topic_home(self._machine.files, self.parts.directory, deleted.topic_id))
+            self.parts.directory.restore_ballast()
 
     def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
         """Change settings of a topic; durable when this returns."""
@@ -194,19 +120,8 @@ class Store(StoreTransactions, StoreSessions):
         self.guard.require_usable()
         self._pending.apply()
         removed = self.removal.delete(name, before_seq=before_seq, match=match)
-        self._let_go()
+        self.maintenance.drop_dead()
         return removed
-
-    def retain(self, topics: Sequence[TopicState] | None = None) -> None:
-        """Evict what is too old or too much, of some topics or of all of them."""
-        self.guard.require_usable()
-        self._pending.apply()
-        self.removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
-        self._let_go()
-
-    def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
-        """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
-        return Follower(self._parts(), self.commit_size_max, goi_entries, blog_size)
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
@@ -250,15 +165,15 @@ class Store(StoreTransactions, StoreSessions):
     @property
     def is_tidy_up_due(self) -> bool:
         """Whether `tidy_up` has something to do."""
-        return self._wal.at + self._writer.staged >= self.upkeep.look_at or self.removal.has_dead()
+        return self.maintenance.is_tidy_up_due
 
-    def is_due_behind(self, commit: Commit) -> bool:
-        """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
-        if commit.limited:
-            now = TimestampNs(self._machine.clock.wall_ns())
-            if any(self.removal.is_due(topic, now) for topic in commit.limited):
-                return True
-        return self.is_tidy_up_due
+    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
+        """Run the evictions and the checkpoint that are due behind another change."""
+        self.maintenance.tidy_up(limited)
+
+    def checkpoint(self) -> None:
+        """Flush every batch to its segment, write a snapshot, and shorten the log."""
+        self.maintenance.checkpoint()
 
     def finish(self, commit: Commit) -> bool:
         """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
@@ -267,12 +182,12 @@ class Store(StoreTransactions, StoreSessions):
         except BaseException as error:
             self.guard.refuse(error)
             raise
-        return self.is_due_behind(commit)
+        return self.maintenance.is_due_behind(commit)
 
     def fail(self, error: BaseException) -> None:
         """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
         self.guard.refuse(error)
-        self._writer.fail_flush(error)
+        self.parts.writer.fail_flush(error)
 
     def append(self, appends: Sequence[Append]) -> list[Numbered]:
         """Commit appends and wait for it; their numbers, or the first error."""
@@ -290,111 +205,16 @@ class Store(StoreTransactions, StoreSessions):
         """Make everything appended so far durable, whatever its class."""
         self.controls.sync()
 
-    def checkpoint(self) -> None:
-        """Bring every batch to its place, write a snapshot, and let go of the log that is not needed any more.
-
-        `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
-        """
-        self.retain()
-        self.note_sessions()
-        with self.guard.preparing():
-            self._writer.flush(durable=True)
-            self._reservations.forget()
-            while self._logs.recover_waiting():
-                pass
-            for log in self._logs:
-                log.fill(self._wal.locate, self._wal.at)
-                log.seal_rolled()
-            sections = catalog_sections(self.catalog) | store_sections(self._logs.unsealed(), self.sessions)
-            # What is numbered and not logged yet, where others number, is not in it.
-            position = max(self._catalog.next_position, self._wal.next_position)
-            self._snapshots.write(Snapshot(position, self._wal.at, self._machine.clock.wall_ns(), sections))
-            self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
-            self.upkeep.checkpointed(self._wal.at)
-        self.removal.look_everywhere()
-        self._let_go()
-        with self.guard.preparing():
-            self.removal.store_deletes()
-
-    def plan_places(self) -> list[PlaceJob]:
-        """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
-        self._pending.apply()
-        jobs = [job for log in self._logs for job in log.plan_places(self._wal.locate, self._wal.at)]
-        # A segment that nothing waits for may be taken back meanwhile.
-        return [job for job in jobs if job.entries.size]
-
-    def plan_seals(self) -> list[SealJob]:
-        """Segments that can be sealed without the store (`placing.py`): that others follow them is durable."""
-        if not self._writer.is_settled:
-            return []
-        return [seal for log in self._logs for seal in log.plan_seals()]
-
-    @property
-    def log_end(self) -> int:
-        """The address behind everything that is logged."""
-        return self._writer.log_end
-
     def leave_no_mark(self) -> None:
         """Have the next opening look at everything, however this one ends: somebody was cut off."""
         self._leaves_mark = False
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
-        try:
-            if self.guard.failure is None:
-                with self.guard.changing():
-                    self._writer.flush(durable=True)
-                if self.upkeep.is_long(self._wal.at):
-                    # So that the next opening is short.
-                    with suppress(RetryableError):
-                        self.checkpoint()
-        finally:
-            try:
-                is_whole = self.guard.failure is None and not self._writer.is_behind
-                self._wal.close(clean=is_whole and self._leaves_mark)
-            finally:
-                try:
-                    self._logs.close()
-                finally:
-                    # Whatever fails before: the next process must be let in.
-                    self._directory.close()
+        self.maintenance.close(leaves_mark=self._leaves_mark)
 
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage."""
         if self.guard.failure is None:
             self.sync()
-        return verify_directory(self._machine.files, self._directory)
-
-    # --- inside --------------------------------------------------------------------------------------------------
-
-    def _parts(self) -> FollowerParts:
-        stretches = (self.guard.preparing, self.guard.changing)
-        hooks = Hooks(self.controls.begin_change, self.controls.commit_many, *stretches, self.fail, self.tidy_up)
-        shared = (self._catalog, self._reservations, self._writer, self._maker, self.removal, self.sessions)
-        return FollowerParts(*shared, hooks, self._machine.clock, self._term)
-
-    def _let_go(self) -> None:
-        """Give back the space of segments in which nothing is left."""
-        with self.guard.preparing():
-            self.removal.drop_dead()
-            self._directory.restore_ballast()
-
-    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
-        """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
-        try:
-            now = TimestampNs(self._machine.clock.wall_ns())
-            due = [topic for topic in limited if self.removal.is_due(topic, now)]
-            if due:
-                self.retain(due)
-            elif self.removal.loose:
-                self._let_go()
-            at = self._wal.at + self._writer.staged
-            if at >= self.upkeep.look_at:
-                self.upkeep.look_after(at, self.checkpoint)
-        except RetryableError:
-            # No space, or no descriptor: the log stays longer than it should, the next try is after another stretch.
-            self.upkeep.checkpointed(self._wal.at)
-        except (SeawallError, OSError):
-            # Whoever changes something next is told: INV-STORE-FAILED.
-            if self.guard.failure is None:
-                raise
+        return verify_directory(self._machine.files, self.parts.directory)

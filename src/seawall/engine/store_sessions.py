@@ -13,7 +13,7 @@ Who makes the order does these things at a position of it (`ordered_store`). Thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from seawall.core.sessions import SessionInfo
@@ -37,8 +37,6 @@ class StoreSessions:
     guard: WriteGuard
     controls: ControlLog
     sessions: Sessions
-    #: Asked whose sessions are live, by whoever has some.
-    live_clients: list[Callable[[], Iterable[ClientId]]]
 
     def open_session(
         self, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
@@ -67,16 +65,12 @@ class StoreSessions:
     def expire_sessions(self) -> bool:
         """Retire expired sessions, as many as one control batch takes; whether there may be more."""
         now_ms = self._now_ms()
-        live = self._live()
+        live = self.sessions.live()
         self.sessions.note(now_ms, live)
         silent = self.sessions.window.silent(now_ms - self._settings.session_ttl_ms)
         expired = [client_id for client_id in silent if client_id not in live]
         retired = self._retire(expired[:SESSIONS_RETIRED_MAX]) if expired else ()
         return bool(retired) and len(expired) > len(retired)
-
-    def note_sessions(self) -> None:
-        """Keep who was active up to now: a snapshot is about to be written."""
-        self.sessions.note(self._now_ms(), self._live())
 
     def _make_session_space(self, client_id: ClientId) -> None:
         if client_id in self.sessions.window:
@@ -86,7 +80,7 @@ class StoreSessions:
         sessions_max = self._settings.sessions_max
         if len(self.sessions) < sessions_max:
             return
-        live = self._live()
+        live = self.sessions.live()
         self.sessions.note(self._now_ms(), live)
         excess = len(self.sessions) - sessions_max + max(1, sessions_max // _RETIRED_PART)
         idle = [each for each in self.sessions.window.longest_silent() if each not in live]
@@ -116,7 +110,7 @@ class StoreSessions:
 
     def list_sessions(self, after: int = 0, count: int | None = None) -> list[SessionInfo]:
         """Sessions of clients above an id, by rising id: all of them, or so many at most."""
-        return list_sessions(self.sessions, self._live(), after, count)
+        return self.sessions.infos(after, count)
 
     def retire_session(self, client_id: ClientId) -> SessionEpoch:
         """End and forget a session, whoever has it; the epoch below which connections of it are fenced.
@@ -132,18 +126,5 @@ class StoreSessions:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _live(self) -> set[ClientId]:
-        return {client_id for ask in self.live_clients for client_id in ask()}
-
     def _now_ms(self) -> int:
         return self._machine.clock.wall_ns() // 1_000_000
-
-
-def list_sessions(
-    sessions: Sessions, live: set[ClientId], after: int = 0, count: int | None = None
-) -> list[SessionInfo]:
-    """Sessions of clients above an id, by rising id."""
-    return [
-        SessionInfo(state.client_id, state.session_epoch, state.next_expected, seen_ms, state.client_id in live)
-        for state, seen_ms in sessions.window.states(after, count)
-    ]

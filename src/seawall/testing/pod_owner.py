@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from seawall.core.types import ClientId, Offset, Position, Term, TopicId
+from seawall.engine.following import Follower
 from seawall.engine.opening import POSITION_JUMP
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
@@ -54,8 +55,8 @@ class PodOwner:
 
     def __init__(self, store: Store, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
         self.store = store
-        self.follower = store.follow(goi_entries=len(fabric.goi), blog_size=blog_size)
-        self.frontier = store._writer.frontier
+        self.follower = Follower(store.parts, store.maintenance, goi_entries=len(fabric.goi), blog_size=blog_size)
+        self.frontier = store.parts.writer.frontier
         self._fabric = fabric
         self._clock = clock
         #: Changes by the position of their entry: to be made, and made.

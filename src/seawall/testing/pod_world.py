@@ -128,7 +128,7 @@ class SimPod:
         self.fabric = FabricArrays(memoryview(mmap.mmap(-1, self.plan.layout.size)), self.plan.layout)
         self.owner = PodOwner(self.store, self.fabric, self.clock, self.plan.blog_size)
         start = self.owner.frontier.next_position
-        term = self.store._term
+        term = self.store.parts.term
         self.sequencer = PodSequencer.start_cold(
             self.fabric, self.owner.frontier, self.owner, term, self.plan.sequencing
         )
