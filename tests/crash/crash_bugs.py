@@ -10,8 +10,8 @@ import pytest
 from seawall.core.types import Position, TimestampNs
 from seawall.engine import adoption, arrival_cycle, maintenance, opening, replay
 from seawall.engine.appends import Commit
-from seawall.engine.committer import Committer
 from seawall.engine.control_log import ControlLog
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.short_way import ShortWay
@@ -259,20 +259,20 @@ def _without_floors(control: Control) -> Control:
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
     """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
-    real, real_ahead = Removal.drop_dead, Committer._stage_ahead
+    real, real_ahead = Removal.drop_dead, LocalOrderer._stage_ahead
 
     def drop_dead(self: Removal) -> int:
         with pytest.MonkeyPatch.context() as inside:
             inside.setattr(ControlLog, "sync", _nothing)
             return real(self)
 
-    def stage_ahead(self: Committer, room: object, commit: Commit, now: int) -> None:
+    def stage_ahead(self: LocalOrderer, room: object, commit: Commit, now: int) -> None:
         before = commit.durable
         real_ahead(self, room, commit, now)
         commit.durable = before
 
     patch.setattr(Removal, "drop_dead", drop_dead)
-    patch.setattr(Committer, "_stage_ahead", stage_ahead)
+    patch.setattr(LocalOrderer, "_stage_ahead", stage_ahead)
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from crash_world import LEVELS, World
 
 from seawall.core.types import ClientId, ClientSeq, Position
 from seawall.engine.following import Follower
+from seawall.engine.orderer import WantedSession
 from seawall.engine.store import Store
 from seawall.limits import KIB
 from seawall.testing.committed_order import CommittedOrder
@@ -89,7 +90,7 @@ class FollowingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self._epoch:
             with self.changing() as store:
-                self._epoch, first = store.open_session(CLIENT, ClientSeq(1))
+                self._epoch, first = store.open_session(WantedSession(CLIENT, ClientSeq(1)))
                 self._seq = first - 1
         for topic, values in groups:
             self._order_some(topic)

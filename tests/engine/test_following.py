@@ -16,6 +16,7 @@ from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.appends import Append
 from seawall.engine.following import Follower
 from seawall.engine.opening import open_store
+from seawall.engine.orderer import WantedSession
 from seawall.engine.reading import StoredSkip
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -153,7 +154,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig())
     pod.store.create_topic("gone", TopicConfig())
-    epoch, _ = pod.store.open_session(7, 1)
+    epoch, _ = pod.store.open_session(WantedSession(7, 1))
     pod.store.delete_topic("gone")
     pod.start()
     first = pod.order.committed

@@ -10,7 +10,7 @@ import pytest
 from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.appends import Append
-from seawall.engine.committer import Committer
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -47,7 +47,7 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
     disk, chance = SimDisk(seed=1), random.Random(5)
     with monkeypatch.context() as patch:
         if not short_way:
-            patch.setattr(Committer, "_short_room", lambda *_: None)
+            patch.setattr(LocalOrderer, "_short_room", lambda *_: None)
         store = opened(disk)
         for name in ("a", "b"):
             store.create_topic(name, TopicConfig(durability=Durability.DISK, segment_max_records=40))

@@ -17,12 +17,21 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.appends import Append
 from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.orderer import WantedSession
+from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.errors import (
+    ConflictError,
+    FencedError,
+    FullError,
+    InvalidInputError,
+    LimitError,
+    NotFoundError,
+    UnsupportedError,
+)
 from seawall.io.boot import boot_id
 from seawall.io.memory import OsSharedMemory
 from seawall.limits import KIB
@@ -57,7 +66,7 @@ class World:
         if self.kind == "alone":
             self.store = open_store(machine, "/data", self.settings)
         else:
-            self.store = open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), self.fabric, self.settings)
+            self.store = open_sequenced_store(machine, "/data", OsSharedMemory(), boot_id(), self.fabric, self.settings)
         self.store.sessions.live_clients.append(lambda: self.live)
         return self.store
 
@@ -72,8 +81,8 @@ class World:
 
     def let_go(self) -> None:
         """Give back what a store keeps in memory, after its disk has gone."""
-        if isinstance(self.store, OrderedStore):
-            self.store._fabric.remove()
+        if isinstance(self.store.orderer, SequencedOrderer):
+            self.store.orderer._fabric.remove()
 
     def later(self, ms: int) -> None:
         self.clock.advance(ms * NS)
@@ -82,7 +91,7 @@ class World:
         self.store.sessions.note(self.clock.wall_ns() // NS, self.live)
 
     def begin(self, client_id: int, start_seq: int = 1) -> tuple[SessionEpoch, ClientSeq]:
-        return self.store.open_session(ClientId(client_id), ClientSeq(start_seq))
+        return self.store.open_session(WantedSession(ClientId(client_id), ClientSeq(start_seq)))
 
     def publish(self, client_id: int, seq: int, epoch: int, value: bytes) -> AckStatus:
         topic = self.store.catalog.named("events").topic_id
@@ -209,7 +218,7 @@ def test_whose_id_was_drawn_begins_where_it_likes(kind: str) -> None:
     world.begin(1)
     world.publish(1, 1, 1, b"one")
     world.store.retire_session(ClientId(1))
-    epoch, next_seq = world.store.open_session(ClientId(99), ClientSeq(1), is_drawn=True)
+    epoch, next_seq = world.store.open_session(WantedSession(ClientId(99), ClientSeq(1), is_drawn=True))
     assert (epoch, next_seq) == (3, 1), "retiring opens the session once more, to fence it"
     world.store.close()
 
@@ -223,10 +232,13 @@ def test_no_client_uses_up_the_numbers_of_others(kind: str) -> None:
     world.store.retire_session(ClientId(1))
     _, next_seq = world.begin(1, highest + 1)
     assert next_seq == highest + WINDOW + 1
-    if isinstance(world.store, OrderedStore):
+    if isinstance(world.store.orderer, SequencedOrderer):
         far = ClientSeq(next_seq + limits.SESSION_ABANDONED_MAX + 1)
         with pytest.raises(LimitError, match="gives up batches"):
-            world.store.open_session(ClientId(1), far, abandons=True)
+            world.store.open_session(WantedSession(ClientId(1), far, abandons=True))
+    else:
+        with pytest.raises(UnsupportedError, match="given up only where a sequencer orders"):
+            world.store.open_session(WantedSession(ClientId(1), next_seq, abandons=True))
     world.store.close()
 
 

@@ -213,7 +213,7 @@ def test_what_is_ahead_of_its_turn_is_held_and_released(on_loop, tmp_path, commi
     async def work():
         async with attaching(tmp_path, order=5) as (made, peer):
             peer.send(peer.batch(1, b"three", seq=3))
-            await until(lambda: made.log._pod.held)
+            await until(lambda: made.log._orderer.held)
             other = await made.peer(8)
             for number in range(4):
                 # Nothing is eligible for a cycle while something is held.

@@ -30,6 +30,7 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.creations import Creation, Creations
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_sessions import EmbeddedSessions
+from seawall.engine.orderer import WantedSession
 from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
@@ -170,7 +171,7 @@ class EmbeddedLog(EmbeddedSessions):
         if client_id is None:
             return Publisher(self, *options)
         with self.changing() as store:
-            epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
+            epoch, next_seq = store.open_session(WantedSession(ClientId(client_id), ClientSeq(1)))
             publisher = Publisher(self, *options, Session(ClientId(client_id), epoch, next_seq))
             # Before anybody else may look for sessions that nobody has.
             self._keep_live(publisher)

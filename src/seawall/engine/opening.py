@@ -26,12 +26,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.maintenance import Maintenance
+from seawall.engine.orderer import OrdererFactory
 from seawall.engine.parts import StoreParts
 from seawall.engine.replay import Replayed, replay
 from seawall.engine.settings import Machine, StoreSettings
@@ -63,21 +65,20 @@ OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
 
-S = TypeVar("S", bound=Store)
 
-
-def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False) -> Store:
+def open_store(
+    machine: Machine,
+    path: str,
+    settings: StoreSettings = _DEFAULTS,
+    *,
+    follows: bool = False,
+    orderer: OrdererFactory = LocalOrderer,
+) -> Store:
     """Open a data directory, make it where it is missing, recover it where its last end was not clean.
 
-    With `follows` an order that has outlived the last process is followed on, from the end of the log.
+    With `follows` an order that has outlived the last process is followed on, from the end of the log. `orderer` makes
+    who gives positions from then on.
     """
-    return open_store_as(Store, machine, path, settings, follows=follows)
-
-
-def open_store_as(
-    kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False
-) -> S:
-    """`open_store` of a kind of its own."""
     directory = open_directory(
         machine.files,
         path,
@@ -87,13 +88,15 @@ def open_store_as(
         ballast_size=settings.ballast_size,
     )
     try:
-        return _recover(machine, settings, directory, kind, follows=follows)
+        return _recover(machine, settings, directory, orderer, follows=follows)
     except BaseException:
         directory.close()
         raise
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S], *, follows: bool) -> S:
+def _recover(
+    machine: Machine, settings: StoreSettings, directory: DataDirectory, orderer: OrdererFactory, *, follows: bool
+) -> Store:
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
@@ -154,7 +157,7 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
         if replayed.damages:
             with contextlib.suppress(RetryableError):
                 maintenance.checkpoint()
-        return kind(parts, maintenance)
+        return Store(parts, maintenance, orderer(parts, maintenance))
     except BaseException:
         maintenance.close()
         raise

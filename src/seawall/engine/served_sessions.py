@@ -14,7 +14,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,9 +21,10 @@ from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.aio import AsyncLog
-from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.orderer import WantedSession
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.sequencer.client_window import ClientState
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 class ServedSessions(AsyncLog):
     """The part of a served log that is about sessions."""
 
-    _store: OrderedStore
+    _store: Store
     _loop: asyncio.AbstractEventLoop
     #: The log as each loop has it, the one that commits first: none leaves before that one is closed.
     doors: Sequence[ServedSessions]
@@ -58,11 +58,11 @@ class ServedSessions(AsyncLog):
         self._expiry: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def ask(self, question: Callable[[OrderedStore], R]) -> R:
+    async def ask(self, question: Callable[[Store], R]) -> R:
         """Put a short question to the store while nothing changes."""
 
     @abstractmethod
-    async def change(self, make: Callable[[OrderedStore], R]) -> R:
+    async def change(self, make: Callable[[Store], R]) -> R:
         """Change the store, when everything that was handed in before is committed."""
 
     async def open_session(
@@ -78,10 +78,10 @@ class ServedSessions(AsyncLog):
 
         With `abandons` what is undecided below `start_seq` is given up.
         """
-        opening = partial(self._store.open_session, client_id, start_seq, is_drawn=is_drawn, abandons=abandons)
+        wanted = WantedSession(client_id, start_seq, is_drawn, gap_ms * 1_000_000, abandons)
         self._opening.append(client_id)
         try:
-            return await self.change(lambda _: opening(gap_ns=gap_ms * 1_000_000))
+            return await self.change(lambda store: store.open_session(wanted))
         finally:
             # In the next turn: the connection that asked for it has it by then.
             self._loop.call_soon(self._opening.remove, client_id)
@@ -89,7 +89,7 @@ class ServedSessions(AsyncLog):
     async def session_of(self, client_id: ClientId) -> ClientState | None:
         """What is known of a publisher; None if nothing is."""
 
-        def look(store: OrderedStore) -> ClientState | None:
+        def look(store: Store) -> ClientState | None:
             window = store.sessions.window
             return window.state(client_id) if client_id in window else None
 
@@ -98,7 +98,7 @@ class ServedSessions(AsyncLog):
     async def epoch_behind(self, client_id: ClientId, session_epoch: SessionEpoch) -> SessionEpoch | None:
         """The next epoch of a client that is not known, if it names one that a retired session may have had."""
 
-        def look(store: OrderedStore) -> SessionEpoch | None:
+        def look(store: Store) -> SessionEpoch | None:
             sessions = store.sessions
             return SessionEpoch(sessions.epoch_floor + 1) if sessions.was_retired(client_id, session_epoch) else None
 
@@ -118,7 +118,7 @@ class ServedSessions(AsyncLog):
     async def end_session(self, client_id: ClientId) -> SessionInfo:
         """End and forget a session, and fence the connections that have it; what it was. Durable when this returns."""
 
-        def end(store: OrderedStore) -> tuple[list[SessionInfo], SessionEpoch]:
+        def end(store: Store) -> tuple[list[SessionInfo], SessionEpoch]:
             return store.list_sessions(client_id - 1, 1), store.retire_session(client_id)
 
         (session,), epoch = await self.change(end)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
+from seawall.engine.orderer import Orderer
+from seawall.engine.parts import StoreParts
 from seawall.engine.position_reading import PositionPlan, Told, plan_positions
 from seawall.engine.reading import ReadItem, ReadPlan, plan_read, seq_at
 from seawall.engine.served_offsets import OffsetBounds, StreamRead, offset_at_seq, offset_bounds, seq_at_offset
@@ -21,6 +23,8 @@ class StoreQuestions(ABC):
     """The part of a store that only looks."""
 
     _logs: TopicLogs
+    parts: StoreParts
+    orderer: Orderer
 
     @property
     @abstractmethod
@@ -34,7 +38,15 @@ class StoreQuestions(ABC):
 
     def plan_ordered(self, name: str, from_seq: Seq, *, size_max: int, records_max: int | None = None) -> ReadPlan:
         """The same, and what is ordered and not stored yet, where others order."""
-        return self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
+        plan = self.plan_read(name, from_seq, size_max=size_max, records_max=records_max)
+        # What is ordered when writing fails is not stored: nobody is shown it any more.
+        if plan.end_seq >= plan.next_seq and not self.parts.guard.is_failed:
+            plan.tail = self.orderer.tail(self.catalog.named(name).topic_id, from_seq, size_max)
+        return plan
+
+    def ordered_end(self, topic_id: TopicId) -> Seq:
+        """The seq that the next record of a topic gets, whatever of those before is stored yet."""
+        return self.parts.writer.frontier.topic(topic_id).next_seq
 
     def plan_positions(
         self,

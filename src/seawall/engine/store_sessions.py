@@ -8,21 +8,24 @@ go.
 INV-SESSION-LIVE: neither takes a session that a connection or an open publisher has, or of which a batch is under way.
 Whoever retires one by name ends it first: it is opened once more, which fences those who have it.
 
-Who makes the order does these things at a position of it (`ordered_store`). This module must not know connections.
+Sessions open and are retired at a position that the orderer gives. This module must not know connections.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.control_log import ControlLog
+from seawall.engine.orderer import Opened, Orderer, WantedSession
 from seawall.engine.sessions import Sessions
-from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.settings import StoreSettings
 from seawall.engine.write_guard import WriteGuard
 from seawall.errors import FullError, NotFoundError, WrongStateError
+from seawall.io.interfaces import Clock
 from seawall.limits import SESSIONS_RETIRED_MAX
 
 #: The part of all sessions that goes when there are too many: looking for them costs a sort of all.
@@ -32,24 +35,24 @@ _RETIRED_PART: Final = 64
 class StoreSessions:
     """Sessions of a store."""
 
-    _machine: Machine
+    _clock: Clock
     _settings: StoreSettings
     guard: WriteGuard
     controls: ControlLog
     sessions: Sessions
+    orderer: Orderer
 
-    def open_session(
-        self, client_id: ClientId, start_seq: ClientSeq, *, is_drawn: bool = False
-    ) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
+    def open_session(self, wanted: WantedSession) -> Opened:
+        """Open a session of a publisher, which ends those before it: its epoch, and the first client seq not decided.
 
-        `is_drawn` says that its id was drawn for it just now. Durable when this returns.
+        Durable when this returns.
         """
-        self._make_session_space(client_id)
-        return self._log_session(client_id, start_seq, is_drawn)
+        self.guard.require_usable()
+        self._make_session_space(wanted.client_id)
+        return self.orderer.open_session(wanted, partial(self._log_session, wanted))
 
-    def _log_session(self, client_id: ClientId, start_seq: ClientSeq, is_drawn: bool) -> tuple[SessionEpoch, ClientSeq]:
-        epoch, next_seq, row = self.sessions.open(client_id, start_seq, is_drawn=is_drawn)
+    def _log_session(self, wanted: WantedSession) -> Opened:
+        epoch, next_seq, row = self.sessions.open(wanted.client_id, wanted.start_seq, is_drawn=wanted.is_drawn)
         self.controls.commit(row)
         with self.guard.changing():
             self.sessions.apply(row, self._now_ms())
@@ -96,8 +99,7 @@ class StoreSessions:
 
     def _retire(self, client_ids: Sequence[ClientId]) -> Sequence[ClientId]:
         """Retire sessions, durably; those of which nothing was under way."""
-        self._log_retired(client_ids)
-        return client_ids
+        return self.orderer.retire(client_ids, self._log_retired)
 
     def _log_retired(self, client_ids: Iterable[ClientId]) -> None:
         control = self.sessions.retire(client_ids)
@@ -119,7 +121,7 @@ class StoreSessions:
         """
         if client_id not in self.sessions.window:
             raise NotFoundError(f"client {client_id} has no session here; `seawall session list` names those that have")
-        epoch, _ = self.open_session(client_id, ClientSeq(1))
+        epoch, _ = self.open_session(WantedSession(client_id, ClientSeq(1)))
         if not self._retire([client_id]):
             raise WrongStateError(f"client {client_id} has batches under way: its session was ended; retire it again")
         return epoch
@@ -127,4 +129,4 @@ class StoreSessions:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        return self._machine.clock.wall_ns() // 1_000_000
+        return self._clock.wall_ns() // 1_000_000

@@ -14,10 +14,10 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
+from seawall.engine.store import Store
 from seawall.errors import ProtocolError
 from seawall.server.access import Admission
 from seawall.server.budget import Lease
@@ -39,7 +39,7 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
         # Whether there is such a topic is seen when it is read.
         return Seq(start)
 
-    def find(store: OrderedStore) -> Seq:
+    def find(store: Store) -> Seq:
         topic = topic_of(store, topic_id)
         segments = store.topic_log(topic_id)
         match by:
@@ -148,7 +148,7 @@ class Fetching:
     async def commit(self, request: Commit, request_id: int) -> None:
         """Keep a cursor, durably."""
 
-        def make(store: OrderedStore) -> None:
+        def make(store: Store) -> None:
             topic = topic_of(store, request.topic_id)
             if topic.epoch != request.topic_epoch:
                 text = f"topic {topic.name!r} is of epoch {topic.epoch}, not {request.topic_epoch}: it was made anew"
@@ -168,7 +168,7 @@ class Fetching:
     async def bounds(self, request: Bounds, request_id: int) -> None:
         """Say where a topic begins and ends."""
 
-        def look(store: OrderedStore) -> BoundsReply:
+        def look(store: Store) -> BoundsReply:
             topic = topic_of(store, request.topic_id)
             segments = store.topic_log(topic.topic_id)
             end = store.catalog.next_position

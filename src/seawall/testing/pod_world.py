@@ -24,6 +24,7 @@ from random import Random
 
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.opening import open_store
+from seawall.engine.orderer import WantedSession
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -260,7 +261,7 @@ class SimPod:
         found: list[tuple[SessionEpoch, ClientSeq]] = []
 
         def make(store: Store) -> None:
-            found.append(store.open_session(ClientId(client), ClientSeq(start_seq)))
+            found.append(store.open_session(WantedSession(ClientId(client), ClientSeq(start_seq))))
 
         def done(is_made: bool) -> None:
             if is_made:
