@@ -99,7 +99,7 @@ class ArrivingWorld(World):
         for client in CLIENTS:
             if client not in self.sessions:
                 with self.changing() as store:
-                    epoch, first = store.open_session(WantedSession(client, ClientSeq(1)))
+                    epoch, first = store.session_keeper.open(WantedSession(client, ClientSeq(1)))
                 self.sessions[client] = epoch, first
         with self.changing():
             self.level = Level.STAGED

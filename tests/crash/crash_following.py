@@ -90,7 +90,7 @@ class FollowingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self._epoch:
             with self.changing() as store:
-                self._epoch, first = store.open_session(WantedSession(CLIENT, ClientSeq(1)))
+                self._epoch, first = store.session_keeper.open(WantedSession(CLIENT, ClientSeq(1)))
                 self._seq = first - 1
         for topic, values in groups:
             self._order_some(topic)

@@ -283,7 +283,7 @@ class TransactionWorld(World):
         """Readers of positions never see what is staged, and each position whole."""
         position, before = Position(0), -1
         while True:
-            plan = store.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
+            plan = store.queries.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
             batches = plan.stored()
             for batch in batches:
                 require(batch.position >= position, f"position {batch.position} is read at {position}")

@@ -346,11 +346,11 @@ class World:
 
     def sync(self) -> None:
         with self.changing() as store:
-            store.sync()
+            store.controls.sync()
 
     def checkpoint(self) -> None:
         with self.changing() as store:
-            store.checkpoint()
+            store.maintenance.checkpoint()
 
     def place(self) -> None:
         """What is done on the side between checkpoints: it promises nothing, and must break nothing."""

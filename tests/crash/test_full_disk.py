@@ -115,10 +115,10 @@ def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
         publish(store, "events", b"%08d" % number)
     disk.fail("write", error=errno.ENOSPC, path="*.replacing", forever=True)
     with pytest.raises(DiskFullError):
-        store.checkpoint()
+        store.maintenance.checkpoint()
     publish(store, "events", b"goes on")
     disk.clear_faults()
-    store.checkpoint()
+    store.maintenance.checkpoint()
     store.close()
     store = opened(disk)
     records, gaps = read_values(store, "events")

@@ -203,7 +203,7 @@ def positions(store: Store) -> list[list[int]]:
     found: list[list[int]] = []
     position = Position(0)
     while True:
-        plan = store.plan_positions(position, size_max=1)
+        plan = store.queries.plan_positions(position, size_max=1)
         counts: dict[int, int] = {}
         for batch in plan.stored():
             counts[batch.position] = counts.get(batch.position, 0) + batch.record_count

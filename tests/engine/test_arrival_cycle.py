@@ -60,7 +60,9 @@ class Log:
             self.store.create_topic(name, config)
         # Kept here: who asks the catalog lets take effect what waits for that.
         self.topics = {topic.name: topic.topic_id for topic in self.store.catalog}
-        self.epochs = {client: self.store.open_session(WantedSession(client, ClientSeq(1)))[0] for client in CLIENTS}
+        self.epochs = {
+            client: self.store.session_keeper.open(WantedSession(client, ClientSeq(1)))[0] for client in CLIENTS
+        }
 
     def open(self) -> Store:
         machine = Machine(self.disk, self.clock, random.Random(3).randbytes, pid=1)
@@ -111,7 +113,7 @@ class Log:
         return [(int(seq), int(status), int(reason), int(base)) for seq, status, reason, base in found]
 
     def stored(self, name: str) -> list[StoredBatch]:
-        items = self.store.read(name, Seq(1), size_max=MIB)
+        items = self.store.queries.read(name, Seq(1), size_max=MIB)
         return [item for item in items if isinstance(item, StoredBatch)]
 
     def warm(self) -> None:

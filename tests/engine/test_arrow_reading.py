@@ -163,7 +163,7 @@ def test_a_block_that_breaks_the_format_is_told(log: EmbeddedLog) -> None:
     store.append([Append(topic_id, b"\1\0\0\0\0" * 3, 2)])
     with pytest.raises(CorruptionError, match="as many records as it says"):
         log.read_arrow("other", columns=("value",))
-    (plan,) = [store.plan_read("other", Seq(1), size_max=100)]
+    (plan,) = [store.queries.plan_read("other", Seq(1), size_max=100)]
     with pytest.raises(CorruptionError):
         arrow_reading.gather(plan, "other", ("value",))
     assert plan.runs == []

@@ -36,7 +36,7 @@ def publish(store: Store, name: str, *values: bytes) -> int:
 def contents(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:
     records: dict[int, bytes] = {}
     gaps: list[Gap] = []
-    for item in store.read(name, Seq(1), size_max=1 << 24):
+    for item in store.queries.read(name, Seq(1), size_max=1 << 24):
         if isinstance(item, StoredBatch):
             for seq, record in enumerate(decode_block(item.block, item.record_count), item.base_seq):
                 records[seq] = record.value
@@ -121,9 +121,9 @@ def test_a_full_lane_is_written_and_not_synced() -> None:
         publish(store, "weak", bytes(60_000))
         count += 1
     assert len(contents(store, "weak")[0]) == count
-    store.sync()
+    store.controls.sync()
     assert store.parts.wal.synced_through == store.parts.wal.at
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert len(contents(store, "weak")[0]) == count
     store.close()
 
@@ -135,7 +135,7 @@ def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
     for number in range(30):
         publish(store, "ram", bytes([number]) * 4_000)
         if number % 7 == 0:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     records, gaps = contents(store, "ram")
     assert sorted(records) == list(range(19, 31))
     assert gaps == [Gap(Seq(1), Seq(18), GapReason.CAP)]

@@ -102,7 +102,7 @@ def shown(store: Store) -> dict[str, object]:
         items = []
         seq = topic.floor
         while seq < topic.next_seq:
-            for item in store.read(topic.name, seq, size_max=1 << 20):
+            for item in store.queries.read(topic.name, seq, size_max=1 << 20):
                 items.append(
                     (item.base_seq, bytes(item.block), item.position, item.timestamp_ns)
                     if hasattr(item, "block")
@@ -122,7 +122,7 @@ def test_small_batches_are_there_with_the_numbers_of_the_order() -> None:
     pod.batch(1, b"d")
     done = pod.order.follow(pod.follower)
     assert (done.count, done.next_position) == (3, first + 3)
-    batches = pod.store.read("t0", Seq(1), size_max=1 << 20)
+    batches = pod.store.queries.read("t0", Seq(1), size_max=1 << 20)
     assert [(each.base_seq, each.position, each.record_count) for each in batches] == [(1, first, 2), (3, first + 2, 1)]
     assert [position for position, _ in pod.logged()[-3:]] == [first, first + 1, first + 2]
     assert pod.order.follow(pod.follower).count == 0
@@ -140,7 +140,7 @@ def test_each_class_comes_as_far_as_it_promises(durability: Durability) -> None:
     pod.batch(1, b"b")
     pod.follow()
     before = shown(pod.store)["t0"]
-    assert [batch.record_count for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [1, 1, 1]
+    assert [batch.record_count for batch in pod.store.queries.read("t0", Seq(1), size_max=1 << 20)] == [1, 1, 1]
     pod.disk.crash(keep="none")
     after = shown(pod.open())["t0"]
     if durability is Durability.FSYNC:
@@ -154,7 +154,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig())
     pod.store.create_topic("gone", TopicConfig())
-    epoch, _ = pod.store.open_session(WantedSession(7, 1))
+    epoch, _ = pod.store.session_keeper.open(WantedSession(7, 1))
     pod.store.delete_topic("gone")
     pod.start()
     first = pod.order.committed
@@ -182,7 +182,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod.disk.crash(keep="none")
     after = shown(pod.open())
     assert (after["t0"][2], after["sessions"]) == (before["t0"][2], before["sessions"])
-    pod.store.checkpoint()
+    pod.store.maintenance.checkpoint()
     pod.store.close()
     assert shown(pod.open()) == after
 
@@ -296,7 +296,7 @@ def test_batches_that_go_apart_keep_to_their_topic_and_their_place_in_the_order(
         pod.batch(topic_id, value)
     assert pod.order.follow(pod.follower).count == len(given)
     for number in (1, 2, 3):
-        batches = pod.store.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
+        batches = pod.store.queries.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
         expected = [(first + at, value) for at, (topic_id, value) in enumerate(given) if topic_id == number]
         assert [(each.position, bytes(each.block)[5:]) for each in batches] == expected
     logged = dict(pod.logged()[-len(given) :])
@@ -341,7 +341,7 @@ def test_an_order_may_begin_anywhere_behind_the_log() -> None:
     for number in range(5):
         pod.batch(1, b"%d" % number)
     pod.follow()
-    pod.store.sync()
+    pod.store.controls.sync()
     assert [position for position, what in pod.logged() if isinstance(what, int)][-5:] == list(range(at, at + 5))
     before = shown(pod.store)
     pod.store.close()
@@ -416,7 +416,7 @@ def test_rings_and_blogs_are_used_again() -> None:
         pod.batch(1, b"%d" % number * 100, broker=number % 2)
         if number % 5 == 4:
             pod.follow()
-    assert [bytes(batch.block)[5:] for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [
+    assert [bytes(batch.block)[5:] for batch in pod.store.queries.read("t0", Seq(1), size_max=1 << 20)] == [
         b"%d" % number * 100 for number in range(200)
     ]
     pod.store.close()
@@ -460,7 +460,7 @@ def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
     pod.batch(1, b"later")
     pod.follow()
     for name, first, extra in (("t0", 0, [b"later"]), ("t1", 1, [])):
-        values = [bytes(batch.block)[5:] for batch in pod.store.read(name, Seq(1), size_max=1 << 20)]
+        values = [bytes(batch.block)[5:] for batch in pod.store.queries.read(name, Seq(1), size_max=1 << 20)]
         assert values == [b"%d" % number for number in range(first, 40, 2)] + extra
     assert not pod.store.verify().findings
     after = shown(pod.store)
@@ -524,7 +524,7 @@ def test_following_is_as_good_as_appending(seed: int) -> None:
             pod.order.follow(pod.follower)
         pod.follow()
         if chance.random() < 0.2:
-            pod.store.checkpoint()
+            pod.store.maintenance.checkpoint()
     assert contents(pod.store) == contents(plain.store)
     assert pod.store.verify().findings == plain.store.verify().findings
     before = shown(pod.store)
@@ -542,7 +542,7 @@ def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
     for topic in store.catalog:
         batches, seq = [], Seq(1)
         while seq < topic.next_seq:
-            for item in store.read(topic.name, seq, size_max=1 << 20):
+            for item in store.queries.read(topic.name, seq, size_max=1 << 20):
                 if not isinstance(item, StoredSkip):
                     batches.append((item.base_seq, bytes(item.block)))
                 seq = item.next_seq

@@ -91,11 +91,11 @@ def test_what_came_the_short_way_is_there_for_whoever_looks() -> None:
     for number in range(3_000):
         store.append([append(1, b"%d" % number)])
     assert store.catalog.named("a").head_seq == 3_000
-    assert len(store.read("a", Seq(1), size_max=1 << 24)) == 3_000
+    assert len(store.queries.read("a", Seq(1), size_max=1 << 24)) == 3_000
     store.append([append(1, b"last")])
-    assert store.read("a", Seq(3_001), size_max=100)
+    assert store.queries.read("a", Seq(3_001), size_max=100)
     store.append([append(1, b"one more")])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert store.catalog.named("a").live_records == 3_002
     store.close()
 

@@ -144,7 +144,7 @@ def test_a_directory_that_a_killed_process_has_made_gets_a_durable_name() -> Non
     disk.kill()
     store = opened()
     store.append([Append(topic_id, encode_raw(b"kept"), 1)])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     disk.crash(keep="none")
-    items = opened().read("events", Seq(1), size_max=KIB)
+    items = opened().queries.read("events", Seq(1), size_max=KIB)
     assert [bytes(item.block) for item in items if isinstance(item, StoredBatch)] == [encode_raw(b"kept")]

@@ -374,7 +374,7 @@ def on_simulated_disk(
 def stored(store: Store, name: str) -> list[bytes]:
     found: list[bytes] = []
     seq = Seq(1)
-    while items := store.read(name, seq, size_max=MIB):
+    while items := store.queries.read(name, seq, size_max=MIB):
         found += [bytes(item.block)[RECORD_HEADER_SIZE:] for item in items if isinstance(item, StoredBatch)]
         seq = items[-1].next_seq if isinstance(items[-1], StoredBatch) else Seq(items[-1].last_seq + 1)
     return found
@@ -416,7 +416,7 @@ def test_a_full_disk_refuses_before_anything_is_ordered(tmp_path: Path, size: in
     store = on_simulated_disk(disk, tmp_path)
     assert stored(store, "kept") == [b"first", bytes(size)]
     assert store.catalog.names() == ["kept"]
-    assert store.read("kept", Seq(1), size_max=MIB)[-1].next_seq == 3
+    assert store.queries.read("kept", Seq(1), size_max=MIB)[-1].next_seq == 3
     store.close()
 
 
@@ -451,13 +451,13 @@ def test_a_failing_disk_ends_writing_and_leaves_reading(tmp_path: Path, call: Li
     for use in (
         lambda: append(store, "events", b"more"),
         lambda: store.create_topic("other", TopicConfig()),
-        lambda: store.open_session(WantedSession(ClientId(1), ClientSeq(1))),
+        lambda: store.session_keeper.open(WantedSession(ClientId(1), ClientSeq(1))),
     ):
         with pytest.raises(FatalError, match="an earlier change failed"):
             use()
     assert stored(store, "events") == [b"before"]
     # What was ordered and will not be stored is shown to nobody, not even to who asked for it.
-    assert store.plan_ordered("events", Seq(1), size_max=1 << 20).tail == []
+    assert store.queries.plan_ordered("events", Seq(1), size_max=1 << 20).tail == []
     store.close()
     assert not [*tmp_path.glob("*.fabric")]
 
@@ -532,7 +532,9 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
     store = on_simulated_disk(SimDisk(seed=1), tmp_path, sequencing=sequencing)
     store.create_topic("events", TopicConfig(order=Order.CLIENT))
     topic_id = store.catalog.named("events").topic_id
-    epochs = {client: store.open_session(WantedSession(ClientId(client), ClientSeq(1)))[0] for client in range(1, 30)}
+    epochs = {
+        client: store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1)))[0] for client in range(1, 30)
+    }
 
     def publish(client: int, seq: int) -> AckStatus:
         append = Append(topic_id, encode_raw(b"%d" % client), 1, ClientId(client), ClientSeq(seq), epochs[client])
@@ -543,7 +545,7 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
             assert publish(client, seq) is AckStatus.OK
         # Rows that a worker had no room for are those of the store.
         assert all(publish(client, seq) is AckStatus.DUPLICATE for client in epochs)
-    assert [(*store.open_session(WantedSession(ClientId(client), ClientSeq(1))),) for client in epochs] == [
+    assert [(*store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1))),) for client in epochs] == [
         (2, 4)
     ] * len(epochs)
     assert len(stored(store, "events")) == 3 * len(epochs)

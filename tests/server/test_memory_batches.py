@@ -191,7 +191,7 @@ def test_they_and_others_take_turns(on_loop, tmp_path):
                     await made.log.commit("owner", "events", 1)
                     await made.log.create_topic(f"more-{number}")
                 if number % 7 == 0:
-                    await made.log.change(lambda store: store.checkpoint())
+                    await made.log.change(lambda store: store.maintenance.checkpoint())
             assert await stored(made.log) == expected
             assert await stored(made.log, "others") == elsewhere
             for each in (peer, other):

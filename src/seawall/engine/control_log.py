@@ -5,7 +5,7 @@
 
 The term of this process is logged by its first change: after a clean end, who only reads leaves no trace.
 
-A full disk refuses a control and changes nothing. Deletes still work: appends leave space for them (`headroom`), and
+A full disk refuses a control and changes nothing. Deletes still work: appends leave space for them (`HEADROOM`), and
 behind that there is the ballast. A crash takes a control that is not flushed; replay applies one that is. What a
 control means to segments or sessions is applied by whoever commits it, and this module must not know it.
 """
@@ -15,20 +15,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from seawall import limits
 from seawall.core.types import Position, Term, TimestampNs
-from seawall.engine.headroom import reserve_control
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.pending_rows import PendingRows
 from seawall.engine.rooms import Reservations
 from seawall.engine.write_guard import WriteGuard
+from seawall.errors import DiskFullError
 from seawall.io.interfaces import Clock
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.storage.control import Ceiling
 from seawall.storage.control_batches import SimpleControl
-from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
+from seawall.storage.control_deletes import DeleteRecords
+from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Order, TopicConfig
+
+#: Space in the log that appends leave to deletes and to the next opening, for when the disk is full.
+HEADROOM: Final = 16 * limits.KIB
+_USES_HEADROOM: Final = (TopicDelete, DeleteRecords, FloorRaise, TermStart, Loss)
 
 #: Losses, or ceilings, logged at one position.
 _CONTROLS_PER_BATCH: Final = 1_000
@@ -45,9 +51,9 @@ class ControlLog:
         catalog: TopicCatalog,
         clock: Clock,
         term: Term,
-        *,
         pending: PendingRows,
         reservations: Reservations,
+        *,
         lost: Sequence[Loss],
     ) -> None:
         """`lost` is what the end before has cost, which the first change logs."""
@@ -89,7 +95,7 @@ class ControlLog:
         writer, now = self._writer, self._clock.wall_ns()
         control = writer.control_of(controls)
         with self._guard.preparing():
-            reserve_control(writer, self._directory, controls, len(control.encode()), TimestampNs(now))
+            self._reserve(controls, len(control.encode()) + limits.BATCH_HEADER_SIZE, TimestampNs(now))
         with self._guard.changing():
             position = writer.stage_control(control, now)
             writer.flush(durable=durable)
@@ -103,10 +109,23 @@ class ControlLog:
             self.commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
 
     def sync(self) -> None:
-        """Make everything that is logged durable."""
+        """Make everything logged or appended so far durable, whatever its class."""
         self._guard.require_usable()
         with self._guard.changing():
             self._writer.flush(durable=True)
+
+    def _reserve(self, controls: Sequence[SimpleControl], size: int, now_ns: TimestampNs) -> None:
+        """Reserve space in the log; what must work on a full disk gets the headroom, and the ballast."""
+        if not all(isinstance(part, _USES_HEADROOM) for part in controls):
+            self._writer.reserve(HEADROOM + size, now_ns)
+            return
+        try:
+            self._writer.reserve(size, now_ns)
+        except DiskFullError:
+            if not self._directory.has_ballast:
+                raise
+            self._directory.release_ballast()
+            self._writer.reserve(size, now_ns, small=True)
 
     def _apply_to_frontier(self, part: SimpleControl) -> None:
         frontier = self._writer.frontier

@@ -171,7 +171,7 @@ class EmbeddedLog(EmbeddedSessions):
         if client_id is None:
             return Publisher(self, *options)
         with self.changing() as store:
-            epoch, next_seq = store.open_session(WantedSession(ClientId(client_id), ClientSeq(1)))
+            epoch, next_seq = store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(1)))
             publisher = Publisher(self, *options, Session(ClientId(client_id), epoch, next_seq))
             # Before anybody else may look for sessions that nobody has.
             self._keep_live(publisher)
@@ -233,12 +233,12 @@ class EmbeddedLog(EmbeddedSessions):
     def sync(self) -> None:
         """Make everything published so far durable, whatever its class."""
         with self.changing() as store:
-            store.sync()
+            store.controls.sync()
 
     def checkpoint(self) -> None:
         """Bring all batches to their places and shorten the log; happens by itself too."""
         with self.changing() as store:
-            store.checkpoint()
+            store.maintenance.checkpoint()
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class EmbeddedLog(EmbeddedSessions):
         position = Position(from_position)
         while True:
             with self.looking() as store:
-                plan = store.plan_positions(position, size_max=max_bytes, records_max=limit)
+                plan = store.queries.plan_positions(position, size_max=max_bytes, records_max=limit)
             items = plan.carry_out()
             if items or plan.is_last:
                 return items
@@ -303,12 +303,12 @@ class EmbeddedLog(EmbeddedSessions):
             self._check_usable()
         with self.queue.state:
             self._check_usable()
-            return self._store.seq_at(topic, timestamp_ns)
+            return self._store.queries.seq_at(topic, timestamp_ns)
 
     def index_size(self, topic: str) -> int:
         """Bytes of memory that the indexes of a topic take."""
         with self.looking() as store:
-            return store.index_size(topic)
+            return store.queries.index_size(topic)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
@@ -439,7 +439,7 @@ class EmbeddedLog(EmbeddedSessions):
             self._check_usable()
         with self.queue.state:
             self._check_usable()
-            plan = self._store.plan_ordered if mode == "ordered" else self._store.plan_read
+            plan = self._store.queries.plan_ordered if mode == "ordered" else self._store.queries.plan_read
             return plan(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
 
     def _tell_readers(self) -> None:

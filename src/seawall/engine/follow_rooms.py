@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seawall.core.types import TimestampNs, TopicId
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.control_log import HEADROOM
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
 from seawall.engine.rooms import Reservations, Room

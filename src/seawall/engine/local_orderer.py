@@ -28,7 +28,7 @@ from seawall import limits
 from seawall.core.types import ClientId, Seq, TimestampNs, TopicId
 from seawall.engine.admission import Admission, is_admitted, need_of, refuse
 from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.control_log import HEADROOM
 from seawall.engine.maintenance import Maintenance
 from seawall.engine.orderer import Opened, WantedSession
 from seawall.engine.parts import StoreParts

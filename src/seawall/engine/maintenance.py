@@ -33,8 +33,6 @@ class Maintenance:
         self._wal, self._writer, self._logs = parts.wal, parts.writer, parts.logs
         self._guard, self._removal, self._upkeep = parts.guard, parts.removal, parts.upkeep
         self._clock = parts.machine.clock
-        #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
-        self.recover_waiting = parts.logs.recover_waiting
 
     # --- retention and checkpoints -------------------------------------------------------------------------------
 
@@ -133,10 +131,8 @@ class Maintenance:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self, *, leaves_mark: bool = True) -> None:
-        """End in order: the next open finds nothing to repair. After a failure only the files are given back.
-
-        Without `leaves_mark` the next opening looks at everything, as after a crash.
-        """
+        """End in order: the next open finds nothing to repair, unless no mark is left. After a failure only the files
+        are given back."""
         try:
             if not self._guard.is_failed:
                 with self._guard.changing():

@@ -136,20 +136,9 @@ def _recover(
         {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
         replayed.segments,
     )
-    parts = StoreParts.of(
-        machine,
-        settings,
-        directory,
-        snapshots,
-        wal,
-        writer,
-        catalog,
-        logs,
-        replayed.sessions,
-        term,
-        lost=resumed.lost,
-        checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
-    )
+    checkpoint_at = WalAddress(0 if snapshot is None else snapshot.wal_from_at)
+    found = (directory, snapshots, wal, writer, catalog, logs, replayed.sessions, term)
+    parts = StoreParts(machine, settings, *found, lost=resumed.lost, checkpoint_at=checkpoint_at)
     maintenance = Maintenance(parts)
     try:
         if resumed.is_unclean or resumed.lost:

@@ -7,8 +7,6 @@ know who gives positions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
 
 from seawall.core.types import Term
 from seawall.engine.control_log import ControlLog
@@ -31,32 +29,11 @@ from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
 
 
-@dataclass(frozen=True, slots=True)
 class StoreParts:
     """What an open data directory consists of."""
 
-    machine: Machine
-    settings: StoreSettings
-    directory: DataDirectory
-    snapshots: SnapshotStore
-    wal: WalWriter
-    writer: LogWriter
-    #: All topics, but for what `pending` has not applied yet.
-    catalog: TopicCatalog
-    logs: TopicLogs
-    sessions: Sessions
-    term: Term
-    guard: WriteGuard
-    pending: PendingRows
-    reservations: Reservations
-    controls: ControlLog
-    removal: Removal
-    upkeep: Upkeep
-    maker: RoomMaker
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         machine: Machine,
         settings: StoreSettings,
         directory: DataDirectory,
@@ -70,35 +47,29 @@ class StoreParts:
         *,
         lost: Sequence[Loss],
         checkpoint_at: WalAddress,
-    ) -> Self:
-        """The parts that follow from what an opening has found."""
-        guard = WriteGuard(directory.path)
-        pending, reservations = PendingRows(ShortWay(wal, writer.frontier, term), catalog, logs), Reservations()
-        shared = (guard, directory, writer, catalog, machine.clock, term)
-        controls = ControlLog(*shared, pending=pending, reservations=reservations, lost=lost)
-        removal = Removal(catalog, logs, controls, settings.ephemeral_size)
-        upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
+    ) -> None:
+        """What an opening has found, and the parts that follow from it."""
+        self.machine = machine
+        self.settings = settings
+        self.directory = directory
+        self.snapshots = snapshots
+        self.wal = wal
+        self.writer = writer
+        #: All topics, but for what `pending` has not applied yet.
+        self.catalog = catalog
+        self.logs = logs
+        self.sessions = sessions
+        self.term = term
+        self.guard = guard = WriteGuard(directory.path)
+        self.pending = pending = PendingRows(ShortWay(wal, writer.frontier, term), catalog, logs)
+        self.reservations = Reservations()
+        shared = (guard, directory, writer, catalog, machine.clock, term, pending, self.reservations)
+        self.controls = ControlLog(*shared, lost=lost)
+        self.removal = Removal(catalog, logs, self.controls, settings.ephemeral_size)
+        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
+        self.maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
         logs.open_files.on_sync_failed = guard.refuse
-        logs.on_recovered = removal.look_at
-        return cls(
-            machine,
-            settings,
-            directory,
-            snapshots,
-            wal,
-            writer,
-            catalog,
-            logs,
-            sessions,
-            term,
-            guard,
-            pending,
-            reservations,
-            controls,
-            removal,
-            upkeep,
-            RoomMaker(writer, removal, logs.of, upkeep),
-        )
+        logs.on_recovered = self.removal.look_at
 
     def current_catalog(self) -> TopicCatalog:
         """All topics as they are now."""

@@ -35,7 +35,6 @@ class Placer:
         self._queue = queue
         self._store = store
         self._maintenance = store.maintenance
-        self._writer = store.parts.writer
         self._pump = Pump(self._work)
         self._hurry = threading.Event()
         self._is_checkpoint_wanted = False
@@ -92,11 +91,11 @@ class Placer:
     def _await_quiet(self) -> bool:
         """Wait until nothing comes to the log for a moment; false if there is no time for that."""
         while not self._is_stopping:
-            at = self._writer.log_end
+            at = self._store.parts.writer.log_end
             if self._hurry.wait(_QUIET_S):
                 self._hurry.clear()
                 break
-            if self._writer.log_end == at:
+            if self._store.parts.writer.log_end == at:
                 return True
         return False
 
@@ -116,7 +115,7 @@ class Placer:
         is_more = True
         while is_more:
             with self._queue.state:
-                is_more = self._maintenance.recover_waiting()
+                is_more = self._store.parts.logs.recover_waiting()
 
     def _seal(self) -> None:
         """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""

@@ -101,7 +101,6 @@ class SequencedOrderer:
         self._clock = clock = parts.machine.clock
         self._frontier = frontier = parts.writer.frontier
         self._sessions = sessions = parts.sessions
-        self._topic_of = parts.catalog.find
         self._admission = Admission(parts)
         self._fabric = _new_fabric(parts, memory, boot_id, config)
         self._arrays = arrays = self._fabric.arrays
@@ -196,9 +195,9 @@ class SequencedOrderer:
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
-        needs = [(self._topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
+        needs = [(self._admission.topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
         logged = sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends)
-        arrived, arrived_logged = self.arrivals.needs(self._topic_of)
+        arrived, arrived_logged = self.arrivals.needs(self._parts.catalog.find)
         taken = [(topic, need) for topic, need in arrived if self._admission.takes(topic, need, TimestampNs(now))]
         try:
             if appends or arrived:
@@ -220,14 +219,9 @@ class SequencedOrderer:
             for topic in topics:
                 self._frontier.set_full(topic.topic_id, False)
 
-    def _topic(self, topic_id: TopicId) -> TopicState:
-        topic = self._topic_of(topic_id)
-        assert topic is not None, "screened before"
-        return topic
-
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
-        order = self._topic(append.topic_id).config.order
+        order = self._admission.topic(append.topic_id).config.order
         if append.has_session and order is Order.CLIENT and not self._turns.check(append):
             return
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]

@@ -131,7 +131,7 @@ class ServedLog(ServedSessions):
 
     def abandon(self) -> None:
         """Whatever follows, the end is not in order: the next opening looks at everything, as after a crash."""
-        self._store.leave_no_mark()
+        self._store.leaves_mark = False
 
     # --- publishing ------------------------------------------------------------------------------------------------
 

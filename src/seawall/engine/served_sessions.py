@@ -21,7 +21,7 @@ from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.aio import AsyncLog
-from seawall.engine.orderer import WantedSession
+from seawall.engine.orderer import Opened, WantedSession
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
@@ -65,23 +65,12 @@ class ServedSessions(AsyncLog):
     async def change(self, make: Callable[[Store], R]) -> R:
         """Change the store, when everything that was handed in before is committed."""
 
-    async def open_session(
-        self,
-        client_id: ClientId,
-        start_seq: ClientSeq,
-        *,
-        is_drawn: bool = False,
-        gap_ms: int = 0,
-        abandons: bool = False,
-    ) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, which ends those before it; durable when this returns.
-
-        With `abandons` what is undecided below `start_seq` is given up.
-        """
-        wanted = WantedSession(client_id, start_seq, is_drawn, gap_ms * 1_000_000, abandons)
+    async def open_session(self, wanted: WantedSession) -> Opened:
+        """Open a session of a publisher, which ends those before it; durable when this returns."""
+        client_id = wanted.client_id
         self._opening.append(client_id)
         try:
-            return await self.change(lambda store: store.open_session(wanted))
+            return await self.change(lambda store: store.session_keeper.open(wanted))
         finally:
             # In the next turn: the connection that asked for it has it by then.
             self._loop.call_soon(self._opening.remove, client_id)
@@ -113,13 +102,13 @@ class ServedSessions(AsyncLog):
 
     async def list_sessions(self, after: int, count: int) -> list[SessionInfo]:
         """Sessions of clients above an id, by rising id, so many at most."""
-        return await self.ask(lambda store: store.list_sessions(after, count))
+        return await self.ask(lambda store: store.sessions.infos(after, count))
 
     async def end_session(self, client_id: ClientId) -> SessionInfo:
         """End and forget a session, and fence the connections that have it; what it was. Durable when this returns."""
 
         def end(store: Store) -> tuple[list[SessionInfo], SessionEpoch]:
-            return store.list_sessions(client_id - 1, 1), store.retire_session(client_id)
+            return store.sessions.infos(client_id - 1, 1), store.session_keeper.retire(client_id)
 
         (session,), epoch = await self.change(end)
         self.on_session(client_id, epoch)
@@ -143,7 +132,7 @@ class ServedSessions(AsyncLog):
 
     def expire_sessions_if_due(self) -> None:
         """Have expired sessions retired beside everything else, if it is time to look for some."""
-        if self._store.is_session_look_due and (self._expiry is None or self._expiry.done()):
+        if self._store.session_keeper.is_look_due and (self._expiry is None or self._expiry.done()):
             self._expiry = self._loop.create_task(self._expire())
 
     async def end_expiry(self) -> None:
@@ -154,7 +143,7 @@ class ServedSessions(AsyncLog):
     async def _expire(self) -> None:
         # What goes wrong with it is found by whoever changes something next; on a full disk nobody has to expire.
         with suppress(SeawallError, OSError):
-            while await self.change(lambda store: store.expire_sessions()):
+            while await self.change(lambda store: store.session_keeper.expire()):
                 continue
 
 

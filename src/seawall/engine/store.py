@@ -23,9 +23,9 @@ from seawall.engine.appends import Append, Commit
 from seawall.engine.maintenance import Maintenance
 from seawall.engine.orderer import Orderer
 from seawall.engine.parts import StoreParts
+from seawall.engine.session_keeper import SessionKeeper
 from seawall.engine.staging import BERTHS, find_staging, staging_config
-from seawall.engine.store_questions import StoreQuestions
-from seawall.engine.store_sessions import StoreSessions
+from seawall.engine.store_queries import StoreQueries
 from seawall.engine.topic_creation import Wanted, creates_max, only, plan_creations
 from seawall.engine.topic_log import remove_segments, topic_home
 from seawall.engine.transactions import Transactions, Unlocked
@@ -41,21 +41,20 @@ from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
 
 
-class Store(StoreQuestions, StoreSessions):
+class Store:
     """An open data directory. Made by `open_store`."""
 
     def __init__(self, parts: StoreParts, maintenance: Maintenance, orderer: Orderer) -> None:
         self.parts = parts
         self.maintenance = maintenance
         self.orderer = orderer
-        self._settings = parts.settings
-        self._clock = parts.machine.clock
-        self._logs = parts.logs
         self.guard = parts.guard
         self.controls = parts.controls
         self.removal = parts.removal
         self.upkeep = parts.upkeep
         self.sessions = parts.sessions
+        self.queries = StoreQueries(parts, orderer)
+        self.session_keeper = SessionKeeper(parts, orderer)
         self._transactions = Transactions(parts, maintenance)
         #: Bytes that the appends of one commit may take in the log.
         self.commit_size_max = parts.settings.commit_size_max
@@ -65,7 +64,8 @@ class Store(StoreQuestions, StoreSessions):
         self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
         #: How often a berth was given out.
         self._berths_given = 0
-        self._leaves_mark = True
+        #: Whether the end is one in order; else the next opening looks at everything, as after a crash.
+        self.leaves_mark = True
 
     @property
     def catalog(self) -> TopicCatalog:
@@ -162,7 +162,7 @@ class Store(StoreQuestions, StoreSessions):
         return self.orderer.change(partial(self._create, wanted, is_reserved=False))
 
     def _create(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
-        now_ms, step = self._clock.wall_ns() // 1_000_000, self._settings.ceiling_step
+        now_ms, step = self.parts.machine.clock.wall_ns() // 1_000_000, self.parts.settings.ceiling_step
         controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
         if controls:
             self.controls.commit(*controls)
@@ -170,18 +170,18 @@ class Store(StoreQuestions, StoreSessions):
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and its records; durable when this returns."""
-        self.orderer.change(partial(self._delete, name), self.catalog.named(name).topic_id)
+        parts, topic_id = self.parts, self.catalog.named(name).topic_id
 
-    def _delete(self, name: str) -> None:
-        deleted = self.catalog.delete(name)
-        self.controls.commit(deleted)
-        with self.guard.changing():
-            self.removal.forget(deleted.topic_id)
-            self._logs.forget(deleted.topic_id)
-        directory = self.parts.directory
-        with self.guard.preparing():
-            remove_segments(topic_home(self.parts.machine.files, directory, deleted.topic_id))
-            directory.restore_ballast()
+        def delete() -> None:
+            self.controls.commit(self.catalog.delete(name))
+            with self.guard.changing():
+                self.removal.forget(topic_id)
+                parts.logs.forget(topic_id)
+            with self.guard.preparing():
+                remove_segments(topic_home(parts.machine.files, parts.directory, topic_id))
+                parts.directory.restore_ballast()
+
+        self.orderer.change(delete, topic_id)
 
     def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
         """Change settings of a topic; durable when this returns."""
@@ -196,27 +196,27 @@ class Store(StoreQuestions, StoreSessions):
 
     def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
         """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
-        commit = partial(self._commit_cursor, owner, name, next_seq, offset)
-        self.orderer.change(commit, self.catalog.named(name).topic_id)
 
-    def _commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None) -> None:
-        self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
-        self.tidy_up()
+        def commit() -> None:
+            self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
+            self.tidy_up()
+
+        self.orderer.change(commit, self.catalog.named(name).topic_id)
 
     def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
         """Delete records below a seq, or with a tag, or both, of those that were ordered before; how many went.
 
         Durable when this returns.
         """
-        delete = partial(self._delete_records, name, before_seq, match)
-        return self.orderer.change(delete, self.catalog.named(name).topic_id)
 
-    def _delete_records(self, name: str, before_seq: int | None, match: TagMatch | None) -> int:
-        self.guard.require_usable()
-        self.parts.pending.apply()
-        removed = self.removal.delete(name, before_seq=before_seq, match=match)
-        self.maintenance.drop_dead()
-        return removed
+        def delete() -> int:
+            self.guard.require_usable()
+            self.parts.pending.apply()
+            removed = self.removal.delete(name, before_seq=before_seq, match=match)
+            self.maintenance.drop_dead()
+            return removed
+
+        return self.orderer.change(delete, self.catalog.named(name).topic_id)
 
     # --- transactions --------------------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Store(StoreQuestions, StoreSessions):
         if is_apart:
             berth = 1 + self._berths_given % BERTHS
             self._berths_given += 1
-        config = staging_config(self._settings.staging_ttl_ms)
+        config = staging_config(self.parts.settings.staging_ttl_ms)
         topic = find_staging(self.catalog, berth)
         if topic is None or topic.config != config:
             topic = self.orderer.change(partial(self._make_staging, berth, config))
@@ -261,27 +261,15 @@ class Store(StoreQuestions, StoreSessions):
 
     # --- the directory -------------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Make everything appended so far durable, whatever its class."""
-        self.controls.sync()
-
-    def checkpoint(self) -> None:
-        """Flush every batch to its segment, write a snapshot, and shorten the log."""
-        self.maintenance.checkpoint()
-
     def verify(self) -> VerifyReport:
         """Read everything in the directory and name every damage."""
         if not self.guard.is_failed:
-            self.sync()
+            self.controls.sync()
         return verify_directory(self.parts.machine.files, self.parts.directory)
-
-    def leave_no_mark(self) -> None:
-        """Have the next opening look at everything, however this one ends: somebody was cut off."""
-        self._leaves_mark = False
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
             self.orderer.close()
         finally:
-            self.maintenance.close(leaves_mark=self._leaves_mark)
+            self.maintenance.close(leaves_mark=self.leaves_mark)

@@ -37,7 +37,7 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine import adoption
 from seawall.engine.adoption import Adoption
 from seawall.engine.appends import NO_SESSION
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.control_log import HEADROOM
 from seawall.engine.maintenance import Maintenance
 from seawall.engine.parts import StoreParts
 from seawall.engine.room_making import Need

@@ -156,7 +156,7 @@ async def next_portion(
 
     def plan(store: Store) -> tuple[ReadPlan, Portion]:
         topic = topic_of(store, topic_id)
-        planner = store.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.plan_read
+        planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
         made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
         if made.batch_count > limits.FETCH_CHUNKS_MAX:
             made.release()

@@ -105,7 +105,9 @@ def _fill(portion: Portion, plan: PositionPlan, flags: ReadFlags, size_max: int)
 def _plan(
     position: Position, told: Told | None, size_max: int, records_max: int | None, store: Store
 ) -> tuple[PositionPlan, Position]:
-    plan = store.plan_positions(position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True)
+    plan = store.queries.plan_positions(
+        position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True
+    )
     return plan, _end(store)
 
 
@@ -120,7 +122,7 @@ def _position_at(timestamp_ns: TimestampNs, store: Store) -> Position:
     """Where the first batch of any topic lies that is not older; the end if all are."""
     found = _end(store)
     for topic in store.catalog.shown():
-        segments, seq = store.topic_log(topic.topic_id), store.seq_at(topic.name, timestamp_ns)
+        segments, seq = store.queries.topic_log(topic.topic_id), store.queries.seq_at(topic.name, timestamp_ns)
         if segments is not None and seq < topic.next_seq:
             planned = segments.plan(seq, topic.next_seq, 1)
             found = min([found, *(Position(int(run.entries["position"][0])) for run in planned.runs)])

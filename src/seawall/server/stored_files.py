@@ -28,7 +28,7 @@ _LAST_SEQ: Final = attrgetter("name.last_seq")
 def stored_files(store: Store, request: FilesRequest, *, is_told: bool) -> FilesReply:
     """The reply to FILES; without files if they are not to be told of."""
     topic = topic_of(store, request.topic_id)
-    log = store.topic_log(topic.topic_id)
+    log = store.queries.topic_log(topic.topic_id)
     if log is None or not log.is_kept or not is_told:
         return FilesReply("", bytes(UNIQUE_ID_SIZE), request.first_seq, (), (), ())
     names, end = _sealed(log, request)

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seawall.core.types import ClientId, Offset, Position, Term, TopicId
+from seawall.core.types import Offset, Position, Term, TopicId
 from seawall.engine.following import Follower
 from seawall.engine.opening import POSITION_JUMP
+from seawall.engine.pod_rows import PodRows
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.kernels.atomics import load_acquire_u64, store_release_u64
-from seawall.limits import CLIENT_ROW_SIZE
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.sequencer.pod_sequencer import OpenedSession
 from seawall.testing.clock import SimClock
@@ -62,7 +62,9 @@ class PodOwner:
         #: Changes by the position of their entry: to be made, and made.
         self.changes: dict[int, Change] = {}
         self.made: dict[int, Change] = {}
-        self._away: dict[ClientId, bytes] = {}
+        self._rows = PodRows(store.sessions)
+        #: For the sequencer: rows of clients that no worker has.
+        self.load, self.save = self._rows.load, self._rows.save
 
     # --- the replica ---------------------------------------------------------------------------------------------
 
@@ -85,22 +87,9 @@ class PodOwner:
         vector = self._fabric.replica_words[REPLICA]
         store_release_u64(vector, records.REPLICA_DURABLE, self.follower.next_position)
         if self.follower.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
-            self._away.clear()
+            self._rows.forget()
 
     # --- the owner of the sequencer ------------------------------------------------------------------------------
-
-    def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
-        away = self._away.get(client_id)
-        if away is None and client_id in self.store.sessions.window:
-            return self.store.sessions.window.export_rows([client_id])
-        return away
-
-    def save(self, rows: bytes) -> None:
-        """Keep rows until the store has followed what they know."""
-        for at in range(0, len(rows), CLIENT_ROW_SIZE):
-            row = rows[at : at + CLIENT_ROW_SIZE]
-            self._away[ClientId(int.from_bytes(row[:8], "little"))] = row
 
     def carry_out(self, position: Position) -> None:
         """Make the change at a position; if that was done before the sequencer ended, only the frontier hears of it."""

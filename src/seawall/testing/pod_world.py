@@ -261,7 +261,7 @@ class SimPod:
         found: list[tuple[SessionEpoch, ClientSeq]] = []
 
         def make(store: Store) -> None:
-            found.append(store.open_session(WantedSession(ClientId(client), ClientSeq(start_seq))))
+            found.append(store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(start_seq))))
 
         def done(is_made: bool) -> None:
             if is_made:
