@@ -20,7 +20,8 @@ from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.engine.arrival_cycle import Received
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.orderer import WantedSession
+from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.settings import Machine
 from seawall.engine.store import Store
 from seawall.io.files import write_all
@@ -60,7 +61,7 @@ class ArrivingWorld(World):
         self.clock.advance(1)
         machine = Machine(self.disk, self.clock, random_bytes, pid=7)
         # The fabric ends with its process.
-        store = open_ordered_store(
+        store = open_sequenced_store(
             machine, PATH, SimSharedMemory(), bytes(16), FABRIC, settings_of(self.script), networks=1
         )
         self.store = store
@@ -75,14 +76,14 @@ class ArrivingWorld(World):
         return store
 
     @property
-    def ordered(self) -> OrderedStore:
-        store = self._usable()
-        assert isinstance(store, OrderedStore)
-        return store
+    def orderer(self) -> SequencedOrderer:
+        orderer = self._usable().orderer
+        assert isinstance(orderer, SequencedOrderer)
+        return orderer
 
     @property
     def ring(self) -> BrokerRing:
-        return self.ordered.pod.arrivals.rings[0]
+        return self.orderer.arrivals.rings[0]
 
     def _config(self, durability: Durability) -> TopicConfig:
         # Half of them without caps and ages, and with room for more than one commit in a segment.
@@ -103,7 +104,7 @@ class ArrivingWorld(World):
         for client in CLIENTS:
             if client not in self.sessions:
                 with self.changing() as store:
-                    epoch, first = store.open_session(client, ClientSeq(1))
+                    epoch, first = store.session_keeper.open(WantedSession(client, ClientSeq(1)))
                 self.sessions[client] = epoch, first
         with self.changing():
             self.level = Level.STAGED
@@ -116,11 +117,11 @@ class ArrivingWorld(World):
             self._commit_all()
             # What each commit has made durable is known by then.
             self.level = Level.STAGED
-            if self.ordered.pod.is_stuck:
+            if self.orderer.is_stuck:
                 return  # there is no space: what waits is stored later, or never
             require(not self.sent, f"{len(self.sent)} batches were not answered")
             for client, (_, due) in self.sessions.items():
-                known = self.ordered.sessions.window.state(client)
+                known = self._usable().sessions.window.state(client)
                 require(known.next_expected == due, f"client {client} is at {due}, the store at {known}")
 
     def _batch(self, topic: TopicState, values: list[Written]) -> Sent:
@@ -155,7 +156,7 @@ class ArrivingWorld(World):
 
     def _receive(self) -> Received:
         """Lay what the publish thread has received where a cycle finds it."""
-        received, at = self.ordered.pod.cycle.received, 0
+        received, at = self.orderer.cycle.received, 0
         for number, sent in enumerate(self.received):
             size = len(sent.batch)
             received.buffer[at : at + size] = np.frombuffer(sent.batch, np.uint8)
@@ -188,7 +189,7 @@ class ArrivingWorld(World):
         self.sent[self.owners] = sent
 
     def _commit_all(self) -> None:
-        while self.received or self.ordered.pod.is_behind:
+        while self.received or self.orderer.is_behind:
             self._commit_some()
         self._take_answers()
 
@@ -197,8 +198,7 @@ class ArrivingWorld(World):
 
         What is lacking is provided as `engine.resident_commit` does it.
         """
-        store = self.ordered
-        cycle = store.pod.cycle
+        store, cycle = self._usable(), self.orderer.cycle
         if not self.received or not cycle.is_ready:
             return False
         received = self._receive()
@@ -221,7 +221,7 @@ class ArrivingWorld(World):
             self._write_epoch(file, cycle.memory[:size].data, is_durable)
             publish_cycle.settle_received(publishers, cycle.cycles, size)
         cycle.take_back()
-        store.pod.cycles_ended()
+        self.orderer.cycles_ended()
         if size < 0:
             return False
         self.resident += 1
@@ -235,9 +235,9 @@ class ArrivingWorld(World):
 
     def _write_epoch(self, file: File, epoch: memoryview, is_durable: bool) -> None:
         """What the kernel does with a real file, by the simulated disk."""
-        store = self.ordered
+        store = self._usable()
         at, synced_through, offset = (
-            int(store._wal.numbers[name][0]) for name in ("at", "synced_through", "file_offset")
+            int(store.parts.wal.numbers[name][0]) for name in ("at", "synced_through", "file_offset")
         )
         try:
             write_all(file, [epoch], at + offset, durable=is_durable and synced_through == at)
@@ -250,7 +250,7 @@ class ArrivingWorld(World):
     def _commit_some(self) -> None:
         if self.chance.random() < 0.5 and self._commit_resident():
             return
-        store = self.ordered
+        store = self._usable()
         received = self._receive()
         commit = store.begin([])
         # As a server does: what is ordered may be answered to who wants no more.

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from seawall.core.types import Position, TimestampNs
-from seawall.engine import adoption, arrival_cycle, opening, replay, store
+from seawall.engine import adoption, arrival_cycle, maintenance, opening, replay
 from seawall.engine.appends import Commit
 from seawall.engine.arrival_cycle import ArrivalCycle
-from seawall.engine.committer import Committer
+from seawall.engine.control_log import ControlLog
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.removal import Removal
 from seawall.engine.short_way import ShortWay
-from seawall.engine.store import Store
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transactions import Transactions
 from seawall.io.files import write_all
@@ -115,13 +115,13 @@ def continued_before_named(patch: pytest.MonkeyPatch) -> None:
 
 def begun_before_the_log(patch: pytest.MonkeyPatch) -> None:
     """FORMAT says that there is a log before it has a file."""
-    real = Store.begin_term
+    real = ControlLog.begin_term
 
-    def begin_term(self: Store) -> None:
+    def begin_term(self: ControlLog) -> None:
         self._directory.note_log_begun()
         real(self)
 
-    patch.setattr(Store, "begin_term", begin_term)
+    patch.setattr(ControlLog, "begin_term", begin_term)
 
 
 def sealed_before_data(patch: pytest.MonkeyPatch) -> None:
@@ -233,12 +233,12 @@ def torn_tail_kept(patch: pytest.MonkeyPatch) -> None:
 
 def delete_before_durable(patch: pytest.MonkeyPatch) -> None:
     """Deletes and evictions are acked, and take effect, before they are synced."""
-    real = Store._commit_many
+    real = ControlLog.commit_many
 
-    def commit_many(self: Store, controls: list[SimpleControl], *, durable: bool = True) -> None:
+    def commit_many(self: ControlLog, controls: list[SimpleControl], *, durable: bool = True) -> None:
         real(self, controls, durable=False)
 
-    patch.setattr(Store, "_commit_many", commit_many)
+    patch.setattr(ControlLog, "commit_many", commit_many)
 
 
 def floor_not_logged(patch: pytest.MonkeyPatch) -> None:
@@ -261,19 +261,20 @@ def _without_floors(control: Control) -> Control:
 
 def dropped_before_durable(patch: pytest.MonkeyPatch) -> None:
     """An eviction is as durable as the class of its topic, and segments go whether it was synced or not."""
-    real, real_ahead = Removal.drop_dead, Committer._stage_ahead
+    real, real_ahead = Removal.drop_dead, LocalOrderer._stage_ahead
 
     def drop_dead(self: Removal) -> int:
-        self._sync = lambda: None
-        return real(self)
+        with pytest.MonkeyPatch.context() as inside:
+            inside.setattr(ControlLog, "sync", _nothing)
+            return real(self)
 
-    def stage_ahead(self: Committer, room: object, commit: Commit, now: int) -> None:
+    def stage_ahead(self: LocalOrderer, room: object, commit: Commit, now: int) -> None:
         before = commit.durable
         real_ahead(self, room, commit, now)
         commit.durable = before
 
     patch.setattr(Removal, "drop_dead", drop_dead)
-    patch.setattr(Committer, "_stage_ahead", stage_ahead)
+    patch.setattr(LocalOrderer, "_stage_ahead", stage_ahead)
 
 
 def entry_before_data(patch: pytest.MonkeyPatch) -> None:
@@ -339,12 +340,12 @@ def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:
 
 def keys_not_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     """A snapshot forgets which transactions were committed."""
-    real = store.catalog_sections
+    real = maintenance.catalog_sections
 
     def sections(catalog: TopicCatalog) -> dict[SectionKind, bytes]:
         return {kind: data for kind, data in real(catalog).items() if kind is not SectionKind.TRANSACTIONS}
 
-    patch.setattr(store, "catalog_sections", sections)
+    patch.setattr(maintenance, "catalog_sections", sections)
 
 
 def transaction_acked_before_sync(patch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def original() -> Original:
         publish(store, contents, "thin", [b"thin-%d" % number])
     store.delete_records("thin", before_seq=3)
     del contents["thin"][1], contents["thin"][2]
-    store.checkpoint()
+    store.maintenance.checkpoint()
     publish(store, contents, "one", [b"a"], [b"b", b"c"], [b"d"])
     publish(store, contents, "two", [b"e"], [b"large" * 14_000], [b"f"])
     publish(store, contents, "one", [b"g"])

@@ -16,6 +16,7 @@ from crash_world import LEVELS, World
 
 from seawall.core.types import ClientId, ClientSeq, Position
 from seawall.engine.following import Follower
+from seawall.engine.orderer import WantedSession
 from seawall.engine.store import Store
 from seawall.limits import KIB
 from seawall.testing.committed_order import CommittedOrder
@@ -53,9 +54,9 @@ class FollowingWorld(World):
         self.ordered = []
         self._seq = self._epoch = 0
         self.order = CommittedOrder(
-            store._writer.frontier, term=store._term, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE
+            store.parts.writer.frontier, term=store.parts.term, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE
         )
-        self.follower = store.follow(goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
+        self.follower = Follower(store.parts, store.maintenance, goi_entries=GOI_ENTRIES, blog_size=BLOG_SIZE)
         return store
 
     def _config(self, durability: Durability) -> TopicConfig:
@@ -79,7 +80,7 @@ class FollowingWorld(World):
 
     def close(self) -> None:
         try:
-            if self.store is not None and self.store._failure is None:
+            if self.store is not None and self.store.guard.failure is None:
                 self._follow_all()
         finally:
             # A full disk may refuse what is left of the order, since a topic is put in order when it is first used. The
@@ -89,7 +90,7 @@ class FollowingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self._epoch:
             with self.changing() as store:
-                self._epoch, first = store.open_session(CLIENT, ClientSeq(1))
+                self._epoch, first = store.session_keeper.open(WantedSession(CLIENT, ClientSeq(1)))
                 self._seq = first - 1
         for topic, values in groups:
             self._order_some(topic)

@@ -362,7 +362,7 @@ def read_all(store: Store, name: str, size_max: int = 1 << 22) -> Seen:
     """Everything from the first seq to the end, in pieces."""
     seen = Seen()
     seq = 1
-    while items := store.read(name, Seq(seq), size_max=size_max):
+    while items := store.queries.read(name, Seq(seq), size_max=size_max):
         for item in items:
             if isinstance(item, StoredSkip):
                 # Nothing may be left of what was stored behind it.

@@ -212,11 +212,11 @@ def check_recovered(world: World, chance: random.Random) -> None:
 
 def check_twice(world: World) -> int:
     """The second of two recoveries changes nothing but that it starts a term."""
-    world.open().begin_term()
+    world.open().controls.begin_term()
     world.end("none")
     found: list[tuple[dict[str, bytes], list[WalBatch]]] = []
     for _ in range(2):
-        directory_id = world.open()._directory.directory_id
+        directory_id = world.open().parts.directory.directory_id
         world.end("none")
         files = {path: world.disk.durable_bytes(path) for path in paths(world.disk, PATH)}
         items = read_wal(world.disk, f"{PATH}/wal", directory_id, WalAddress(0))

@@ -139,8 +139,8 @@ class TransactionWorld(World):
         """A transaction that has not happened may be tried again: what was staged for it is where it was."""
         if reached is None or reached < tried.epoch:
             store = self._usable()
-            for held in StagedBatches.of(store.catalog, store._logs.of, tried.staged).staged:
-                log, first, last = store._logs[held.topic.topic_id], held.range.first_seq, held.range.last_seq
+            for held in StagedBatches.of(store.catalog, store.parts.logs.of, tried.staged).staged:
+                log, first, last = store.parts.logs[held.topic.topic_id], held.range.first_seq, held.range.last_seq
                 found = sum(batch.record_count for batch in stored_batches(log, first, Seq(last + 1), 1 << 22))
                 require(found == last + 1 - first, f"of what was staged for {tried.epoch}, {held.range} is gone")
 
@@ -283,7 +283,7 @@ class TransactionWorld(World):
         """Readers of positions never see what is staged, and each position whole."""
         position, before = Position(0), -1
         while True:
-            plan = store.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
+            plan = store.queries.plan_positions(position, size_max=self.chance.choice((1, 50_000, 1 << 22)))
             batches = plan.stored()
             for batch in batches:
                 require(batch.position >= position, f"position {batch.position} is read at {position}")

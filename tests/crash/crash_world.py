@@ -140,7 +140,7 @@ class World:
         if not starts:
             return
         file = self.disk.open(wal_path(f"{PATH}/wal", starts[-1]), read_only=True)
-        start = DATA_START + store._wal.at - starts[-1]
+        start = DATA_START + store.parts.wal.at - starts[-1]
         require(not file.read(file.size(), start).strip(b"\0"), f"{file.path}: something is left behind its end")
         file.close()
 
@@ -309,7 +309,9 @@ class World:
         fits = not config.cap_records or topic.live_records <= config.cap_records
         fits &= not config.cap_bytes or topic.live_bytes <= config.cap_bytes
         # A store that has failed on the side of the append evicts nothing any more.
-        require(fits or self._usable()._failure is not None, f"{topic.name} holds more than its caps after an append")
+        require(
+            fits or self._usable().guard.failure is not None, f"{topic.name} holds more than its caps after an append"
+        )
 
     def delete_below(self) -> None:
         topic = self._pick()
@@ -335,7 +337,7 @@ class World:
 
     def retain(self) -> None:
         with self.changing() as store:
-            store.retain()
+            store.maintenance.retain()
             # Where nothing is due, nothing is synced.
             self.level = Level.STAGED
 
@@ -344,19 +346,19 @@ class World:
 
     def sync(self) -> None:
         with self.changing() as store:
-            store.sync()
+            store.controls.sync()
 
     def checkpoint(self) -> None:
         with self.changing() as store:
-            store.checkpoint()
+            store.maintenance.checkpoint()
 
     def place(self) -> None:
         """What is done on the side between checkpoints: it promises nothing, and must break nothing."""
         store = self._usable()
-        for job in store.plan_places():
+        for job in store.maintenance.plan_places():
             job.carry_out()
             job.settle()
-        for seal in store.plan_seals():
+        for seal in store.maintenance.plan_seals():
             seal.carry_out()
             seal.settle()
 
@@ -367,7 +369,7 @@ class World:
         if self.store is not None:
             store, self.store = self.store, None
             store.close()
-            if store._failure is None:
+            if store.guard.failure is None:
                 self.history.reached(Level.DURABLE)
 
     def reopen(self) -> None:

@@ -64,7 +64,7 @@ def test_a_lost_create_hides_a_topic_and_gives_its_id_to_nobody() -> None:
     store = opened(disk)
     contents: Contents = {}
     store.create_topic("lost", TopicConfig(segment_max_records=2))
-    at = store._wal.at
+    at = store.parts.wal.at
     for number in range(6):
         publish(store, contents, "lost", [b"old-%d" % number])
     store.close()

@@ -98,12 +98,12 @@ def test_deletes_use_the_ballast_and_give_it_back() -> None:
     for name in names:
         store.create_topic(name, TopicConfig(segment_max_records=20))
     fill(store, names[-1], 2_000)
-    assert store._directory.has_ballast
+    assert store.parts.directory.has_ballast
     for name in names:
         # Forty deletes are more than what appends leave room for in a file of the log.
         store.delete_topic(name)
     assert store.catalog.names() == []
-    assert store._directory.has_ballast
+    assert store.parts.directory.has_ballast
     store.close()
 
 
@@ -115,10 +115,10 @@ def test_no_space_for_an_index_or_a_snapshot_is_no_failure() -> None:
         publish(store, "events", b"%08d" % number)
     disk.fail("write", error=errno.ENOSPC, path="*.replacing", forever=True)
     with pytest.raises(DiskFullError):
-        store.checkpoint()
+        store.maintenance.checkpoint()
     publish(store, "events", b"goes on")
     disk.clear_faults()
-    store.checkpoint()
+    store.maintenance.checkpoint()
     store.close()
     store = opened(disk)
     records, gaps = read_values(store, "events")

@@ -71,7 +71,7 @@ def read_live(store: Store, name: str = TOPIC) -> tuple[dict[int, Record], list[
     records: dict[int, Record] = {}
     gaps: list[Gap] = []
     seq = Seq(1)
-    while items := store.read(name, seq, size_max=1 << 20):
+    while items := store.queries.read(name, seq, size_max=1 << 20):
         for item in items:
             if isinstance(item, StoredBatch):
                 plain = block_of(item.header, item.block)
@@ -201,7 +201,7 @@ class Both:
             self.store.close()
         self.store = opened(self.disk, self.clock)
         # Topics are put in order when they are first used.
-        self.store.topic_log(self.topic.topic_id)
+        self.store.queries.topic_log(self.topic.topic_id)
         self.model.crashed |= {*range(self.model.head + 1, self.topic.next_seq)}
         self.model.head = self.topic.head_seq
 

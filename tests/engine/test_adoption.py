@@ -15,7 +15,7 @@ from seawall import limits
 from seawall.config import Config, FabricConfig
 from seawall.core.transactions import BERTH_SEQS, StagedRange, berth_name
 from seawall.core.types import Position, Seq
-from seawall.engine import adoption, staging, store_transactions
+from seawall.engine import adoption, staging, store
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
@@ -163,7 +163,7 @@ def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatc
 def test_a_berth_serves_again_and_again(
     log: EmbeddedLog, tmp_path: Path, adopted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_transactions, "BERTHS", 1)
+    monkeypatch.setattr(store, "BERTHS", 1)
     earlier, later = put(log, 1), put(log, 2)
     with log.stage(is_apart=True) as stager:
         stager.publish(record(9))
@@ -203,7 +203,7 @@ def positions(store: Store) -> list[list[int]]:
     found: list[list[int]] = []
     position = Position(0)
     while True:
-        plan = store.plan_positions(position, size_max=1)
+        plan = store.queries.plan_positions(position, size_max=1)
         counts: dict[int, int] = {}
         for batch in plan.stored():
             counts[batch.position] = counts.get(batch.position, 0) + batch.record_count

@@ -19,6 +19,7 @@ import seawall
 from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import Append, Commit
 from seawall.engine.delivery import Delivery
+from seawall.engine.maintenance import Maintenance
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
 from seawall.engine.store import Store
@@ -276,13 +277,13 @@ def test_what_was_cancelled_is_written_again(tmp_path: Path, monkeypatch: pytest
 
 def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on: list[int] = []
-    real = Store.checkpoint
+    real = Maintenance.checkpoint
 
-    def checkpoint(self: Store) -> None:
+    def checkpoint(self: Maintenance) -> None:
         on.append(threading.get_ident())
         real(self)
 
-    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    monkeypatch.setattr(Maintenance, "checkpoint", checkpoint)
 
     async def work(log: AsyncLog) -> None:
         sent = []
@@ -305,15 +306,15 @@ def test_a_checkpoint_behind_a_commit_leaves_the_loop_alone(tmp_path: Path, monk
 def test_a_checkpoint_that_fails_behind_a_commit_is_told_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def checkpoint(self: Store) -> None:
-        self._failure = OSError(errno.EIO, "the disk is gone")
-        raise self._failure
+    def checkpoint(self: Maintenance) -> None:
+        self._guard.failure = OSError(errno.EIO, "the disk is gone")
+        raise self._guard.failure
 
     async def work(log: AsyncLog) -> None:
-        monkeypatch.setattr(Store, "checkpoint", checkpoint)
+        monkeypatch.setattr(Maintenance, "checkpoint", checkpoint)
         sent = 0
         # It comes when batches were brought to their places, on a thread.
-        while log._log is not None and log._log._store._failure is None:
+        while log._log is not None and log._log._store.guard.failure is None:
             assert (await log.publish("events", b"x" * 500)).first_seq == sent + 1
             sent += 1
         with pytest.raises(FatalError, match="earlier change"):

@@ -17,9 +17,11 @@ from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TimestampNs
 from seawall.engine import arrival_cycle
 from seawall.engine.appends import Commit
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
-from seawall.engine.pod import Pod
+from seawall.engine.arrival_cycle import ArrivalCycle
+from seawall.engine.orderer import WantedSession
+from seawall.engine.sequenced_orderer import open_sequenced_store
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import FatalError
 from seawall.kernels import arrival_cycle as kernels
@@ -58,16 +60,20 @@ class Log:
             self.store.create_topic(name, config)
         # Kept here: who asks the catalog lets take effect what waits for that.
         self.topics = {topic.name: topic.topic_id for topic in self.store.catalog}
-        self.epochs = {client: self.store.open_session(client, ClientSeq(1))[0] for client in CLIENTS}
+        self.epochs = {
+            client: self.store.session_keeper.open(WantedSession(client, ClientSeq(1)))[0] for client in CLIENTS
+        }
 
-    def open(self) -> OrderedStore:
+    def open(self) -> Store:
         machine = Machine(self.disk, self.clock, random.Random(3).randbytes, pid=1)
         fabric = replace(TINY, brokers=1 + self.networks)
-        return open_ordered_store(machine, "/data", SimSharedMemory(), bytes(16), fabric, SMALL, networks=self.networks)
+        return open_sequenced_store(
+            machine, "/data", SimSharedMemory(), bytes(16), fabric, SMALL, networks=self.networks
+        )
 
     @property
     def ring(self) -> BrokerRing:
-        return self.store.pod.arrivals.rings[0]
+        return self.store.orderer.arrivals.rings[0]
 
     def batch(
         self, name: str, seq: int, *values: bytes, client: ClientId = CLIENTS[0], epoch: int | None = None
@@ -98,7 +104,7 @@ class Log:
         return commit
 
     def commit_all(self) -> None:
-        while self.store.pod.is_behind:
+        while self.store.orderer.is_behind:
             self.commit()
 
     def answers(self) -> list[tuple[int, int, int, int]]:
@@ -107,7 +113,7 @@ class Log:
         return [(int(seq), int(status), int(reason), int(base)) for seq, status, reason, base in found]
 
     def stored(self, name: str) -> list[StoredBatch]:
-        items = self.store.read(name, Seq(1), size_max=MIB)
+        items = self.store.queries.read(name, Seq(1), size_max=MIB)
         return [item for item in items if isinstance(item, StoredBatch)]
 
     def warm(self) -> None:
@@ -127,13 +133,13 @@ def log() -> Iterator[Log]:
 
 
 def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
-    before = int(log.store._wal.numbers["epoch"][0])
+    before = int(log.store.parts.wal.numbers["epoch"][0])
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq, b"more", client=client) for seq in (1, 2, 3) for client in CLIENTS))
     log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
     log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
     commit = log.commit()
     assert (commit.goes_short, commit.row_count, commit.durable) == (True, 8, True)
-    assert int(log.store._wal.numbers["epoch"][0]) == before + 1
+    assert int(log.store.parts.wal.numbers["epoch"][0]) == before + 1
     assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 8
     assert [each.base_seq for each in log.stored(PLAIN)] == [1, 2, 4, 6, 8, 10, 12, 14]
     assert bytes(log.stored(STRONG)[-1].block) == encode_raw(b"strong")
@@ -143,7 +149,7 @@ def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
     """INV-CYCLE-BEHIND."""
     log.arrive(log.batch(PLAIN, 1))
     commit = log.store.begin([])
-    window, pod = log.store.sessions.window, log.store.pod
+    window, pod = log.store.sessions.window, log.store.orderer
     assert commit.goes_short
     assert log.answers() == []
     assert window.state(CLIENTS[0]).next_expected == 1
@@ -258,8 +264,8 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
 def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
     log = Log(networks=2)
     log.warm()
-    log.store.pod.cycle.cycles["size_max"] = 3 * len(log.batch(PLAIN, 1))
-    other, defaults = log.store.pod.arrivals.rings[1], TopicDefaults(int(Order.TOTAL), AckLevel.DURABLE)
+    log.store.orderer.cycle.cycles["size_max"] = 3 * len(log.batch(PLAIN, 1))
+    other, defaults = log.store.orderer.arrivals.rings[1], TopicDefaults(int(Order.TOTAL), AckLevel.DURABLE)
     log.arrive(*(log.batch(PLAIN, seq) for seq in range(1, 13)))
     for seq in range(1, 13):
         batch = log.batch(PLAIN, seq, b"y", client=CLIENTS[1])
@@ -305,9 +311,9 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrival_cycle, "kernels", shim)
         if way == "long":
-            patch.setattr(Pod, "begin_cycle", lambda _self: None)
+            patch.setattr(ArrivalCycle, "begin", lambda _self: None)
         log = Log()
-        at = log.store._wal.at
+        at = log.store.parts.wal.at
         log.warm()
         answers: list[tuple[int, int, int, int]] = []
         short = 0
@@ -317,12 +323,12 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
                 log.batch(step.topic, step.seq, bytes([step.seq]) * step.size, client=client),
                 strong=step.topic == STRONG,
             )
-            while step.commits and log.store.pod.is_behind:
+            while step.commits and log.store.orderer.is_behind:
                 short += log.commit().goes_short
                 answers += log.answers()
         log.commit_all()
         answers += log.answers()
-        items = read_wal(log.disk, "/data/wal", log.store._directory.directory_id, at)
+        items = read_wal(log.disk, "/data/wal", log.store.parts.directory.directory_id, at)
         found = [bytes(item.data) for item in items if isinstance(item, WalBatch)]
         log.store.close()
         return answers, found, short

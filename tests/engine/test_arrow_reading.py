@@ -51,7 +51,7 @@ def same(log: EmbeddedLog, columns: tuple[str, ...] = ALL, from_seq: int = 1) ->
 
 
 def pins(log: EmbeddedLog) -> int:
-    (topic_log,) = log._store._logs
+    (topic_log,) = log._store.parts.logs
     shared = [filling.segment.shared for filling in topic_log.filling]
     shared += [segment.shared for segment in topic_log.sealed]
     return sum(each._holders - 1 for each in shared)
@@ -127,7 +127,7 @@ def test_deleted_records_have_no_row(log: EmbeddedLog, monkeypatch: pytest.Monke
 def test_damaged_batches_have_no_row(log: EmbeddedLog) -> None:
     fill(log, 21)
     log.checkpoint()
-    (topic_log,) = log._store._logs
+    (topic_log,) = log._store.parts.logs
     segment = topic_log.sealed[0]
     with open(segment.path, "r+b") as file:
         file.seek(int(segment.index.entries["at"][1]) + 100)
@@ -163,7 +163,7 @@ def test_a_block_that_breaks_the_format_is_told(log: EmbeddedLog) -> None:
     store.append([Append(topic_id, b"\1\0\0\0\0" * 3, 2)])
     with pytest.raises(CorruptionError, match="as many records as it says"):
         log.read_arrow("other", columns=("value",))
-    (plan,) = [store.plan_read("other", Seq(1), size_max=100)]
+    (plan,) = [store.queries.plan_read("other", Seq(1), size_max=100)]
     with pytest.raises(CorruptionError):
         arrow_reading.gather(plan, "other", ("value",))
     assert plan.runs == []
@@ -212,7 +212,7 @@ def test_mapped_and_read_give_the_same(log: EmbeddedLog, monkeypatch: pytest.Mon
     fill(log, 40)
     log.publish("events", [bytes([number]) * 300_000 for number in range(9)])
     log.checkpoint()
-    (topic_log,) = log._store._logs
+    (topic_log,) = log._store.parts.logs
     segment = topic_log.sealed[1]
     with open(segment.path, "r+b") as file:
         file.seek(int(segment.index.entries["at"][1]) + 100)
@@ -226,7 +226,7 @@ def test_a_segment_that_has_lost_its_end_has_fewer_rows(log: EmbeddedLog, monkey
     monkeypatch.setattr(run_pieces, "READ_MAPPED_SIZE_MIN", 1)
     fill(log, 40)
     log.checkpoint()
-    (topic_log,) = log._store._logs
+    (topic_log,) = log._store.parts.logs
     segment = topic_log.sealed[0]
     last = segment.index.entries[-1]
     with open(segment.path, "r+b") as file:

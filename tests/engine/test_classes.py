@@ -36,7 +36,7 @@ def publish(store: Store, name: str, *values: bytes) -> int:
 def contents(store: Store, name: str) -> tuple[dict[int, bytes], list[Gap]]:
     records: dict[int, bytes] = {}
     gaps: list[Gap] = []
-    for item in store.read(name, Seq(1), size_max=1 << 24):
+    for item in store.queries.read(name, Seq(1), size_max=1 << 24):
         if isinstance(item, StoredBatch):
             for seq, record in enumerate(decode_block(item.block, item.record_count), item.base_seq):
                 records[seq] = record.value
@@ -100,9 +100,9 @@ def test_memory_is_written_with_whatever_is_written_next() -> None:
     store = opened(disk)
     store.create_topic("weak", TopicConfig(durability=Durability.MEMORY))
     store.create_topic("strong", TopicConfig())
-    before = store._wal.at
+    before = store.parts.wal.at
     publish(store, "weak", b"staged")
-    assert store._wal.at == before
+    assert store.parts.wal.at == before
     assert contents(store, "weak")[0] == {1: b"staged"}
     publish(store, "strong", b"durable")
     disk.crash(keep="none")
@@ -116,14 +116,14 @@ def test_a_full_lane_is_written_and_not_synced() -> None:
     store = opened(disk)
     store.create_topic("weak", TopicConfig(durability=Durability.MEMORY))
     count = 0
-    before = store._wal.at
-    while store._wal.at == before:
+    before = store.parts.wal.at
+    while store.parts.wal.at == before:
         publish(store, "weak", bytes(60_000))
         count += 1
     assert len(contents(store, "weak")[0]) == count
-    store.sync()
-    assert store._wal.synced_through == store._wal.at
-    store.checkpoint()
+    store.controls.sync()
+    assert store.parts.wal.synced_through == store.parts.wal.at
+    store.maintenance.checkpoint()
     assert len(contents(store, "weak")[0]) == count
     store.close()
 
@@ -135,11 +135,11 @@ def test_what_is_in_memory_is_bounded_and_can_be_deleted() -> None:
     for number in range(30):
         publish(store, "ram", bytes([number]) * 4_000)
         if number % 7 == 0:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     records, gaps = contents(store, "ram")
     assert sorted(records) == list(range(19, 31))
     assert gaps == [Gap(Seq(1), Seq(18), GapReason.CAP)]
-    held = store._logs[TopicId(1)].home.files.free_bytes("")
+    held = store.parts.logs[TopicId(1)].home.files.free_bytes("")
     assert (1 << 63) - held < 300_000
     assert store.delete_records("ram", before_seq=29) == 10
     assert sorted(contents(store, "ram")[0]) == [29, 30]

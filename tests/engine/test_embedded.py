@@ -213,8 +213,8 @@ def test_a_reader_is_told_of_numbers_a_crash_has_cost(tmp_path: Path) -> None:
     log.create_topic("events")
     log.publish("events", b"before")
     # Let go of the directory without closing in order, as a kill does.
-    log._store._wal.close(clean=False)
-    log._store._directory.close()
+    log._store.parts.wal.close(clean=False)
+    log._store.parts.directory.close()
     with open_log(tmp_path / "data", SMALL) as again:
         again.publish("events", b"after")
         first, gap, last = again.follow("events")

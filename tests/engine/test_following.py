@@ -16,6 +16,7 @@ from seawall.core.types import Position, Seq, TopicId
 from seawall.engine.appends import Append
 from seawall.engine.following import Follower
 from seawall.engine.opening import open_store
+from seawall.engine.orderer import WantedSession
 from seawall.engine.reading import StoredSkip
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -59,8 +60,13 @@ class Pod:
         return self.store
 
     def start(self) -> None:
-        self.order = CommittedOrder(self.store._writer.frontier, term=self.store._term, **self.sizes)
-        self.follower = self.store.follow(goi_entries=self.sizes["goi_entries"], blog_size=self.sizes["blog_size"])
+        self.order = CommittedOrder(self.store.parts.writer.frontier, term=self.store.parts.term, **self.sizes)
+        self.follower = Follower(
+            self.store.parts,
+            self.store.maintenance,
+            goi_entries=self.sizes["goi_entries"],
+            blog_size=self.sizes["blog_size"],
+        )
 
     def batch(self, topic_id: int, *values: bytes, **fields: int) -> AckStatus:
         block = encode_block([Record(1, value) for value in values])
@@ -71,7 +77,7 @@ class Pod:
 
     def logged(self) -> list[tuple[int, object]]:
         """What the log holds: appends as their base seq, controls as they are."""
-        items = read_wal(self.disk, "/data/wal", self.store._directory.directory_id, WalAddress(0))
+        items = read_wal(self.disk, "/data/wal", self.store.parts.directory.directory_id, WalAddress(0))
         found: list[tuple[int, object]] = []
         for item in items:
             if isinstance(item, WalBatch):
@@ -96,7 +102,7 @@ def shown(store: Store) -> dict[str, object]:
         items = []
         seq = topic.floor
         while seq < topic.next_seq:
-            for item in store.read(topic.name, seq, size_max=1 << 20):
+            for item in store.queries.read(topic.name, seq, size_max=1 << 20):
                 items.append(
                     (item.base_seq, bytes(item.block), item.position, item.timestamp_ns)
                     if hasattr(item, "block")
@@ -116,7 +122,7 @@ def test_small_batches_are_there_with_the_numbers_of_the_order() -> None:
     pod.batch(1, b"d")
     done = pod.order.follow(pod.follower)
     assert (done.count, done.next_position) == (3, first + 3)
-    batches = pod.store.read("t0", Seq(1), size_max=1 << 20)
+    batches = pod.store.queries.read("t0", Seq(1), size_max=1 << 20)
     assert [(each.base_seq, each.position, each.record_count) for each in batches] == [(1, first, 2), (3, first + 2, 1)]
     assert [position for position, _ in pod.logged()[-3:]] == [first, first + 1, first + 2]
     assert pod.order.follow(pod.follower).count == 0
@@ -134,7 +140,7 @@ def test_each_class_comes_as_far_as_it_promises(durability: Durability) -> None:
     pod.batch(1, b"b")
     pod.follow()
     before = shown(pod.store)["t0"]
-    assert [batch.record_count for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [1, 1, 1]
+    assert [batch.record_count for batch in pod.store.queries.read("t0", Seq(1), size_max=1 << 20)] == [1, 1, 1]
     pod.disk.crash(keep="none")
     after = shown(pod.open())["t0"]
     if durability is Durability.FSYNC:
@@ -148,7 +154,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig())
     pod.store.create_topic("gone", TopicConfig())
-    epoch, _ = pod.store.open_session(7, 1)
+    epoch, _ = pod.store.session_keeper.open(WantedSession(7, 1))
     pod.store.delete_topic("gone")
     pod.start()
     first = pod.order.committed
@@ -176,7 +182,7 @@ def test_entries_without_records_are_batches_of_the_log_and_take_effect() -> Non
     pod.disk.crash(keep="none")
     after = shown(pod.open())
     assert (after["t0"][2], after["sessions"]) == (before["t0"][2], before["sessions"])
-    pod.store.checkpoint()
+    pod.store.maintenance.checkpoint()
     pod.store.close()
     assert shown(pod.open()) == after
 
@@ -290,7 +296,7 @@ def test_batches_that_go_apart_keep_to_their_topic_and_their_place_in_the_order(
         pod.batch(topic_id, value)
     assert pod.order.follow(pod.follower).count == len(given)
     for number in (1, 2, 3):
-        batches = pod.store.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
+        batches = pod.store.queries.read(f"t{number - 1}", Seq(1), size_max=1 << 20)
         expected = [(first + at, value) for at, (topic_id, value) in enumerate(given) if topic_id == number]
         assert [(each.position, bytes(each.block)[5:]) for each in batches] == expected
     logged = dict(pod.logged()[-len(given) :])
@@ -321,7 +327,7 @@ def test_a_topic_that_nobody_knows_ends_the_following() -> None:
 def test_rings_have_a_power_of_two_of_entries() -> None:
     pod = pod_with(Durability.FSYNC)
     with pytest.raises(InvalidInputError, match="power of two"):
-        pod.store.follow(goi_entries=100, blog_size=1 << 20)
+        Follower(pod.store.parts, pod.store.maintenance, goi_entries=100, blog_size=1 << 20)
     pod.store.close()
 
 
@@ -329,13 +335,13 @@ def test_an_order_may_begin_anywhere_behind_the_log() -> None:
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY, segment_max_records=2))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")] * 2), 2)])
-    pod.store._writer.frontier.arrays[4][0] += 1_000
+    pod.store.parts.writer.frontier.arrays[4][0] += 1_000
     pod.start()
     at = pod.order.committed
     for number in range(5):
         pod.batch(1, b"%d" % number)
     pod.follow()
-    pod.store.sync()
+    pod.store.controls.sync()
     assert [position for position, what in pod.logged() if isinstance(what, int)][-5:] == list(range(at, at + 5))
     before = shown(pod.store)
     pod.store.close()
@@ -410,7 +416,7 @@ def test_rings_and_blogs_are_used_again() -> None:
         pod.batch(1, b"%d" % number * 100, broker=number % 2)
         if number % 5 == 4:
             pod.follow()
-    assert [bytes(batch.block)[5:] for batch in pod.store.read("t0", Seq(1), size_max=1 << 20)] == [
+    assert [bytes(batch.block)[5:] for batch in pod.store.queries.read("t0", Seq(1), size_max=1 << 20)] == [
         b"%d" % number * 100 for number in range(200)
     ]
     pod.store.close()
@@ -420,7 +426,7 @@ def test_a_control_may_stand_where_the_order_begins() -> None:
     pod = Pod()
     pod.store.create_topic("t0", TopicConfig(durability=Durability.MEMORY))
     pod.store.append([Append(TopicId(1), encode_block([Record(1, b"x")]), 1)])
-    pod.store._writer.frontier.arrays[4][0] += 50
+    pod.store.parts.writer.frontier.arrays[4][0] += 50
     pod.start()
     at = pod.order.committed
     with pod.follower.at(at):
@@ -441,20 +447,20 @@ def test_an_order_that_outlived_the_process_is_followed_on(keep: str) -> None:
         pod.batch(1 + number % 2, b"%d" % number)
         if number in (11, 23):
             pod.follow()
-    before = pod.store._writer.frontier
+    before = pod.store.parts.writer.frontier
     pod.disk.crash(keep=keep)
     pod.open(follows=True)
-    pod.follower = pod.store.follow(goi_entries=256, blog_size=512 * KIB)
+    pod.follower = Follower(pod.store.parts, pod.store.maintenance, goi_entries=256, blog_size=512 * KIB)
     assert pod.follower.next_position <= pod.order.first + 24
     # What recovery finds in the fabric.
-    for known, found in zip(pod.store._writer.frontier.arrays[:5], before.arrays, strict=False):
+    for known, found in zip(pod.store.parts.writer.frontier.arrays[:5], before.arrays, strict=False):
         known[:] = found
-    pod.order._frontier = pod.store._writer.frontier
+    pod.order._frontier = pod.store.parts.writer.frontier
     pod.follow()
     pod.batch(1, b"later")
     pod.follow()
     for name, first, extra in (("t0", 0, [b"later"]), ("t1", 1, [])):
-        values = [bytes(batch.block)[5:] for batch in pod.store.read(name, Seq(1), size_max=1 << 20)]
+        values = [bytes(batch.block)[5:] for batch in pod.store.queries.read(name, Seq(1), size_max=1 << 20)]
         assert values == [b"%d" % number for number in range(first, 40, 2)] + extra
     assert not pod.store.verify().findings
     after = shown(pod.store)
@@ -476,8 +482,8 @@ def test_keys_of_keyed_batches_are_remembered() -> None:
 def test_arrow_readers_see_what_was_followed(tmp_path: Path) -> None:
     store = open_store(Machine(OsFiles(), OsClock(), random.Random(1).randbytes, pid=7), str(tmp_path / "data"), SMALL)
     store.create_topic("t0", TopicConfig(segment_max_records=50))
-    order = CommittedOrder(store._writer.frontier, term=store._term, goi_entries=256)
-    follower = store.follow(goi_entries=256, blog_size=order.blog_size)
+    order = CommittedOrder(store.parts.writer.frontier, term=store.parts.term, goi_entries=256)
+    follower = Follower(store.parts, store.maintenance, goi_entries=256, blog_size=order.blog_size)
     values = [b"%d" % number * (1 + number % 7) for number in range(200)] + [b"x" * 70_000]
     for value in values:
         order.batch(1, encode_block([Record(1, value)]), 1, wall_ns=10**18)
@@ -518,7 +524,7 @@ def test_following_is_as_good_as_appending(seed: int) -> None:
             pod.order.follow(pod.follower)
         pod.follow()
         if chance.random() < 0.2:
-            pod.store.checkpoint()
+            pod.store.maintenance.checkpoint()
     assert contents(pod.store) == contents(plain.store)
     assert pod.store.verify().findings == plain.store.verify().findings
     before = shown(pod.store)
@@ -536,7 +542,7 @@ def contents(store: Store) -> dict[str, list[tuple[int, bytes]]]:
     for topic in store.catalog:
         batches, seq = [], Seq(1)
         while seq < topic.next_seq:
-            for item in store.read(topic.name, seq, size_max=1 << 20):
+            for item in store.queries.read(topic.name, seq, size_max=1 << 20):
                 if not isinstance(item, StoredSkip):
                     batches.append((item.base_seq, bytes(item.block)))
                 seq = item.next_seq

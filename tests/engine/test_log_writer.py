@@ -10,7 +10,7 @@ import pytest
 from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.appends import Append
-from seawall.engine.committer import Committer
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -38,7 +38,7 @@ def append(topic_id: int, *values: bytes) -> Append:
 
 
 def logged(disk: SimDisk, store: Store) -> list[bytes]:
-    items = read_wal(disk, "/data/wal", store._directory.directory_id, WalAddress(0))
+    items = read_wal(disk, "/data/wal", store.parts.directory.directory_id, WalAddress(0))
     return [bytes(item.data) for item in items if isinstance(item, WalBatch)]
 
 
@@ -47,7 +47,7 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
     disk, chance = SimDisk(seed=1), random.Random(5)
     with monkeypatch.context() as patch:
         if not short_way:
-            patch.setattr(Committer, "_short_room", lambda *_: None)
+            patch.setattr(LocalOrderer, "_short_room", lambda *_: None)
         store = opened(disk)
         for name in ("a", "b"):
             store.create_topic(name, TopicConfig(durability=Durability.DISK, segment_max_records=40))
@@ -67,11 +67,11 @@ def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], 
             topic.check_invariants()
         entries = [
             tuple(entry)
-            for log in store._logs
+            for log in store.parts.logs
             for filling in log.filling
             for entry in filling.segment.index.entries.tolist()
         ]
-        fillings = [filling for log in store._logs for filling in log.filling]
+        fillings = [filling for log in store.parts.logs for filling in log.filling]
         waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
         found = logged(disk, store)
         store.close()
@@ -91,11 +91,11 @@ def test_what_came_the_short_way_is_there_for_whoever_looks() -> None:
     for number in range(3_000):
         store.append([append(1, b"%d" % number)])
     assert store.catalog.named("a").head_seq == 3_000
-    assert len(store.read("a", Seq(1), size_max=1 << 24)) == 3_000
+    assert len(store.queries.read("a", Seq(1), size_max=1 << 24)) == 3_000
     store.append([append(1, b"last")])
-    assert store.read("a", Seq(3_001), size_max=100)
+    assert store.queries.read("a", Seq(3_001), size_max=100)
     store.append([append(1, b"one more")])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert store.catalog.named("a").live_records == 3_002
     store.close()
 
@@ -112,7 +112,7 @@ def test_the_lane_tells_of_every_flush() -> None:
     assert [event.epoch for event in events] == list(range(1, len(events) + 1))
     assert len(events) >= 5
     last = events[-1]
-    assert last.run_id == f"{store._directory.directory_id.hex()}/1"
+    assert last.run_id == f"{store.parts.directory.directory_id.hex()}/1"
     assert (last.lane_state_from, last.lane_state_to) == (f"flushing({last.epoch})", "writable")
     assert (last.core_id, last.error_code) == (0, None)
     assert last.duration_us >= 0

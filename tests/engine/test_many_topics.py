@@ -108,11 +108,11 @@ def test_an_opening_touches_no_directory_of_a_topic(tmp_path: Path, monkeypatch:
     counted = Counted(monkeypatch)
     with open_log(tmp_path / "data", SETTINGS) as log:
         assert counted.lists < 20
-        assert len(log._store._logs.open_files) == 0
+        assert len(log._store.parts.logs.open_files) == 0
         for name in names:
             assert [record.value for item in log.read(name) for record in item] == [name.encode()]
             log.publish(name, ["more"])
-        assert len(log._store._logs.open_files) <= 4
+        assert len(log._store.parts.logs.open_files) <= 4
         log.checkpoint()
         log.delete_topic(names[0])
         assert log.verify().is_sound
@@ -144,7 +144,7 @@ def test_a_directory_that_a_killed_process_has_made_gets_a_durable_name() -> Non
     disk.kill()
     store = opened()
     store.append([Append(topic_id, encode_raw(b"kept"), 1)])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     disk.crash(keep="none")
-    items = opened().read("events", Seq(1), size_max=KIB)
+    items = opened().queries.read("events", Seq(1), size_max=KIB)
     assert [bytes(item.block) for item in items if isinstance(item, StoredBatch)] == [encode_raw(b"kept")]

@@ -13,11 +13,11 @@ import pytest
 from seawall import limits
 from seawall.engine import placer
 from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.maintenance import Maintenance
 from seawall.engine.open_log import open_log
 from seawall.engine.placing import PlaceJob
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
 from seawall.engine.upkeep import Upkeep
 from seawall.errors import DiskFullError, FatalError, SyncError
 from seawall.io.interfaces import Files
@@ -196,7 +196,7 @@ def test_after_a_quiet_moment_there_is_a_checkpoint(log: EmbeddedLog, tmp_path: 
     assert until(lambda: any(snapshots.glob("*")))
     assert until(lambda: log._store.upkeep.look_at > 0)
     # All but the segment that is written on is sealed, and nothing waits.
-    (topic,) = log._store._logs
+    (topic,) = log._store.parts.logs
     assert (len(topic.sealed), [len(filling.waiting) for filling in topic.filling]) == (2, [0])
     assert values(log) == wanted
 
@@ -206,7 +206,7 @@ def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatc
     wanted = publish(log, 800)
     log.close()
     with open_log(tmp_path / "data") as again:
-        topic = again._store._logs.of(again._store.topic_named("events"))
+        topic = again._store.parts.logs.of(again._store.topic_named("events"))
         assert [len(filling.waiting) for filling in topic.filling] == [0]
         assert values(again) == wanted
 
@@ -214,10 +214,10 @@ def test_closing_leaves_a_short_log(log: EmbeddedLog, tmp_path: Path, monkeypatc
 def test_a_full_disk_does_not_keep_a_log_from_closing(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(log, 200)
 
-    def checkpoint(self: Store) -> None:
+    def checkpoint(self: Maintenance) -> None:
         raise DiskFullError("no space")
 
-    monkeypatch.setattr(Store, "checkpoint", checkpoint)
+    monkeypatch.setattr(Maintenance, "checkpoint", checkpoint)
     log.close()
 
 
@@ -226,14 +226,14 @@ def test_a_checkpoint_that_fails_at_the_end_leaves_it_to_recovery(
 ) -> None:
     monkeypatch.setattr(placer, "_QUIET_S", 60.0)
     wanted = publish(log, 200)
-    wal = log._store._wal
+    wal = log._store.parts.wal
 
     def carry_out(self: PlaceJob) -> None:
         raise SyncError("the disk is gone")
 
     with monkeypatch.context() as failing:
         failing.setattr(PlaceJob, "carry_out", carry_out)
-        failing.setattr(Store, "plan_places", lambda _: [])
+        failing.setattr(Maintenance, "plan_places", lambda _: [])
         with pytest.raises(SyncError, match="the disk is gone"):
             log.close()
     assert wal._is_closed
@@ -259,7 +259,7 @@ def test_a_place_that_cannot_be_filled_ends_writing(log: EmbeddedLog, monkeypatc
 def test_nothing_is_flushed_after_a_failure(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the log holds is unknown then: it must not get into segments."""
     log.publish("events", b"first")
-    log._store.refuse_changes(SyncError("the disk is gone"))
+    log._store.guard.refuse(SyncError("the disk is gone"))
     flushed: list[PlaceJob] = []
     monkeypatch.setattr(PlaceJob, "carry_out", flushed.append)
     log.placer.place()
@@ -288,7 +288,7 @@ def test_no_space_to_seal_on_the_side_is_no_failure(log: EmbeddedLog, monkeypatc
     assert refused == [refused[0]] * 2
     log.placer.place()
     with log.looking() as store:
-        assert store.plan_seals() == []
+        assert store.maintenance.plan_seals() == []
     assert values(log) == [b"%d" % number for number in range(7)] + [b"goes on"] * 2
     assert log.verify().is_sound
 

@@ -38,7 +38,7 @@ def append(topic_id: int, value: bytes) -> Append:
 
 
 def stored(store: Store, name: str) -> list[bytes]:
-    items = store.read(name, Seq(1), size_max=1 << 26)
+    items = store.queries.read(name, Seq(1), size_max=1 << 26)
     return [bytes(item.data) for item in items if isinstance(item, StoredBatch)]
 
 
@@ -61,11 +61,11 @@ def store(disk: SimDisk) -> Store:
 
 
 def waiting(store: Store) -> int:
-    return sum(len(filling.waiting) for log in store._logs for filling in log.filling)
+    return sum(len(filling.waiting) for log in store.parts.logs for filling in log.filling)
 
 
 def place_all(store: Store) -> list[PlaceJob]:
-    jobs = store.plan_places()
+    jobs = store.maintenance.plan_places()
     for job in jobs:
         job.carry_out()
         job.settle()
@@ -82,10 +82,10 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
     assert waiting(store) == 0
     assert [stored(store, name) for name in ("a", "b")] == before
     # Nothing is left to do, and nothing to sync.
-    assert store.plan_places() == []
+    assert store.maintenance.plan_places() == []
     store.append([append(1, b"later")])
-    assert [job.entries.size for job in store.plan_places()] == [1]
-    store.checkpoint()
+    assert [job.entries.size for job in store.maintenance.plan_places()] == [1]
+    store.maintenance.checkpoint()
     store.close()
     again = opened(disk)
     assert stored(again, "a")[:-1] == before[0]
@@ -94,11 +94,11 @@ def test_what_waits_is_brought_to_its_places(store: Store, disk: SimDisk) -> Non
 
 
 def test_a_stretch_stays_in_one_file_of_the_log(store: Store) -> None:
-    for job in store.plan_places():
+    for job in store.maintenance.plan_places():
         assert sum(stretch.lengths.size for stretch in job.stretches) == job.entries.size
         for stretch in job.stretches:
             assert stretch.source_at + stretch.span <= stretch.source.size()
-    assert len({stretch.source.path for job in store.plan_places() for stretch in job.stretches}) > 1
+    assert len({stretch.source.path for job in store.maintenance.plan_places() for stretch in job.stretches}) > 1
 
 
 def test_stretches_have_a_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,13 +147,13 @@ def test_a_log_that_was_cut_off_costs_what_it_held_and_nothing_else(
     place_all(store)
     store.append([append(1, b"behind")])
     place_all(store)
-    first, lost, behind = store.read("a", Seq(1), size_max=1 << 20)
+    first, lost, behind = store.queries.read("a", Seq(1), size_max=1 << 20)
     assert isinstance(first, StoredBatch)
     assert bytes(first.data) == placed
     assert lost == Gap(Seq(2), Seq(3), GapReason.CORRUPTION)
     assert isinstance(behind, StoredBatch)
     assert behind.base_seq == 4
-    store.checkpoint()
+    store.maintenance.checkpoint()
     store.append([append(1, b"more")])
     store.close()
 
@@ -163,22 +163,22 @@ def test_a_segment_whose_name_was_removed_is_sealed_with_all_that_it_held(store:
     directory = "/data/topics/00000001"
     for name in disk.list(directory):
         disk.unlink(f"{directory}/{name}")
-    store.checkpoint()
-    assert len(store._logs[TopicId(1)].sealed) == 1
+    store.maintenance.checkpoint()
+    assert len(store.parts.logs[TopicId(1)].sealed) == 1
     assert stored(store, "a") == before
     store.close()
 
 
 def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: SimDisk) -> None:
-    store.checkpoint()
+    store.maintenance.checkpoint()
     for number in range(80):
         store.append([append(1, b"%d" % number * 2_000)])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     for directory in ("/data/topics/00000001", "/data/wal"):
         for name in disk.list(directory)[:-1]:
             disk.unlink(f"{directory}/{name}")
     store.delete_records("a", before_seq=150)
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert stored(store, "b")
     store.append([append(1, b"more")])
     store.close()
@@ -187,9 +187,9 @@ def test_files_that_somebody_removed_need_not_be_removed(store: Store, disk: Sim
 def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -> None:
     before = [stored(store, name) for name in ("a", "b")]
     # Nothing can be sealed as long as something waits for its place.
-    assert store.plan_seals() == []
+    assert store.maintenance.plan_seals() == []
     place_all(store)
-    seals = store.plan_seals()
+    seals = store.maintenance.plan_seals()
     assert [seal.filling.segment.first_seq for seal in seals] == [1, 1]
     for seal in seals:
         seal.carry_out()
@@ -197,13 +197,13 @@ def test_segments_are_sealed_without_a_checkpoint(store: Store, disk: SimDisk) -
         assert [stored(store, name) for name in ("a", "b")] == before
         seal.settle()
         assert [stored(store, name) for name in ("a", "b")] == before
-    assert store.plan_seals() == []
-    assert [(len(log.sealed), len(log.filling)) for log in store._logs] == [(1, 1), (1, 1)]
+    assert store.maintenance.plan_seals() == []
+    assert [(len(log.sealed), len(log.filling)) for log in store.parts.logs] == [(1, 1), (1, 1)]
     # A crash here finds them sealed, though no snapshot knows.
     disk.crash()
     again = opened(disk)
     assert [stored(again, name) for name in ("a", "b")] == before
-    assert [len(log.sealed) for log in again._logs] == [1, 1]
+    assert [len(log.sealed) for log in again.parts.logs] == [1, 1]
     again.close()
 
 
@@ -213,7 +213,7 @@ def test_nothing_is_sealed_before_it_is_durable_that_others_follow(disk: SimDisk
     store.append([append(1, b"one")])
     store.append([append(1, b"two")])
     place_all(store)
-    assert store.plan_seals() == []
-    store.sync()
-    assert [seal.filling.segment.first_seq for seal in store.plan_seals()] == [1]
+    assert store.maintenance.plan_seals() == []
+    store.controls.sync()
+    assert [seal.filling.segment.first_seq for seal in store.maintenance.plan_seals()] == [1]
     store.close()

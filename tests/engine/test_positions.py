@@ -16,6 +16,7 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq
 from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import Commit
 from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.following import Follower
 from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
 from seawall.engine.records import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
@@ -140,8 +141,8 @@ def test_a_crash_gap_is_told_when_something_comes_behind_it(tmp_path: Path) -> N
     log.create_topic("events")
     log.publish("events", b"before")
     # Let go of the directory without closing in order, as a kill does.
-    log._store._wal.close(clean=False)
-    log._store._directory.close()
+    log._store.parts.wal.close(clean=False)
+    log._store.parts.directory.close()
     with opened(tmp_path) as again:
         (before,) = again.read_positions()
         again.publish("events", b"after")
@@ -181,8 +182,8 @@ class Following:
         self.store = open_store(machine, str(path / "data"), SMALL)
         for name in ("events", "other"):
             self.store.create_topic(name, TopicConfig(order=Order.CLIENT, segment_max_records=2))
-        self.order = CommittedOrder(self.store._writer.frontier, term=self.store._term)
-        self.follower = self.store.follow(goi_entries=1_024, blog_size=1 << 20)
+        self.order = CommittedOrder(self.store.parts.writer.frontier, term=self.store.parts.term)
+        self.follower = Follower(self.store.parts, self.store.maintenance, goi_entries=1_024, blog_size=1 << 20)
         self.log = EmbeddedLog(self.store)
 
     def batch(self, value: bytes, topic_id: int = 1) -> None:

@@ -81,7 +81,7 @@ def filled(batches: int, disk: SimDisk | None = None, *, checkpoints: bool = Tru
         store.append([Append.of_batch(plain(*(value(each) for each in range(seq, seq + BATCH_RECORDS))))])
         seq += BATCH_RECORDS
         if checkpoints and number % 8 == 5:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     return disk, store
 
 
@@ -90,7 +90,7 @@ def topic_of(store: Store) -> TopicState:
 
 
 def log_of(store: Store) -> TopicLog:
-    return store._logs[topic_of(store).topic_id]
+    return store.parts.logs[topic_of(store).topic_id]
 
 
 def seqs_of(items: list[ReadItem]) -> list[int]:
@@ -110,7 +110,7 @@ def seqs_of(items: list[ReadItem]) -> list[int]:
 def read_all(store: Store, from_seq: int = 1, size_max: int = 1 << 20) -> list[ReadItem]:
     items: list[ReadItem] = []
     seq = Seq(from_seq)
-    while found := store.read("events", seq, size_max=size_max):
+    while found := store.queries.read("events", seq, size_max=size_max):
         items += found
         last = found[-1]
         after = last.next_seq if isinstance(last, StoredBatch) else Seq(last.last_seq + 1)
@@ -160,7 +160,7 @@ def test_what_lies_together_is_read_together(monkeypatch: pytest.MonkeyPatch) ->
         return real(*arguments)
 
     monkeypatch.setattr(planning, "Run", run)
-    assert seqs_of(store.read("events", Seq(1), size_max=1 << 20)) == list(range(1, 21))
+    assert seqs_of(store.queries.read("events", Seq(1), size_max=1 << 20)) == list(range(1, 21))
     assert len(reads) == 1
     store.close()
 
@@ -170,7 +170,7 @@ def test_a_run_in_the_log_that_crosses_its_files() -> None:
     store.create_topic("events", TopicConfig(segment_max_records=1_000))
     for _ in range(10):
         store.append([Append.of_batch(plain(bytes(20_000)))])
-    items = store.read("events", Seq(1), size_max=1 << 20)
+    items = store.queries.read("events", Seq(1), size_max=1 << 20)
     assert [item.base_seq for item in items if isinstance(item, StoredBatch)] == list(range(1, 11))
     store.close()
 
@@ -178,7 +178,7 @@ def test_a_run_in_the_log_that_crosses_its_files() -> None:
 @pytest.mark.parametrize(("from_seq", "wanted", "given"), [(1, 1, 5), (1, 5, 5), (1, 6, 10), (3, 3, 3), (3, 4, 8)])
 def test_no_more_is_planned_than_the_records_asked_for(from_seq: int, wanted: int, given: int) -> None:
     _, store = filled(12)
-    plan = store.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=wanted)
+    plan = store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=wanted)
     assert len(seqs_of(plan.carry_out())) == given
     assert plan.end_seq == from_seq + given
     store.close()
@@ -186,23 +186,23 @@ def test_no_more_is_planned_than_the_records_asked_for(from_seq: int, wanted: in
 
 def test_no_record_asked_for_is_none_planned() -> None:
     _, store = filled(3)
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20, records_max=0)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20, records_max=0)
     assert plan.carry_out() == []
     store.close()
 
 
 def test_the_end() -> None:
     _, store = filled(2)
-    assert store.read("events", Seq(11), size_max=100) == []
-    assert store.read("events", Seq(500), size_max=100) == []
+    assert store.queries.read("events", Seq(11), size_max=100) == []
+    assert store.queries.read("events", Seq(500), size_max=100) == []
     store.create_topic("empty", TopicConfig())
-    assert store.read("empty", Seq(1), size_max=100) == []
+    assert store.queries.read("empty", Seq(1), size_max=100) == []
     store.close()
 
 
 def test_times_lead_to_seqs() -> None:
     _, store = new_store()
-    clock = store._machine.clock
+    clock = store.parts.machine.clock
     assert isinstance(clock, SimClock)
     store.create_topic("events", TopicConfig(segment_max_records=SEGMENT_RECORDS))
     times = []
@@ -211,30 +211,30 @@ def test_times_lead_to_seqs() -> None:
         (header,) = store.append([Append.of_batch(plain(b"x", b"y"))])
         times.append(header.timestamp_ns)
         if number % 4 == 0:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     for number, time in enumerate(times):
-        assert store.seq_at("events", TimestampNs(time)) == 1 + 2 * number
-        assert store.seq_at("events", TimestampNs(time - 1)) == 1 + 2 * number
-        assert store.seq_at("events", TimestampNs(time + 1)) == 3 + 2 * number
+        assert store.queries.seq_at("events", TimestampNs(time)) == 1 + 2 * number
+        assert store.queries.seq_at("events", TimestampNs(time - 1)) == 1 + 2 * number
+        assert store.queries.seq_at("events", TimestampNs(time + 1)) == 3 + 2 * number
     store.create_topic("empty", TopicConfig())
-    assert store.seq_at("empty", TimestampNs(5)) == 1
+    assert store.queries.seq_at("empty", TimestampNs(5)) == 1
     store.close()
 
 
 def test_files_of_many_segments_do_not_stay_open() -> None:
     disk, store = filled(60)
-    store.checkpoint()
+    store.maintenance.checkpoint()
     store.close()
     _, store = new_store(disk)
-    store._logs.open_files.capacity = 2
+    store.parts.logs.open_files.capacity = 2
     for _ in range(2):
         assert seqs_of(read_all(store)) == list(range(1, 301))
-        assert len(store._logs.open_files) <= 2
+        assert len(store.parts.logs.open_files) <= 2
     sealed = sum(len(segment.index) for segment in log_of(store).sealed)
     filling = log_of(store).filling[0].segment.index.memory_size
-    assert store.index_size("events") == sealed * 48 + filling
+    assert store.queries.index_size("events") == sealed * 48 + filling
     store.create_topic("empty", TopicConfig())
-    assert store.index_size("empty") == 0
+    assert store.queries.index_size("empty") == 0
     store.close()
 
 
@@ -243,11 +243,11 @@ def test_files_of_many_segments_do_not_stay_open() -> None:
 
 def test_what_is_sealed_meanwhile_is_read() -> None:
     _, store = filled(5)
-    store.checkpoint()
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    store.maintenance.checkpoint()
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     for _ in range(10):
         store.append([Append.of_batch(plain(*[b"later"] * BATCH_RECORDS))])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert len(log_of(store).sealed) >= 2
     assert seqs_of(plan.carry_out()) == list(range(1, 26))
     assert pinned(store) == 0
@@ -259,7 +259,7 @@ def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
     _, store = filled(20)
     log = log_of(store)
     handles = [filling.segment.shared.file for filling in log.filling]
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     handles += [segment.shared.file for segment in log.sealed]
     if how == "drop the segments":
         drop_segments(log.home, log.sealed)
@@ -272,14 +272,14 @@ def test_what_is_gone_meanwhile_is_read_as_it_was(how: str) -> None:
         store.close()
     elif how == "delete the topic":
         store.create_topic("events", TopicConfig())
-        assert store.read("events", Seq(1), size_max=100) == []
+        assert store.queries.read("events", Seq(1), size_max=100) == []
         store.close()
     assert all(handle.fileno() == -1 for handle in handles)
 
 
 def test_a_plan_that_is_not_carried_out_gives_its_files_back() -> None:
     _, store = filled(20)
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     assert pinned(store) > 0
     plan.release()
     plan.release()
@@ -289,7 +289,7 @@ def test_a_plan_that_is_not_carried_out_gives_its_files_back() -> None:
 
 def test_a_failing_disk_leaves_no_pin() -> None:
     disk, store = filled(20)
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     disk.fail("read", error=errno.ENOMEM)
     with pytest.raises(OSError, match="memory"):
         plan.carry_out()
@@ -297,12 +297,12 @@ def test_a_failing_disk_leaves_no_pin() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_of(store), "_locate", lambda _address: (_ for _ in ()).throw(OSError("no such file")))
         with pytest.raises(OSError, match="no such file"):
-            store.plan_read("events", Seq(1), size_max=1 << 20)
+            store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     assert pinned(store) == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Losses, "reach_into", lambda *_arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            store.plan_read("events", Seq(1), size_max=1 << 20)
+            store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     assert pinned(store) == 0
     assert seqs_of(read_all(store)) == list(range(1, 101))
     store.close()
@@ -374,25 +374,25 @@ def test_deleted_records_are_passed_over_in_silence(
 
 def test_batches_that_are_wholly_deleted_are_not_read() -> None:
     _, store = filled(20)
-    store.checkpoint()
+    store.maintenance.checkpoint()
     hide(store, (3, 58), (71, 90))
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20)
     assert sum(len(run.entries) for run in plan.runs) == 20 - 10 - 4
     assert seqs_of(plan.carry_out()) == [1, 2, *range(59, 71), *range(91, 101)]
     # However little is read at once, a reader far before what is live comes to it by one read.
-    plan = store.plan_read("events", Seq(3), size_max=1, records_max=1)
+    plan = store.queries.plan_read("events", Seq(3), size_max=1, records_max=1)
     assert seqs_of(plan.carry_out()) == [59, 60]
     hide(store, (91, 100))
     assert seqs_of(read_all(store, 71)) == []
     hide(store, (1, 100))
-    assert store.read("events", Seq(1), size_max=100) == []
+    assert store.queries.read("events", Seq(1), size_max=100) == []
     store.close()
 
 
 def test_records_asked_for_are_counted_without_the_deleted() -> None:
     _, store = filled(20)
     hide(store, *((seq, seq) for seq in range(1, 100, 2)))
-    plan = store.plan_read("events", Seq(1), size_max=1 << 20, records_max=4)
+    plan = store.queries.plan_read("events", Seq(1), size_max=1 << 20, records_max=4)
     found = seqs_of(plan.carry_out())
     assert found[:4] == [2, 4, 6, 8]
     assert len(found) < 20
@@ -446,7 +446,7 @@ def damage(disk: SimDisk, store: Store, *batches: int) -> None:
 def test_damage_costs_what_it_covers_and_no_more(size_max: int, bad: tuple[int, ...]) -> None:
     """INV-READ-NO-HOLE, also where one read brings nothing but damage."""
     disk, store = filled(20)
-    store.checkpoint()
+    store.maintenance.checkpoint()
     damage(disk, store, *bad)
     items = read_all(store, 1, size_max)
     lost = {seq for number in bad for seq in range(5 * number + 1, 5 * number + 6)}
@@ -459,7 +459,7 @@ def test_damage_costs_what_it_covers_and_no_more(size_max: int, bad: tuple[int, 
 
 def test_deleted_records_of_a_damaged_batch_are_no_gap() -> None:
     disk, store = filled(20)
-    store.checkpoint()
+    store.maintenance.checkpoint()
     damage(disk, store, 2)
     hide(store, (12, 13))
     assert gaps_of(read_all(store)) == [
@@ -562,7 +562,7 @@ def answers(store: Store) -> list[tuple[int, list[ReadItem]]]:
     for from_seq in range(1, topic_of(store).next_seq + 2):
         for size_max in (1, 190, 400, 1 << 20):
             for wanted in (None, 0, 1, 2, BATCH_RECORDS, BATCH_RECORDS + 1):
-                plan = store.plan_read("events", Seq(from_seq), size_max=size_max, records_max=wanted)
+                plan = store.queries.plan_read("events", Seq(from_seq), size_max=size_max, records_max=wanted)
                 found.append((plan.end_seq, plan.carry_out()))
     return found
 

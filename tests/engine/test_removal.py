@@ -68,10 +68,10 @@ def play(both: Both, event: tuple) -> None:
         case "wait", ms:
             both.clock.advance(ms * NS_PER_MS)
         case ("retain",):
-            both.store.retain()
+            both.store.maintenance.retain()
             both.model.retain(both.clock.wall_ns())
         case ("checkpoint",):
-            both.store.checkpoint()
+            both.store.maintenance.checkpoint()
             both.model.retain(both.clock.wall_ns())
         case ("reopen",):
             both.reopen(crash=False)
@@ -90,7 +90,7 @@ def play_append(both: Both, drawn: list[list[bytes | None]], size: int, codec: C
                 append_batches(both.store, batch_of(both.topic.topic_id, records))
             assert both.topic.head_seq == head
             # What is too old may have gone on the way.
-            both.store.retain()
+            both.store.maintenance.retain()
             both.model.expire(both.clock.wall_ns())
             return
     both.append(drawn, size, codec)
@@ -103,7 +103,7 @@ def test_any_history_leaves_what_the_model_says(history: list[tuple]) -> None:
     for event in history:
         play(both, event)
         both.check()
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.model.retain(both.clock.wall_ns())
     both.check()
     for first, last in both.sealed():
@@ -137,14 +137,14 @@ def test_a_delete_that_means_nothing_is_refused(before_seq: int | None, match: T
 
 def test_a_delete_of_nothing_writes_nothing() -> None:
     both = filled(6)
-    at = both.store._wal.at
+    at = both.store.parts.wal.at
     assert both.store.delete_records(TOPIC, before_seq=1) == 0
     assert both.store.delete_records(TOPIC, match=TagMatch(MatchKind.EQ, "nobody")) == 0
     both.store.create_topic("empty", TopicConfig())
-    at = both.store._wal.at
+    at = both.store.parts.wal.at
     assert both.store.delete_records("empty", before_seq=100) == 0
     assert both.store.delete_records("empty", match=A) == 0
-    assert both.store._wal.at == at
+    assert both.store.parts.wal.at == at
 
 
 def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
@@ -164,9 +164,9 @@ def test_a_delete_covers_what_is_there_and_not_what_comes() -> None:
 def test_a_delete_is_a_control_that_says_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     both = filled(6)
     seen: list[DeleteRecords] = []
-    commit = both.store.removal._commit
+    commit = both.store.controls.commit_many
     monkeypatch.setattr(
-        both.store.removal, "_commit", lambda controls, **how: (seen.extend(controls), commit(controls, **how))
+        both.store.controls, "commit_many", lambda planned, **how: (seen.extend(planned), commit(planned, **how))
     )
     both.store.delete_records(TOPIC, before_seq=6, match=A)
     both.store.delete_records(TOPIC, before_seq=3)
@@ -189,15 +189,16 @@ def test_a_delete_of_many_ranges_is_several_controls(monkeypatch: pytest.MonkeyP
 def test_a_delete_that_is_cut_short_goes_on_when_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DELETE_RANGES_MAX", 2)
     both = filled(30)
-    commit, left = both.store.removal._commit, [2]
+    controls, left = both.store.controls, [2]
+    commit = controls.commit_many
 
-    def failing(controls: list, *, durable: bool) -> None:
+    def failing(planned: list, *, durable: bool) -> None:
         if not left[0]:
             raise FullError("no more")
         left[0] -= 1
-        commit(controls, durable=durable)
+        commit(planned, durable=durable)
 
-    monkeypatch.setattr(both.store.removal, "_commit", failing)
+    monkeypatch.setattr(controls, "commit_many", failing)
     with pytest.raises(FullError):
         both.store.delete_records(TOPIC, match=A)
     assert live_seqs(both.topic) == [seq for seq in range(1, 31) if seq not in (1, 4, 7, 10)]
@@ -220,7 +221,7 @@ def test_tags_are_told_apart_in_batches_of_every_kind() -> None:
 def test_no_index_is_made_for_those_who_never_delete_by_tag() -> None:
     both = filled(9, cap_records=5)
     both.store.delete_records(TOPIC, before_seq=7)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     assert both.store.removal._tags == {}
 
 
@@ -243,7 +244,7 @@ def test_caps_are_kept_to_the_record() -> None:
     size = both.topic.live_bytes
     both.configure(cap_bytes=size - 1)
     both.check()
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert live_seqs(both.topic) == [17, 18, 19, 20]
     both.check()
@@ -282,12 +283,12 @@ def test_age_evicts_by_the_time_of_the_batch() -> None:
     both.append([[b"a", b"b"]], 5)
     assert live_seqs(both.topic) == list(range(1, 9)), "exactly as old as allowed"
     both.clock.advance(1 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert live_seqs(both.topic) == [7, 8]
     both.check()
     both.clock.advance(100 * NS_PER_MS)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.model.retain(both.clock.wall_ns())
     assert (both.topic.live_records, both.topic.floor) == (0, 9)
     both.check()
@@ -307,10 +308,10 @@ def test_age_finds_its_batch_among_many_segments() -> None:
     both = Both(small_segments(ttl_ms=1_000))
     for _ in range(30):
         both.append([[None] * 3], 1)
-        both.store.checkpoint()
+        both.store.maintenance.checkpoint()
         both.clock.advance(NS_PER_MS // 3)
     both.clock.advance(995 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     assert 0 < both.topic.live_records < 90
     both.check()
@@ -328,7 +329,7 @@ def test_a_topic_that_rejects_evicts_nothing_and_refuses() -> None:
         append_batches(both.store, batch_of(1, [record_of(b"x", None)]))
     assert both.topic.next_seq == head
     both.configure(cap_records=2)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.live_records == 5, "a lower cap refuses more, and evicts nothing"
     both.store.delete_records(TOPIC, before_seq=5)
     both.model.delete(5, None)
@@ -346,7 +347,7 @@ def test_what_is_too_old_makes_room_in_a_topic_that_rejects() -> None:
 def test_no_limit_evicts_nothing() -> None:
     both = filled(30)
     both.clock.advance(10**9 * NS_PER_MS)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     assert both.topic.live_records == 30
     both.check()
 
@@ -362,7 +363,7 @@ def test_evictions_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     left = []
     for _ in range(4):
         left.append(sum(topic.live_records for topic in both.store.catalog))
-        both.store.retain()
+        both.store.maintenance.retain()
     assert left == [20, 14, 8, 5]
 
 
@@ -371,7 +372,7 @@ def test_evictions_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_sealed_segments_without_live_records_are_dropped() -> None:
     both = filled(60)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     assert both.sealed()[:2] == [(1, 9), (10, 18)]
     both.store.delete_records(TOPIC, before_seq=20)
     both.model.delete(20, None)
@@ -391,7 +392,7 @@ def test_segments_that_die_before_they_are_sealed_go_at_the_checkpoint() -> None
     both.store.delete_records(TOPIC, before_seq=50)
     both.model.delete(50, None)
     assert both.sealed() == []
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     assert both.sealed()[0][0] == 46
     both.check()
 
@@ -399,18 +400,18 @@ def test_segments_that_die_before_they_are_sealed_go_at_the_checkpoint() -> None
 def test_dropped_segments_of_one_call_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal_module, "_DROPS_MAX", 2)
     both = filled(60)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     count = len(both.sealed())
     both.store.delete_records(TOPIC, before_seq=60)
     assert len(both.sealed()) == count - 2
-    both.store.retain()
+    both.store.maintenance.retain()
     assert len(both.sealed()) == count - 4
 
 
 def test_a_segment_that_is_gone_is_not_made_again() -> None:
     """Sealed by an opening, dropped by a delete, and known as unsealed to the only snapshot there is."""
     both = filled(8)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     for _ in range(4):
         both.append([[b"a"] * 3], 10)
     both.append([[b"a"] * 3], 70_000)
@@ -426,7 +427,7 @@ def test_a_segment_that_is_gone_is_not_made_again() -> None:
     both.reopen(crash=True)
     assert both.sealed() == []
     both.check()
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.check()
 
 
@@ -434,7 +435,7 @@ def test_what_a_crash_left_behind_is_dropped_later() -> None:
     """Killed anywhere in a delete: either nothing happened, or all of it, and no file is left for ever."""
     for nth in itertools.count(1):
         both = filled(40)
-        both.store.checkpoint()
+        both.store.maintenance.checkpoint()
         both.disk.crash_after(nth, inside=False)
         try:
             both.store.delete_records(TOPIC, before_seq=30)
@@ -448,7 +449,7 @@ def test_what_a_crash_left_behind_is_dropped_later() -> None:
         assert both.topic.floor in (1, 30)
         both.model.delete(both.topic.floor, None)
         both.check()
-        both.store.checkpoint()
+        both.store.maintenance.checkpoint()
         assert all(last >= both.topic.floor for _, last in both.sealed())
         both.check()
         both.store.close()
@@ -457,12 +458,12 @@ def test_what_a_crash_left_behind_is_dropped_later() -> None:
 
 def test_deletes_of_sealed_segments_are_stored_beside_them() -> None:
     both = filled(30)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     assert not any(name.endswith(".deletes") for name in both.disk.list(TOPIC_PATH))
     both.store.delete_records(TOPIC, before_seq=12)
     both.store.delete_records(TOPIC, before_seq=22, match=A)
-    both.store.checkpoint()
-    home = both.store._logs[both.topic.topic_id].home
+    both.store.maintenance.checkpoint()
+    home = both.store.parts.logs[both.topic.topic_id].home
     for first, last in both.sealed():
         dead = {*range(first, last + 1)} - {*live_seqs(both.topic)}
         path = home.path(deletes_name(Seq(first)))
@@ -484,7 +485,7 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
     due = []
     for number in range(80):
         if number == 40:
-            store.checkpoint()
+            store.maintenance.checkpoint()
         commit = store.begin([Append.of_batch(batch_of(topic.topic_id, [record_of(b"%d" % number, None)]))])
         commit.carry_out()
         due.append(store.finish(commit))
@@ -495,7 +496,7 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
     assert not any(due[:40]), "there is room"
     if durability == "ephemeral":
         assert not any(due), "segments that are nothing but memory have gone with their evictions"
-        assert len(store._logs[topic.topic_id].sealed) <= 7
+        assert len(store.parts.logs[topic.topic_id].sealed) <= 7
     else:
         assert 3 <= sum(due[40:]) <= 6, "segments of seven records die now and then"
     assert live_seqs(topic) == list(range(41, 81))
@@ -505,11 +506,11 @@ def test_behind_a_commit_is_tidied_up_only_what_is_due(durability: str) -> None:
 def test_a_deleted_topic_is_forgotten() -> None:
     both = filled(30, ttl_ms=1_000)
     both.store.delete_records(TOPIC, match=A)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.store.delete_topic(TOPIC)
     removal = both.store.removal
     assert not any((removal._sizes, removal._tags, removal._oldest, removal.loose, removal._stored))
-    both.store.retain()
+    both.store.maintenance.retain()
     both.store.close()
 
 
@@ -528,7 +529,7 @@ def test_deletes_work_on_a_full_disk() -> None:
     assert store.delete_records(TOPIC, match=A) == count // 2
     assert store.delete_records(TOPIC, before_seq=topic.head_seq) == count // 2 - 1
     assert topic.live_records == 1
-    store.checkpoint()
+    store.maintenance.checkpoint()
     append_batches(store, batch_of(1, [record_of(bytes(3_000), b"a")]))
     store.close()
 
@@ -548,7 +549,7 @@ def damaged(both: Both, first_seq: int) -> None:
 
 def test_part_of_a_damaged_batch_can_be_deleted() -> None:
     both = filled(30)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     damaged(both, 10)
     before = both.topic.live_bytes
     assert both.store.delete_records(TOPIC, before_seq=12) == 11
@@ -560,10 +561,10 @@ def test_part_of_a_damaged_batch_can_be_deleted() -> None:
 
 def test_a_damaged_batch_is_evicted_whole_by_its_bytes() -> None:
     both = filled(30)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     damaged(both, 1)
     both.configure(cap_bytes=both.topic.live_bytes - 1)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.floor == 4
 
 
@@ -579,7 +580,7 @@ def test_blocks_that_do_not_decompress_or_scan_have_no_tags_and_an_estimated_siz
     assert both.store.delete_records(TOPIC, before_seq=11) == 4
     assert both.topic.live_records == 2
     both.configure(cap_bytes=1)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert (both.topic.live_records, both.topic.live_bytes) == (0, 0)
 
 
@@ -598,13 +599,13 @@ def test_opaque_batches_are_one_record_without_a_tag() -> None:
     assert both.store.delete_records(TOPIC, before_seq=2) == 1
     assert both.topic.live_bytes == 12
     both.configure(cap_bytes=11)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert (both.topic.floor, both.topic.live_bytes) == (3, 6)
 
 
 def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
     both = filled(40)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.store.close()
     [name] = [name for name in both.disk.list(TOPIC_PATH) if name.startswith(f"{10:020d}-")]
     both.disk.unlink(f"{TOPIC_PATH}/{10:020d}.index")
@@ -613,7 +614,7 @@ def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
     both.store = opened(both.disk, both.clock)
     assert both.store.delete_records(TOPIC, before_seq=12) == 11
     both.configure(cap_records=20, cap_bytes=600)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.topic.check_invariants()
     assert both.topic.live_records <= 20
     both.store.close()
@@ -622,7 +623,7 @@ def test_a_segment_of_which_nothing_is_left_stops_nothing() -> None:
 @pytest.mark.parametrize("how", ["ttl", "records", "bytes", "delete", "tag"])
 def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
     both = filled(40)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.store.close()
     for name in both.disk.list(TOPIC_PATH):
         if name.endswith((".sealed", ".index")) and int(name[:20]) < 20:
@@ -640,21 +641,21 @@ def test_records_whose_segments_are_lost_can_still_go(how: str) -> None:
             assert both.store.delete_records(TOPIC, before_seq=38) == 37
         case "tag":
             assert both.store.delete_records(TOPIC, match=EVERY_TAG) < 20
-    both.store.retain()
+    both.store.maintenance.retain()
     both.topic.check_invariants()
     assert both.topic.live_records <= (40 if how == "tag" else 3)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.store.close()
 
 
 def test_age_of_records_that_no_segment_holds_is_unknown() -> None:
     both = filled(3, ttl_ms=10)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.reopen(crash=False)
-    log = both.store._logs[both.topic.topic_id]
+    log = both.store.parts.logs[both.topic.topic_id]
     filling, log.filling = log.filling, []
     both.clock.advance(100 * NS_PER_MS)
-    both.store.retain()
+    both.store.maintenance.retain()
     assert both.topic.live_records == 3
     log.filling = filling
 
@@ -664,7 +665,7 @@ def test_fragments_are_evicted_by_their_bytes() -> None:
     both.store.delete_records(TOPIC, match=A)
     both.model.delete(None, A)
     both.configure(cap_bytes=both.topic.live_bytes // 3)
-    both.store.retain()
+    both.store.maintenance.retain()
     both.model.retain(both.clock.wall_ns())
     both.check()
 
@@ -672,7 +673,7 @@ def test_fragments_are_evicted_by_their_bytes() -> None:
 def test_damage_that_the_log_lost_keeps_its_segment() -> None:
     """What counts as lost by damage may still be in the files: nobody drops them before the floor has passed."""
     both = filled(30)
-    both.store.checkpoint()
+    both.store.maintenance.checkpoint()
     both.topic.apply(Loss(both.topic.topic_id, Seq(12), Seq(13), GapReason.CORRUPTION, 0))
     both.store.delete_records(TOPIC, before_seq=25)
     assert both.sealed()[0] == (10, 18)

@@ -51,11 +51,11 @@ class Life:
                 self.delete(None, TagMatch(chance.choice([*MatchKind]), chance.choice(("a", "b"))))
             case "checkpoint":
                 self.after.retain(both.clock.wall_ns())
-                both.store.checkpoint()
+                both.store.maintenance.checkpoint()
                 both.model.retain(both.clock.wall_ns())
             case "retain":
                 self.after.retain(both.clock.wall_ns())
-                both.store.retain()
+                both.store.maintenance.retain()
                 both.model.retain(both.clock.wall_ns())
 
     def delete(self, before_seq: int | None, match: TagMatch | None) -> None:
@@ -79,7 +79,7 @@ class Life:
         assert records.keys() == live
         assert all(records[seq] == self.before.live[seq].record for seq in live if seq in acked)
         assert topic.live_bytes == sum(len(encode_record(record)) for record in records.values())
-        self.both.store.checkpoint()
+        self.both.store.maintenance.checkpoint()
         assert all(any(first <= seq <= last for seq in live_seqs(topic)) for first, last in self.both.sealed())
 
 

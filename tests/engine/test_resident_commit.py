@@ -17,9 +17,10 @@ from test_arrival_cycle import CLIENTS, PLAIN, SMALL, STRONG, TINY, Log
 
 from seawall.core.types import ClientId
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
 from seawall.engine.resident_commit import ResidentCommit
+from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.settings import Machine
+from seawall.engine.store import Store
 from seawall.engine.topic_rules import TopicRules
 from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
@@ -77,15 +78,17 @@ class Resident(Log):
         self.publishers = np.zeros(1, publish_cycle.PUBLISHERS)
         self.publishers["epoll"], self.publishers["waker"] = self.ready.descriptor, self.ready.waker
         set_addresses(self.publishers, publish_cycle.PUBLISHER_ARRAYS, self.arrays)
-        self.cycle = self.store.pod.cycle
-        self.resident = ResidentCommit(self.queue, self.store, self.store.pod, self.publishers, self.ready.wake)
+        orderer = self.store.orderer
+        assert isinstance(orderer, SequencedOrderer)
+        self.orderer, self.cycle = orderer, orderer.cycle
+        self.resident = ResidentCommit(self.queue, self.store, orderer, self.publishers, self.ready.wake)
         self.sent = dict.fromkeys(CLIENTS, 0)
 
-    def open(self) -> OrderedStore:
+    def open(self) -> Store:
         machine = Machine(OsFiles(), OsClock(), random.Random(3).randbytes, pid=1)
         fabric = replace(TINY, brokers=1 + self.networks)
         OsFiles().make_directory(self.path)
-        return open_ordered_store(machine, self.path, SimSharedMemory(), bytes(16), fabric, SMALL, networks=1)
+        return open_sequenced_store(machine, self.path, SimSharedMemory(), bytes(16), fabric, SMALL, networks=1)
 
     def send(self, client: ClientId, name: str, *values: bytes) -> None:
         """A batch on its way from a publisher."""
@@ -129,7 +132,7 @@ class Resident(Log):
         return self.run_on()
 
     def numbers(self, name: str) -> int:
-        return int(self.store._wal.numbers[name][0])
+        return int(self.store.parts.wal.numbers[name][0])
 
     def values(self, name: str) -> list[bytes]:
         return [block for stored in self.stored(name) for block in [bytes(stored.block)[5:]]]
@@ -139,7 +142,7 @@ class Resident(Log):
             for each in pair:
                 each.close()
         self.ready.close()
-        self.store.pod.cycles_ended()
+        self.orderer.cycles_ended()
         self.store.close()
 
 
@@ -161,7 +164,7 @@ def test_it_commits_and_answers_until_nothing_comes(resident: Resident) -> None:
     assert resident.numbers("epoch") == before + 1
     assert resident.numbers("synced_through") == resident.numbers("at")
     assert [int(resident.publishers[name][0]) for name in ("cycles", "batches")] == [1, 4]
-    resident.store.pod.cycles_ended()
+    resident.orderer.cycles_ended()
     assert resident.values(PLAIN) == [b"x", b"1", b"1"]
     assert resident.values(STRONG) == [b"x", b"2", b"2"]
     # Whoever commits next goes on behind it.
@@ -207,7 +210,7 @@ def test_what_is_not_reserved_is_asked_for(resident: Resident) -> None:
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
     assert resident.acked(CLIENTS[0]) == [1]
     # A control batch has ended all reservations.
-    resident.store.pod.cycles_ended()
+    resident.orderer.cycles_ended()
     resident.store.create_topic("another", TopicConfig())
     resident.send(CLIENTS[0], "new", b"2")
     resident.resident.commit(resident.receive())
@@ -224,21 +227,21 @@ def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> N
 
 def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> None:
     topic_id = resident.topics[PLAIN]
-    (room,) = (each for each in resident.store.pod._follower._rooms._rooms.values() if each.topic.topic_id == topic_id)
+    (room,) = (each for each in resident.orderer._follower._rooms._rooms.values() if each.topic.topic_id == topic_id)
     records, size = room.records_left, room.bytes_left
     for number in range(3):
         resident.send(CLIENTS[0], PLAIN, b"%d" % number, b"and more")
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
     assert (room.records_left, room.bytes_left) == (records, size)
-    resident.store.pod.cycles_ended()
+    resident.orderer.cycles_ended()
     taken = sum(BATCH_HEADER_SIZE + len(stored.block) for stored in resident.stored(PLAIN)[1:])
     assert (room.records_left, room.bytes_left) == (records - 6, size - taken)
 
 
 def test_rows_that_find_no_space_are_applied_first(resident: Resident) -> None:
-    pending = resident.store._committer.short_way.pending
+    pending = resident.store.parts.pending.short_way.pending
     resident.send(CLIENTS[0], PLAIN, b"1")
-    before, pending[0] = int(pending[0]), len(resident.store._committer.short_way.rows)
+    before, pending[0] = int(pending[0]), len(resident.store.parts.pending.short_way.rows)
     assert resident.run(resident.receive()) == publish_cycle.CYCLES_APPLY
     pending[0] = before
     assert resident.run_on() == publish_cycle.CYCLES_GRANT
@@ -261,13 +264,13 @@ def test_what_is_in_a_ring_is_committed_otherwise(resident: Resident) -> None:
 def test_a_write_that_fails_answers_nobody(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
     at = resident.numbers("at")
-    log_file = resident.store._wal._current
+    log_file = resident.store.parts.wal._current
     assert log_file is not None
     unwritable = os.open(log_file.file.path, os.O_RDONLY)
     os.dup2(unwritable, log_file.file.fileno())
     os.close(unwritable)
     resident.resident.commit(resident.receive())
-    assert resident.store.is_failed
+    assert resident.store.guard.is_failed
     assert resident.resident.unanswered == 1
     assert int(resident.publishers["error"][0]) == -errno.EBADF
     assert resident.numbers("at") == at
@@ -341,6 +344,6 @@ def test_classes_below_fsync_are_written_and_not_synced(resident: Resident) -> N
     assert resident.numbers("synced_through") == synced < resident.numbers("at")
     # The next that is synced makes everything before it durable.
     resident.send(CLIENTS[0], PLAIN, b"2")
-    resident.store.pod.cycles_ended()
+    resident.orderer.cycles_ended()
     assert resident.run_granted() == publish_cycle.CYCLES_DONE
     assert resident.numbers("synced_through") == resident.numbers("at")

@@ -61,7 +61,7 @@ def put_opaque(log: EmbeddedLog, payload: bytes) -> None:
 
 def fetch(log: EmbeddedLog, start: int, size_max: int = 1 * MIB) -> StreamPiece:
     read = StreamRead(Offset(start), size_max)
-    while store_of(log).plan_stream("events", read) and not read.carry_out():
+    while store_of(log).queries.plan_stream("events", read) and not read.carry_out():
         pass
     return read.result()
 
@@ -72,7 +72,7 @@ def fetched(log: EmbeddedLog, start: int, size_max: int = 1 * MIB) -> tuple[int,
 
 
 def bounds(log: EmbeddedLog) -> OffsetBounds:
-    return store_of(log).offset_bounds("events")
+    return store_of(log).queries.offset_bounds("events")
 
 
 @pytest.mark.parametrize("brokers", [0, 1])
@@ -173,9 +173,9 @@ def test_sealed_segments_are_searched_by_offset(tmp_path: Path) -> None:
             put(log, plain(b"%03d" % number))
         for number in range(60):
             assert fetched(log, 8 * number, 8) == (8 * number + 8, 1, plain(b"%03d" % number))
-            assert store_of(log).seq_at_offset("events", Offset(8 * number)) == number + 1
-            assert store_of(log).seq_at_offset("events", Offset(8 * number + 1)) == number + 2
-            assert store_of(log).offset_at_seq("events", Seq(number + 1)) == 8 * number
+            assert store_of(log).queries.seq_at_offset("events", Offset(8 * number)) == number + 1
+            assert store_of(log).queries.seq_at_offset("events", Offset(8 * number + 1)) == number + 2
+            assert store_of(log).queries.offset_at_seq("events", Seq(number + 1)) == 8 * number
         assert fetched(log, 0)[1] == 60
 
 
@@ -192,7 +192,7 @@ def test_extended_and_compressed_batches_are_shown_in_the_same_size(tmp_path: Pa
         assert fetched(log, 0) == (2 * len(block), 4, shown * 2)
         assert fetched(log, 5, 1) == (len(block) - 205, 0, shown[5:-205])
         assert fetched(log, 1, len(block)) == (len(block), 1, shown[1:])
-        assert store_of(log).seq_at_offset("events", Offset(1)) == 2
+        assert store_of(log).queries.seq_at_offset("events", Offset(1)) == 2
 
 
 def test_what_is_damaged_is_stepped_over(tmp_path: Path) -> None:
@@ -211,22 +211,22 @@ def test_what_is_damaged_is_stepped_over(tmp_path: Path) -> None:
         assert (following, units) == (48, 5)
         assert data == b"".join(plain(b"%03d" % number) for number in (0, 2, 3, 4, 5))
         assert fetched(log, 9, 8) == (24, 1, plain(b"002"))
-        assert store_of(log).seq_at_offset("events", Offset(8)) == 3
+        assert store_of(log).queries.seq_at_offset("events", Offset(8)) == 3
 
 
 def test_offsets_and_seqs_at_the_edges(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         store = store_of(log)
-        assert store.seq_at_offset("events", Offset(0)) == 1
-        assert store.offset_at_seq("events", Seq(1)) == 0
+        assert store.queries.seq_at_offset("events", Offset(0)) == 1
+        assert store.queries.offset_at_seq("events", Seq(1)) == 0
         put(log, plain(b"a"), plain(b"b"))
         put_opaque(log, b"????")
-        assert [store.seq_at_offset("events", Offset(at)) for at in (0, 1, 6, 7, 12, 13, 16, 99)] == [
+        assert [store.queries.seq_at_offset("events", Offset(at)) for at in (0, 1, 6, 7, 12, 13, 16, 99)] == [
             *(1, 2, 2, 3, 3, 4, 4, 4)
         ]
-        assert [store.offset_at_seq("events", Seq(seq)) for seq in (1, 2, 3, 4, 9)] == [0, 6, 12, 16, 16]
+        assert [store.queries.offset_at_seq("events", Seq(seq)) for seq in (1, 2, 3, 4, 9)] == [0, 6, 12, 16, 16]
         log.delete("events", before_seq=2)
-        assert store.offset_at_seq("events", Seq(1)) == 6
+        assert store.queries.offset_at_seq("events", Seq(1)) == 6
 
 
 payload = st.one_of(
@@ -278,7 +278,7 @@ def test_what_is_indexed_and_not_published_is_not_read(tmp_path: Path) -> None:
         before = copy.copy(topic)
         put(log, plain(b"two"), plain(b"three"))
         assert bounds(log).end > before.end_offset
-        segments = store.topic_log(topic.topic_id)
+        segments = store.queries.topic_log(topic.topic_id)
         read = StreamRead(Offset(0), 1 * MIB)
         while read.plan(before, segments) and not read.carry_out():
             pass

@@ -17,12 +17,21 @@ from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
 from seawall.engine.appends import Append
 from seawall.engine.open_log import open_log
 from seawall.engine.opening import open_store
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.orderer import WantedSession
+from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
-from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError, NotFoundError
+from seawall.errors import (
+    ConflictError,
+    FencedError,
+    FullError,
+    InvalidInputError,
+    LimitError,
+    NotFoundError,
+    UnsupportedError,
+)
 from seawall.io.boot import boot_id
 from seawall.io.memory import OsSharedMemory
 from seawall.limits import KIB
@@ -57,8 +66,8 @@ class World:
         if self.kind == "alone":
             self.store = open_store(machine, "/data", self.settings)
         else:
-            self.store = open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), self.fabric, self.settings)
-        self.store.live_clients.append(lambda: self.live)
+            self.store = open_sequenced_store(machine, "/data", OsSharedMemory(), boot_id(), self.fabric, self.settings)
+        self.store.sessions.live_clients.append(lambda: self.live)
         return self.store
 
     def restart(self) -> None:
@@ -72,14 +81,17 @@ class World:
 
     def let_go(self) -> None:
         """Give back what a store keeps in memory, after its disk has gone."""
-        if isinstance(self.store, OrderedStore):
-            self.store._fabric.remove()
+        if isinstance(self.store.orderer, SequencedOrderer):
+            self.store.orderer._fabric.remove()
 
     def later(self, ms: int) -> None:
         self.clock.advance(ms * NS)
 
+    def note_sessions(self) -> None:
+        self.store.sessions.note(self.clock.wall_ns() // NS, self.live)
+
     def begin(self, client_id: int, start_seq: int = 1) -> tuple[SessionEpoch, ClientSeq]:
-        return self.store.open_session(ClientId(client_id), ClientSeq(start_seq))
+        return self.store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(start_seq)))
 
     def publish(self, client_id: int, seq: int, epoch: int, value: bytes) -> AckStatus:
         topic = self.store.catalog.named("events").topic_id
@@ -88,12 +100,12 @@ class World:
         return numbered.status
 
     def known(self) -> list[int]:
-        return [session.client_id for session in self.store.list_sessions()]
+        return [session.client_id for session in self.store.sessions.infos()]
 
     def values(self) -> list[bytes]:
         found: list[bytes] = []
         seq = Seq(1)
-        while items := self.store.read("events", seq, size_max=1 << 20):
+        while items := self.store.queries.read("events", seq, size_max=1 << 20):
             for item in items:
                 if isinstance(item, StoredBatch):
                     header = item.header
@@ -118,18 +130,18 @@ def test_a_session_expires_a_day_after_its_last_batch(kind: str) -> None:
     for client_id in (1, 2, 3):
         world.begin(client_id)
     world.later(DAY_MS // 2)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     world.publish(2, 1, 1, b"later")
     world.live = {ClientId(3)}
     world.later(DAY_MS // 2)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     world.later(DAY_MS // 4)
-    assert world.store.is_session_look_due
-    assert not world.store.expire_sessions()
+    assert world.store.session_keeper.is_look_due
+    assert not world.store.session_keeper.expire()
     assert world.known() == [2, 3], "1 was silent for longer than a day, 2 has published, 3 has a connection"
-    assert not world.store.is_session_look_due
+    assert not world.store.session_keeper.is_look_due
     world.later(DAY_MS * 3 // 4)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     assert world.known() == [3]
     world.store.close()
 
@@ -138,7 +150,7 @@ def test_opening_a_session_looks_for_those_that_have_expired(kind: str) -> None:
     world = World(kind)
     world.begin(1)
     world.later(2 * DAY_MS)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     world.later(2 * DAY_MS)
     world.begin(2)
     assert world.known() == [2]
@@ -151,19 +163,19 @@ def test_a_restart_makes_no_session_younger(kind: str, checkpoint: bool, crash: 
     world = World(kind)
     world.begin(1)
     world.publish(1, 1, 1, b"one")
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     world.later(DAY_MS * 3 // 4)
     world.begin(2)
     world.publish(2, 1, 1, b"two")
     if checkpoint:
-        world.store.checkpoint()
-    world.store.sync()
+        world.store.maintenance.checkpoint()
+    world.store.controls.sync()
     world.crash() if crash else world.restart()
     world.later(DAY_MS // 2)
     world.restart()
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     assert world.known() == [2]
-    (session,) = world.store.list_sessions()
+    (session,) = world.store.sessions.infos()
     assert abs(session.last_seen_ms - (1_700_000_000_000 + DAY_MS * 3 // 4)) <= DAY_MS // limits.SESSION_LOOKS
     world.store.close()
 
@@ -177,9 +189,9 @@ def test_a_repetition_of_a_session_that_is_gone_is_refused(kind: str) -> None:
     for seq in range(1, 5):
         assert world.publish(7, seq, 1, b"%d" % seq) is AckStatus.OK
     world.later(2 * DAY_MS)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     world.later(2 * DAY_MS)
-    world.store.expire_sessions()
+    world.store.session_keeper.expire()
     assert world.known() == []
     assert world.store.sessions.was_retired(ClientId(7), SessionEpoch(1))
     assert not world.store.sessions.was_retired(ClientId(7), SessionEpoch(2)), "never was one of this log"
@@ -205,8 +217,8 @@ def test_whose_id_was_drawn_begins_where_it_likes(kind: str) -> None:
     world = World(kind)
     world.begin(1)
     world.publish(1, 1, 1, b"one")
-    world.store.retire_session(ClientId(1))
-    epoch, next_seq = world.store.open_session(ClientId(99), ClientSeq(1), is_drawn=True)
+    world.store.session_keeper.retire(ClientId(1))
+    epoch, next_seq = world.store.session_keeper.open(WantedSession(ClientId(99), ClientSeq(1), is_drawn=True))
     assert (epoch, next_seq) == (3, 1), "retiring opens the session once more, to fence it"
     world.store.close()
 
@@ -217,13 +229,16 @@ def test_no_client_uses_up_the_numbers_of_others(kind: str) -> None:
         world.begin(1, limits.SESSION_START_SEQ_MAX + 1)
     _, highest = world.begin(1, limits.SESSION_START_SEQ_MAX)
     world.publish(1, highest, 1, b"high")
-    world.store.retire_session(ClientId(1))
+    world.store.session_keeper.retire(ClientId(1))
     _, next_seq = world.begin(1, highest + 1)
     assert next_seq == highest + WINDOW + 1
-    if isinstance(world.store, OrderedStore):
+    if isinstance(world.store.orderer, SequencedOrderer):
         far = ClientSeq(next_seq + limits.SESSION_ABANDONED_MAX + 1)
         with pytest.raises(LimitError, match="gives up batches"):
-            world.store.open_session(ClientId(1), far, abandons=True)
+            world.store.session_keeper.open(WantedSession(ClientId(1), far, abandons=True))
+    else:
+        with pytest.raises(UnsupportedError, match="given up only where a sequencer orders"):
+            world.store.session_keeper.open(WantedSession(ClientId(1), next_seq, abandons=True))
     world.store.close()
 
 
@@ -235,7 +250,7 @@ def test_above_the_bound_the_longest_idle_go(kind: str) -> None:
     for client_id in (1, 2, 3):
         world.begin(client_id)
         world.later(1_000)
-        world.store.note_sessions()
+        world.note_sessions()
     world.publish(1, 1, 1, b"one")
     world.begin(4)
     assert world.known() == [1, 3, 4]
@@ -285,12 +300,12 @@ def test_a_session_is_retired_by_name(kind: str) -> None:
     world.begin(7)
     world.publish(7, 1, 1, b"one")
     world.live = {ClientId(7)}
-    assert world.store.retire_session(ClientId(7)) == 2, "connections below this epoch are to be fenced"
+    assert world.store.session_keeper.retire(ClientId(7)) == 2, "connections below this epoch are to be fenced"
     assert world.known() == []
     with pytest.raises(FencedError):
         world.publish(7, 2, 1, b"two")
     with pytest.raises(NotFoundError, match="client 7"):
-        world.store.retire_session(ClientId(7))
+        world.store.session_keeper.retire(ClientId(7))
     world.restart()
     assert world.known() == []
     assert world.begin(7) == (3, 1 + WINDOW + 1)
@@ -310,14 +325,14 @@ def test_no_crash_brings_a_session_back_in_part(kind: str, keep: str) -> None:
             world.begin(client_id)
             world.publish(client_id, 1, 1, b"%d" % client_id)
         world.later(2 * DAY_MS)
-        world.store.note_sessions()
+        world.note_sessions()
         world.disk.crash_after(crash_at)
         is_done = False
         try:
             world.later(2 * DAY_MS)
             world.live = {ClientId(4)}
-            world.store.expire_sessions()
-            world.store.checkpoint()
+            world.store.session_keeper.expire()
+            world.store.maintenance.checkpoint()
             is_done = True
             world.store.close()
         except SimCrash:
@@ -394,17 +409,17 @@ class Model:
     def pass_time(self, client_id: int) -> None:
         self.world.later(self.chance.randrange(DAY_MS))
         if self.chance.random() < 0.5:
-            self.world.store.expire_sessions()
+            self.world.store.session_keeper.expire()
         if self.chance.random() < 0.3:
             self.world.live = {ClientId(client_id)}
 
     def retire(self, client_id: int) -> None:
         if client_id in self.world.known():
-            self.world.store.retire_session(ClientId(client_id))
+            self.world.store.session_keeper.retire(ClientId(client_id))
 
     def restart(self, _client_id: int) -> None:
         if self.chance.random() < 0.5:
-            self.world.store.checkpoint()
+            self.world.store.maintenance.checkpoint()
         self.world.crash() if self.chance.random() < 0.5 else self.world.restart()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from seawall.engine import short_way
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.committer import Committer
 from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.open_log import open_log
 from seawall.engine.records import ReceivedBatch
 from seawall.engine.settings import StoreSettings
@@ -57,7 +57,7 @@ def logged(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("durability", ["fsync", "disk"])
 def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
     calls: list[str] = []
-    real = Committer.commit_lone
+    real = LocalOrderer.commit_lone
 
     def counted(*given: Any) -> Any:
         found = real(*given)
@@ -65,7 +65,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             calls.append("committed")
         return found
 
-    monkeypatch.setattr(Committer, "commit_lone", counted)
+    monkeypatch.setattr(LocalOrderer, "commit_lone", counted)
     short = publish_all(tmp_path / "short", durability)
     assert len(calls) > 250
     calls.clear()

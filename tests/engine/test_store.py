@@ -48,7 +48,7 @@ def contents(store: Store, name: str, size_max: int = 1 << 20) -> tuple[dict[int
     records: dict[int, bytes] = {}
     gaps: list[Gap] = []
     seq = Seq(1)
-    while items := store.read(name, seq, size_max=size_max):
+    while items := store.queries.read(name, seq, size_max=size_max):
         for item in items:
             if isinstance(item, StoredBatch):
                 for number, record in enumerate(decode_block(item.block, item.header.record_count)):
@@ -71,7 +71,7 @@ def test_sessions_are_in_a_checkpoint() -> None:
     for client_id in (4, 9):
         store.sessions.apply(store.sessions.open(ClientId(client_id), ClientSeq(client_id))[2])
     rows = store.sessions.rows()
-    store.checkpoint()
+    store.maintenance.checkpoint()
     store.close()
     assert len(rows) == 2 * limits.CLIENT_ROW_SIZE
     assert open_store(machine(disk), "/data", SMALL).sessions.rows() == rows
@@ -141,7 +141,7 @@ def test_checkpoints_and_rolls_change_nothing_a_reader_sees() -> None:
         (seq,) = publish(store, "events", [value])
         expected[seq] = value
         if number % 9 == 8:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     assert contents(store, "events") == (expected, [])
     sealed = [name for name in disk.list("/data/topics/00000001") if name.endswith(".sealed")]
     assert len(sealed) == 7
@@ -157,7 +157,7 @@ def test_the_log_is_cut_behind_checkpoints() -> None:
     for _ in range(4):
         for _ in range(12):
             publish(store, "events", [bytes(50_000)])
-        store.checkpoint()
+        store.maintenance.checkpoint()
     assert len(disk.list("/data/wal")) <= 6
     assert len(disk.list("/data/meta")) == 2
     store.close()
@@ -288,15 +288,15 @@ def test_a_name_that_only_a_killed_process_knew_becomes_durable() -> None:
             publish(store, "events", [b"%d" % number])
         disk.crash_after(nth, inside=False)
         try:
-            store.checkpoint()
+            store.maintenance.checkpoint()
         except SimCrash:
             disk.kill()
         else:
             break
         _, store = new_store(disk)
-        store.checkpoint()
+        store.maintenance.checkpoint()
         publish(store, "events", [b"3"])
-        store.checkpoint()
+        store.maintenance.checkpoint()
         disk.crash(keep="none")
         _, store = new_store(disk)
         assert sorted(contents(store, "events")[0].values()) == [b"0", b"1", b"2", b"3"]
@@ -327,7 +327,7 @@ def test_a_deleted_topic_gives_its_space_back() -> None:
     store.create_topic("events", TopicConfig(segment_max_records=2))
     for _ in range(5):
         publish(store, "events", [b"x"])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     disk.open("/data/topics/00000001/notes.txt", create=True).close()
     store.delete_topic("events")
     assert disk.list("/data/topics/00000001") == ["notes.txt"]
@@ -374,7 +374,7 @@ def test_segments_are_sealed_in_their_order() -> None:
     store.close()
     _, store = new_store(disk)
     assert contents(store, "events") == (expected, [])
-    store.checkpoint()
+    store.maintenance.checkpoint()
     assert contents(store, "events") == (expected, [])
     store.close()
 
@@ -448,7 +448,7 @@ def scenario(store: Store, chance: random.Random, acked: dict[int, bytes], attem
         if number % 3 == 2:
             publish(store, "two", [b"x"], [b"y"])
         if number in (5, 9):
-            store.checkpoint()
+            store.maintenance.checkpoint()
     store.close()
 
 

@@ -62,12 +62,12 @@ def store(disk: SimDisk) -> Store:
     for number in range(BATCHES):
         append(store, 1 + 2 * number)
         if number == BATCHES - 3:
-            store.checkpoint()
+            store.maintenance.checkpoint()
     return store
 
 
 def log_of(store: Store) -> TopicLog:
-    log = store.topic_log(store.catalog.named("events").topic_id)
+    log = store.queries.topic_log(store.catalog.named("events").topic_id)
     assert log is not None
     assert len(log.sealed) == 3
     return log
@@ -79,7 +79,7 @@ def sealed(store: Store) -> SealedSegment:
 
 
 def read(store: Store, from_seq: int = 1, records_max: int | None = None) -> list[ReadItem]:
-    return store.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=records_max).carry_out()
+    return store.queries.plan_read("events", Seq(from_seq), size_max=1 << 20, records_max=records_max).carry_out()
 
 
 def told(items: list[ReadItem]) -> tuple[list[int], list[Gap]]:

@@ -57,7 +57,7 @@ def test_a_window_that_is_full_of_what_waits_is_no_sign_of_life(on_loop, tmp_pat
 
     async def work():
         async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
-            (worker,) = made.log._pod.sequencer.workers
+            (worker,) = made.log._orderer.sequencer.workers
             worker._state[holding.SILENCE_NS] = 50_000_000
             peer = await made.peer(window_batches=2)
             assert set(made.log.living_clients()) == {7}
@@ -80,7 +80,7 @@ def test_a_window_with_room_is_a_sign_of_life(on_loop, tmp_path, monkeypatch):
 
     async def work():
         async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
-            (worker,) = made.log._pod.sequencer.workers
+            (worker,) = made.log._orderer.sequencer.workers
             worker._state[holding.SILENCE_NS] = 1_000_000_000
             loop, is_late, asked = asyncio.get_running_loop(), asyncio.Event(), []
             living = made.log.living_clients
@@ -113,7 +113,7 @@ def test_the_largest_missing_batch_finds_room_among_what_waits_for_it(on_loop, t
             for seq, value in values.items():
                 early.send(early.batch(1, value, seq=seq))
                 await early.writer.drain()
-            while made.log._pod.held < len(values):
+            while made.log._orderer.held < len(values):
                 await asyncio.sleep(0.001)
             # Nothing is under way but this: answers to what goes back are sent for their own sake.
             late.send(late.batch(1, b"A" + bytes(LARGEST - 1), seq=1))

@@ -146,7 +146,7 @@ def test_a_deleted_topic_is_told_in_place_of_the_ack(loop_factory: LoopFactory |
 def test_a_write_that_fails_is_told_in_place_of_acks(loop_factory: LoopFactory | None, tmp_path: Path) -> None:
     async def work(server: Served) -> None:
         client, topic = await attaching(server)
-        log_file = server.log._store._wal._current
+        log_file = server.log._store.parts.wal._current
         assert log_file is not None
         unwritable = os.open(log_file.file.path, os.O_RDONLY)
         os.dup2(unwritable, log_file.file.fileno())

@@ -134,7 +134,7 @@ def test_a_topic_keeps_to_its_caps(on_loop, tmp_path):
                 assert found == values or len(found) * LARGE > 6 * MIB
             peer.close()
             with made.log._opened().looking() as store:
-                (log,) = store._logs
+                (log,) = store.parts.logs
                 # What is evicted takes no memory any more.
                 assert len(log.sealed) < 10
 
@@ -191,7 +191,7 @@ def test_they_and_others_take_turns(on_loop, tmp_path):
                     await made.log.commit("owner", "events", 1)
                     await made.log.create_topic(f"more-{number}")
                 if number % 7 == 0:
-                    await made.log.change(lambda store: store.checkpoint())
+                    await made.log.change(lambda store: store.maintenance.checkpoint())
             assert await stored(made.log) == expected
             assert await stored(made.log, "others") == elsewhere
             for each in (peer, other):

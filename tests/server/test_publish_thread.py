@@ -222,7 +222,7 @@ def test_what_is_ahead_of_its_turn_is_held_and_released(on_loop, tmp_path, commi
     async def work():
         async with attaching(tmp_path, order=5) as (made, peer):
             peer.send(peer.batch(1, b"three", seq=3))
-            await until(lambda: made.log._pod.held)
+            await until(lambda: made.log._orderer.held)
             other = await made.peer(8)
             for number in range(4):
                 # Nothing is eligible for a cycle while something is held.
@@ -264,7 +264,7 @@ def test_more_batches_than_rows_and_entries_of_the_order(on_loop, tmp_path, comm
             assert (await made.log.describe("events")).record_count == 2_500
             assert (await values(made.log))[-1] == b"2499"
             # The order was checkpointed in between, which a cycle cannot do.
-            assert made.log._pod.sequencer.frontier.checkpoint_position > 1_000
+            assert made.log._orderer.sequencer.frontier.checkpoint_position > 1_000
 
     on_loop(work())
     assert sum(committed) > 2_000
@@ -521,7 +521,7 @@ def test_a_write_that_fails_leaves_the_log_read_only(on_loop, tmp_path, committe
             await other.publish(1, b"1")
             await until(lambda: len(attached(made)) == 2)
             # From here on the file cannot be written to.
-            log_file = made.log._store._wal._current.file
+            log_file = made.log._store.parts.wal._current.file
             unwritable = os.open(log_file.path, os.O_RDONLY)
             os.dup2(unwritable, log_file.fileno())
             os.close(unwritable)

@@ -27,9 +27,9 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.types import Position, TimestampNs, TopicId
 from seawall.engine.appends import Commit
-from seawall.engine.committer import Committer
+from seawall.engine.control_log import HEADROOM
 from seawall.engine.following import Follower
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.rooms import Room
 from seawall.engine.sessions import Sessions
 from seawall.fabric.arrays import FabricArrays
@@ -77,14 +77,14 @@ class ArrivalCycle:
         sequencer: PodSequencer,
         frontier: CommitFrontier,
         follower: Follower,
-        committer: Committer,
+        pending: PendingRows,
         sessions: Sessions,
         clock: Clock,
     ) -> None:
         self._sequencer = sequencer
         self._follower = follower
-        self._committer = committer
-        self._short_way = short_way = committer.short_way
+        self._pending = pending
+        self._short_way = short_way = pending.short_way
         self._clock = clock
         #: The arguments of its kernels, and the memory that epochs are staged in.
         self.cycles: Final = np.zeros(1, kernels.CYCLE)
@@ -133,7 +133,7 @@ class ArrivalCycle:
         if not self.is_ready:
             return None
         if short_way.rows_left < _ROWS_MIN:
-            self._committer.absorb()
+            self._pending.apply()
         # Each ring is the first in turn, so that one which is always full leaves space to the others.
         self._first_ring = (self._first_ring + 1) % self._ring_count
         self.expect(count)
@@ -170,7 +170,7 @@ class ArrivalCycle:
 
     def apply_rows(self) -> None:
         """Have catalog and index apply what cycles have stored."""
-        self._committer.absorb()
+        self._pending.apply()
 
     # --- what a cycle is given and what it took --------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ class BrokerLog(ServedLog):
         self._first = first
         self._is_kicked = False
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
-        self._log, self._driver, self._store, self._pod = first._log, first._driver, first._store, first._pod
+        self._log, self._driver, self._store, self._orderer = first._log, first._driver, first._store, first._orderer
         self._readers, self._checkers = first._readers, first._checkers
-        self.ring, self.pending = first._rings[index], self._pod.arrivals.pending[index]
+        self.ring, self.pending = first._rings[index], self._orderer.arrivals.pending[index]
         with self._opened().looking():
             self.rules = TopicRules(self._store.catalog)
         self.doors = first.doors

@@ -30,6 +30,7 @@ from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.creations import Creation, Creations
 from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_sessions import EmbeddedSessions
+from seawall.engine.orderer import WantedSession
 from seawall.engine.placer import Placer
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
 from seawall.engine.pump import Pump
@@ -94,7 +95,7 @@ class EmbeddedLog(EmbeddedSessions):
         self.placer = Placer(self.queue, store)
         store.upkeep.on_the_side(self.placer.wake)
         disown_on_fork(self)
-        store.live_clients.append(self._open_sessions)
+        store.sessions.live_clients.append(self._open_sessions)
         #: Notified when there is something new to read.
         self._news = threading.Condition()
         self._readers_waiting = 0
@@ -172,7 +173,7 @@ class EmbeddedLog(EmbeddedSessions):
         if client_id is None:
             return Publisher(self, *options)
         with self.changing() as store:
-            epoch, next_seq = store.open_session(ClientId(client_id), ClientSeq(1))
+            epoch, next_seq = store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(1)))
             publisher = Publisher(self, *options, Session(ClientId(client_id), epoch, next_seq))
             # Before anybody else may look for sessions that nobody has.
             self._keep_live(publisher)
@@ -234,12 +235,12 @@ class EmbeddedLog(EmbeddedSessions):
     def sync(self) -> None:
         """Make everything published so far durable, whatever its class."""
         with self.changing() as store:
-            store.sync()
+            store.controls.sync()
 
     def checkpoint(self) -> None:
         """Bring all batches to their places and shorten the log; happens by itself too."""
         with self.changing() as store:
-            store.checkpoint()
+            store.maintenance.checkpoint()
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -273,7 +274,7 @@ class EmbeddedLog(EmbeddedSessions):
         position = Position(from_position)
         while True:
             with self.looking() as store:
-                plan = store.plan_positions(position, size_max=max_bytes, records_max=limit)
+                plan = store.queries.plan_positions(position, size_max=max_bytes, records_max=limit)
             items = plan.carry_out()
             if items or plan.is_last:
                 return items
@@ -304,12 +305,12 @@ class EmbeddedLog(EmbeddedSessions):
             self._check_usable()
         with self.queue.state:
             self._check_usable()
-            return self._store.seq_at(topic, timestamp_ns)
+            return self._store.queries.seq_at(topic, timestamp_ns)
 
     def index_size(self, topic: str) -> int:
         """Bytes of memory that the indexes of a topic take."""
         with self.looking() as store:
-            return store.index_size(topic)
+            return store.queries.index_size(topic)
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> Subscriber:
         """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
@@ -443,7 +444,7 @@ class EmbeddedLog(EmbeddedSessions):
             self._check_usable()
         with self.queue.state:
             self._check_usable()
-            plan = self._store.plan_ordered if mode == "ordered" else self._store.plan_read
+            plan = self._store.queries.plan_ordered if mode == "ordered" else self._store.queries.plan_read
             return plan(topic, Seq(from_seq), size_max=size_max, records_max=records_max)
 
     def _tell_readers(self) -> None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from seawall.core.types import TimestampNs, TopicId
-from seawall.engine.committer import Committer
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.control_log import HEADROOM
 from seawall.engine.log_writer import LogWriter
 from seawall.engine.room_making import CONTROL_ROOM, Need, RoomMaker
-from seawall.engine.rooms import Room
+from seawall.engine.rooms import Reservations, Room
 from seawall.limits import LARGE_BATCH_SIZE
 from seawall.storage.control import SegmentRoll
 from seawall.storage.shared_file import FilePins
@@ -25,21 +24,21 @@ from seawall.topics.state import TopicState
 class FollowRooms:
     """The rooms that are valid, by topic."""
 
-    def __init__(self, committer: Committer, writer: LogWriter, maker: RoomMaker) -> None:
-        self._committer = committer
+    def __init__(self, reservations: Reservations, writer: LogWriter, maker: RoomMaker) -> None:
+        self._reservations = reservations
         self._writer = writer
         self._maker = maker
         self._rooms: dict[TopicId, Room] = {}
         #: Files that large batches go to which are to be ordered: nothing may be missing when they are followed.
         self._pins = FilePins()
-        self._forgotten = committer.forgotten
+        self._forgotten = reservations.forgotten
 
     def drop_old(self) -> None:
         """Rooms count only as long as nobody has changed what they were made from, nor appended otherwise."""
-        if self._forgotten != self._committer.forgotten:
+        if self._forgotten != self._reservations.forgotten:
             self._drop()
-        self._committer.forget_rooms()
-        self._forgotten = self._committer.forgotten
+        self._reservations.forget()
+        self._forgotten = self._reservations.forgotten
 
     def make(
         self, needs: Sequence[tuple[TopicState, Need]], logged: int, now: int, pins: FilePins | None = None
@@ -78,7 +77,7 @@ class FollowRooms:
         """The reservation of a topic for small batches that need nothing but their numbers, and for `logged` bytes in
         the log; None if one has to be made."""
         room = self._rooms.get(topic_id)
-        if room is None or not room.goes_short or self._forgotten != self._committer.forgotten:
+        if room is None or not room.goes_short or self._forgotten != self._reservations.forgotten:
             return None
         has_room = count <= room.records_left and size <= room.bytes_left and now < room.until_ns
         return room if has_room and self._writer.has_room(HEADROOM + logged) else None

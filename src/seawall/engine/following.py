@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,9 +39,11 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.checks import check
 from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
+from seawall.engine.appends import Commit
 from seawall.engine.follow_looking import ENTRIES_MAX, Look, Records, Share, look_at
-from seawall.engine.follow_parts import FollowCommit, FollowerParts, Following
 from seawall.engine.follow_rooms import FollowRooms
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.parts import StoreParts
 from seawall.engine.replay import remember_keys
 from seawall.engine.room_making import Need
 from seawall.engine.rooms import Room
@@ -65,23 +68,47 @@ _HEADER: Final = limits.BATCH_HEADER_SIZE
 _NOTHING_CHANGED: Final = OrderNop(TopicId(0), AckStatus.RETRY, 0, ClientId(0), ClientSeq(0), 0)
 
 
-class Follower:
-    """The following of one store. Made by `Store.follow`."""
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What one call has followed: `count` entries, so that everything below `next_position` has come as far as its
+    class promises: `fsync` synced, `disk` written, `memory` and `ephemeral` in the memory of this process."""
 
-    def __init__(self, parts: FollowerParts, commit_size_max: int, goi_entries: int, blog_size: int) -> None:
+    count: int
+    next_position: Position
+
+
+class FollowCommit(Commit):
+    """Entries that are staged, and what has to be written before they take effect."""
+
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self.look = look
+        #: Rows of all that takes effect, in order.
+        self.rows: list[WalRows] = []
+        self.asides: list[tuple[Aside, Position]] = []
+        #: NOPs that decide and SKIPs, by their position.
+        self.marks: dict[Position, OrderNop | OrderSkip] = {}
+
+
+class Follower:
+    """Applies the order to one store, from where its frontier is now; the store gives no position any more."""
+
+    def __init__(self, parts: StoreParts, maintenance: Maintenance, *, goi_entries: int, blog_size: int) -> None:
         if goi_entries < 1 or goi_entries & (goi_entries - 1) or blog_size < _HEADER:
             raise InvalidInputError(
                 f"a GOI of {goi_entries} entries, BLogs of {blog_size} bytes: a power of two of them"
             )
         self._parts = parts
-        self._hooks = parts.hooks
+        self._maintenance = maintenance
+        self._guard = parts.guard
+        self._clock = parts.machine.clock
         #: Bytes that one commit may take in the log.
-        self.commit_size_max = commit_size_max
+        self.commit_size_max = parts.settings.commit_size_max
         self._mask = goi_entries - 1
         self._blog_size = blog_size
         #: The newest term of any entry that may come.
         self.term = parts.term
-        self._rooms = FollowRooms(parts.committer, parts.writer, parts.maker)
+        self._rooms = FollowRooms(parts.reservations, parts.writer, parts.maker)
         self._rows = np.zeros(ENTRIES_MAX, WAL_ROW)
         self._progress = np.zeros(kernels.PROGRESS_SIZE, np.int64)
         self._progress[kernels.PROGRESS_TIME] = parts.writer.frontier.last_timestamp_ns
@@ -117,7 +144,7 @@ class Follower:
             return Following(0, self.next_position)
         self.write(commit)
         done = self.finish(commit)
-        self._hooks.tidy_up(commit.limited)
+        self._maintenance.tidy_up(commit.limited)
         return done
 
     def begin(
@@ -127,10 +154,10 @@ class Follower:
         self._check_run(first_position, count, entries, sides)
         if not count:
             return None
-        self._hooks.begin()
+        self._parts.controls.begin_change()
         self._rooms.drop_old()
-        with self._hooks.preparing():
-            now = self._parts.clock.wall_ns()
+        with self._guard.preparing():
+            now = self._clock.wall_ns()
             order = (entries, sides, self._mask, first_position, count)
             look = look_at(self._parts.catalog, *order, self.commit_size_max)
             needs = [
@@ -139,7 +166,7 @@ class Follower:
             ]
             commit = FollowCommit(look)
             rooms = self._rooms.make(needs, look.logged_from(0), now, commit.pins)
-        with self._hooks.changing():
+        with self._guard.changing():
             return self._stage(commit, rooms, entries, sides, blogs, now)
 
     def write(self, commit: FollowCommit) -> None:
@@ -147,14 +174,15 @@ class Follower:
         try:
             commit.carry_out()
         except BaseException as error:
-            self._hooks.fail(error)
+            self._guard.refuse(error)
+            self._parts.writer.fail_flush(error)
             raise
 
     def finish(self, commit: FollowCommit) -> Following:
         """The commit is written: its entries take effect. Evictions and a checkpoint may be due behind it."""
         parts, next_position = self._parts, Position(commit.look.first + commit.look.count)
         commit.pins.unpin_all()
-        with self._hooks.changing():
+        with self._guard.changing():
             if commit.epoch is not None:
                 parts.writer.finish_flush(commit.epoch, durable=commit.durable)
             for aside, position in commit.asides:
@@ -184,10 +212,10 @@ class Follower:
 
         Raises `DiskFullError` where there is none. Follow what was ordered, then call `let_go`, before anything else.
         """
-        self._hooks.begin()
+        self._parts.controls.begin_change()
         self._rooms.drop_old()
-        with self._hooks.preparing():
-            self._rooms.make_ahead(needs, logged, self._parts.clock.wall_ns())
+        with self._guard.preparing():
+            self._rooms.make_ahead(needs, logged, self._clock.wall_ns())
 
     @property
     def is_even(self) -> bool:
@@ -392,7 +420,7 @@ class Follower:
 
         Everything before it is followed, and the frontier has come to it. If nothing is changed there, a NOP says so.
         """
-        self._hooks.begin()
+        self._parts.controls.begin_change()
         writer = self._parts.writer
         is_due = position == self.next_position == writer.frontier.next_position
         check(is_due, "INV-FOLLOW-DENSE", f"a CONTROL at {position}, the next entry is {self.next_position}")
@@ -402,21 +430,21 @@ class Follower:
         try:
             yield
             if writer.is_granted:
-                self._hooks.commit([_NOTHING_CHANGED])
+                self._parts.controls.commit(_NOTHING_CHANGED)
         finally:
             writer.is_granted = False
             self.next_position = max(position, writer.next_position)
 
     def begin_term(self, term: Term) -> None:
         """Entries of a newer term may come; the log knows of it first, so that no later start takes it again."""
-        self._hooks.commit([TermStart(term, self.term, self.next_position)])
+        self._parts.controls.commit(TermStart(term, self.term, self.next_position))
         self.term = term
 
     def ensure_ceilings(self) -> int:
         """Raise every ceiling that is near, durably; how many. Where the frontier needs one, it was too late."""
         needs = self._parts.writer.frontier.needs_ceiling()
         if needs:
-            self._hooks.commit([Ceiling(need.topic_id, need.wanted, need.ceiling) for need in needs])
+            self._parts.controls.commit_many([Ceiling(need.topic_id, need.wanted, need.ceiling) for need in needs])
         return len(needs)
 
 

@@ -23,7 +23,7 @@ class EmbeddedSessions(EmbeddedTransactions):
     def sessions(self) -> list[SessionInfo]:
         """The sessions of all publishers, by rising client id."""
         with self.looking() as store:
-            return store.list_sessions()
+            return store.sessions.infos()
 
     def retire_session(self, client_id: int) -> None:
         """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
@@ -31,7 +31,7 @@ class EmbeddedSessions(EmbeddedTransactions):
         What such a client sends again under an old number is refused; a new session of it is welcome.
         """
         with self.changing() as store:
-            store.retire_session(ClientId(client_id))
+            store.session_keeper.retire(ClientId(client_id))
 
     def _keep_live(self, publisher: Publisher) -> None:
         """The session of a publisher does not expire while it is open."""

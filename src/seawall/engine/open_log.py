@@ -46,8 +46,8 @@ def open_log(
     own = settings or StoreSettings.of(config)
     if not brokers:
         return EmbeddedLog(open_store(machine, directory, own))
-    from seawall.engine.ordered_store import open_ordered_store
+    from seawall.engine.sequenced_orderer import open_sequenced_store
 
     fabric = replace(config.fabric, brokers=brokers + networks)
-    store = open_ordered_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own, networks=networks)
+    store = open_sequenced_store(machine, directory, OsSharedMemory(), boot_id(), fabric, own, networks=networks)
     return EmbeddedLog(store, SharedLock() if networks else None)

@@ -26,11 +26,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
+from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.orderer import OrdererFactory
+from seawall.engine.parts import StoreParts
 from seawall.engine.replay import Replayed, replay
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -61,21 +65,20 @@ OFFSET_JUMP: Final = 1 << 32
 
 _DEFAULTS: Final = StoreSettings()
 
-S = TypeVar("S", bound=Store)
 
-
-def open_store(machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False) -> Store:
+def open_store(
+    machine: Machine,
+    path: str,
+    settings: StoreSettings = _DEFAULTS,
+    *,
+    follows: bool = False,
+    orderer: OrdererFactory = LocalOrderer,
+) -> Store:
     """Open a data directory, make it where it is missing, recover it where its last end was not clean.
 
-    With `follows` an order that has outlived the last process is followed on, from the end of the log.
+    With `follows` an order that has outlived the last process is followed on, from the end of the log. `orderer` makes
+    who gives positions from then on.
     """
-    return open_store_as(Store, machine, path, settings, follows=follows)
-
-
-def open_store_as(
-    kind: type[S], machine: Machine, path: str, settings: StoreSettings = _DEFAULTS, *, follows: bool = False
-) -> S:
-    """`open_store` of a kind of its own."""
     directory = open_directory(
         machine.files,
         path,
@@ -85,13 +88,15 @@ def open_store_as(
         ballast_size=settings.ballast_size,
     )
     try:
-        return _recover(machine, settings, directory, kind, follows=follows)
+        return _recover(machine, settings, directory, orderer, follows=follows)
     except BaseException:
         directory.close()
         raise
 
 
-def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory, kind: type[S], *, follows: bool) -> S:
+def _recover(
+    machine: Machine, settings: StoreSettings, directory: DataDirectory, orderer: OrdererFactory, *, follows: bool
+) -> Store:
     files = machine.files
     snapshots = SnapshotStore(files, directory.meta, directory.directory_id)
     snapshot = snapshots.load().snapshot
@@ -123,37 +128,28 @@ def _recover(machine: Machine, settings: StoreSettings, directory: DataDirectory
     lane = Lane(0, trace=LaneTrace(run_id=f"{directory.directory_id.hex()}/{term}"), observer=settings.lane_observer)
     writer = LogWriter(wal, frontier, lane, term, machine.clock)
     writer.follows = follows
-    store = kind(
-        machine,
-        settings,
+    logs = TopicLogs(
+        files,
         directory,
-        snapshots,
-        wal,
-        catalog,
-        writer,
-        TopicLogs(
-            files,
-            directory,
-            OpenFiles(files, settings.segment_files),
-            writer.locate,
-            {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
-            replayed.segments,
-        ),
-        term,
-        lost=resumed.lost,
-        sessions=replayed.sessions,
-        checkpoint_at=WalAddress(0 if snapshot is None else snapshot.wal_from_at),
+        OpenFiles(files, settings.segment_files),
+        writer.locate,
+        {topic.topic_id: topic for topic in catalog if _is_kept(topic)},
+        replayed.segments,
     )
+    checkpoint_at = WalAddress(0 if snapshot is None else snapshot.wal_from_at)
+    found = (directory, snapshots, wal, writer, catalog, logs, replayed.sessions, term)
+    parts = StoreParts(machine, settings, *found, lost=resumed.lost, checkpoint_at=checkpoint_at)
+    maintenance = Maintenance(parts)
     try:
         if resumed.is_unclean or resumed.lost:
-            store.begin_term()
+            parts.controls.begin_term()
         if replayed.damages:
             with contextlib.suppress(RetryableError):
-                store.checkpoint()
+                maintenance.checkpoint()
+        return Store(parts, maintenance, orderer(parts, maintenance))
     except BaseException:
-        store.close()
+        maintenance.close()
         raise
-    return store
 
 
 @dataclass(frozen=True, slots=True)

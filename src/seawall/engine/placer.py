@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from seawall.engine.changing import refusal_of
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.pump import Pump
 from seawall.engine.store import Store
+from seawall.engine.write_guard import refusal_of
 from seawall.errors import RetryableError, SeawallError
 from seawall.limits import MIB
 
@@ -34,6 +34,7 @@ class Placer:
     def __init__(self, queue: CommitQueue, store: Store) -> None:
         self._queue = queue
         self._store = store
+        self._maintenance = store.maintenance
         self._pump = Pump(self._work)
         self._hurry = threading.Event()
         self._is_checkpoint_wanted = False
@@ -60,7 +61,7 @@ class Placer:
         """Bring what waits in the log to its places, and seal segments, so that a checkpoint has less to do."""
         store, state = self._store, self._queue.state
         with store.upkeep.placing:
-            if store.is_failed:
+            if store.guard.is_failed:
                 return  # INV-STORE-FAILED: nothing is written any more
             try:
                 self._recover()
@@ -77,7 +78,7 @@ class Placer:
                     return
                 # Whoever changes something next is told: a place that could not be filled is no place.
                 with state:
-                    store.refuse_changes(error)
+                    store.guard.refuse(error)
 
     def _work(self) -> None:
         is_quiet = self._await_quiet()
@@ -90,18 +91,18 @@ class Placer:
     def _await_quiet(self) -> bool:
         """Wait until nothing comes to the log for a moment; false if there is no time for that."""
         while not self._is_stopping:
-            at = self._store.log_end
+            at = self._store.parts.writer.log_end
             if self._hurry.wait(_QUIET_S):
                 self._hurry.clear()
                 break
-            if self._store.log_end == at:
+            if self._store.parts.writer.log_end == at:
                 return True
         return False
 
     def _place_once(self) -> int:
         """Place what waits now; how many bytes of the log that was."""
         with self._queue.state:
-            jobs = self._store.plan_places()
+            jobs = self._maintenance.plan_places()
         for job in jobs:
             job.carry_out()
         with self._queue.state:
@@ -114,12 +115,12 @@ class Placer:
         is_more = True
         while is_more:
             with self._queue.state:
-                is_more = self._store.recover_waiting()
+                is_more = self._store.parts.logs.recover_waiting()
 
     def _seal(self) -> None:
         """Seal what is written on no more, each segment on its own: readers wait only for its change of name."""
         with self._queue.state:
-            seals = self._store.plan_seals()
+            seals = self._maintenance.plan_seals()
         for seal in seals:
             seal.carry_out()
             with self._queue.state:

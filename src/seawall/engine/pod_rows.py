@@ -7,13 +7,9 @@ batch that comes behind that must not bring it back. A crash takes it along with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from seawall.core.types import ClientId
+from seawall.engine.sessions import Sessions
 from seawall.limits import CLIENT_ROW_SIZE
-
-if TYPE_CHECKING:
-    from seawall.engine.sessions import Sessions
 
 
 class PodRows:

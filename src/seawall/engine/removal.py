@@ -27,9 +27,9 @@ This module must not know how a control becomes durable.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from seawall.engine.ephemeral_memory import EphemeralMemory
 from seawall.engine.replay import ReplayedSegment
 from seawall.engine.stored_sizes import StoredSizes
 from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
-from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords, TagMatch
 from seawall.storage.control_documents import FloorRaise
 from seawall.storage.delete_sidecar import DeletedSeqs, Ranges, load_deletes, write_deletes
@@ -53,14 +52,8 @@ from seawall.topics.tags import TagIndex
 from seawall.wire.codes import GapReason
 
 if TYPE_CHECKING:
+    from seawall.engine.control_log import ControlLog
     from seawall.engine.topic_logs import TopicLogs
-
-
-class Commit(Protocol):
-    """Logs controls at one position and lets them take effect."""
-
-    def __call__(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
-        """Where it need not be durable at once, it becomes so with whatever is synced next."""
 
 
 #: Evictions, and dropped segments, of one call: some milliseconds of work.
@@ -82,19 +75,11 @@ _MUCH: Final = limits.MIB
 class Removal:
     """What removes records from the topics of one store. One owner at a time."""
 
-    def __init__(
-        self,
-        catalog: TopicCatalog,
-        logs: TopicLogs,
-        commit: Commit,
-        sync: Callable[[], None],
-        ephemeral_size: int,
-    ) -> None:
+    def __init__(self, catalog: TopicCatalog, logs: TopicLogs, controls: ControlLog, ephemeral_size: int) -> None:
         """`ephemeral_size` bounds what topics of class ephemeral hold together."""
         self._catalog = catalog
         self._logs = logs
-        self._commit = commit
-        self._sync = sync
+        self._controls = controls
         self._memory = EphemeralMemory(ephemeral_size)
         self._sizes: dict[TopicId, StoredSizes] = {}
         self._tags: dict[TopicId, TagIndex] = {}
@@ -128,7 +113,7 @@ class Removal:
             size = self._sizes_of(topic).bytes_of(runs)
             control = DeleteRecords(topic.topic_id, removed, size, asked, match)
             # One sync at the end makes all of them durable.
-            self._commit([control], durable=number == len(pieces))
+            self._controls.commit_many([control], durable=number == len(pieces))
             self._loosen(topic.topic_id, removed.first_seq, removed.last_seq)
         if match is not None:
             self._tags[topic.topic_id].forget(match, below)
@@ -254,7 +239,7 @@ class Removal:
     def _evict(self, planned: Iterator[FloorRaise]) -> int:
         raised = list(islice(planned, _EVICTIONS_MAX))
         if raised:
-            self._commit(raised)
+            self._controls.commit_many(raised)
         for each in raised:
             self.evicted(each)
         return len(raised)
@@ -349,7 +334,7 @@ class Removal:
             if gone:
                 if not dropped:
                     # What removed its records may not be durable yet.
-                    self._sync()
+                    self._controls.sync()
                 self._drop(topic_id, gone)
                 dropped += len(gone)
             if len(gone) < len(found):

@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.ordered_store import OrderedStore
-from seawall.engine.pod import Pod
+from seawall.engine.sequenced_orderer import SequencedOrderer
+from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.io.files import OsFile
 from seawall.io.shared_lock import SharedLock
@@ -41,8 +41,8 @@ class ResidentCommit:
     def __init__(
         self,
         queue: CommitQueue,
-        store: OrderedStore,
-        pod: Pod,
+        store: Store,
+        orderer: SequencedOrderer,
         publishers: npt.NDArray[np.void],
         interrupt: Callable[[], None],
     ) -> None:
@@ -50,12 +50,12 @@ class ResidentCommit:
         assert isinstance(queue.state, SharedLock), "opened for the network"
         self._queue = queue
         self._store = store
-        self._pod = pod
-        self._cycle = pod.cycle
+        self._orderer = orderer
+        self._cycle = orderer.cycle
         self._publishers = publishers
         self._interrupt = interrupt
         #: Where the kernel puts batches.
-        self.received: Final = pod.cycle.received
+        self.received: Final = orderer.cycle.received
         publishers["lock_at"] = queue.state.words.ctypes.data
         publishers["signals_at"] = queue.signals.ctypes.data
 
@@ -77,13 +77,13 @@ class ResidentCommit:
         """Run the kernel until there is nothing more for it to do."""
         cycle, queue = self._cycle, self._queue
         reason = kernels.CYCLES_OTHERWISE
-        if not self._store.is_failed and cycle.is_ready:
+        if not self._store.guard.is_failed and cycle.is_ready:
             cycle.expect(self.unanswered)
             reason = self._run_kernel()
             while self._provide(reason):
                 reason = self._run_kernel()
             with queue.state:
-                self._pod.cycles_ended()
+                self._orderer.cycles_ended()
         if reason == kernels.CYCLES_OTHERWISE:
             self._commit_otherwise()
         elif self._store.is_tidy_up_due:

@@ -1,10 +1,14 @@
-"""Rooms: where the batches of a topic go, so that most appends need not look at topic, segment and ceiling again."""
+"""Reservations: where the batches of a topic go, so that most appends need not look at segment and ceiling again.
+
+They are valid until something changes that they were made from: segments, ceilings or settings. A crash takes them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
+from seawall.core.types import TopicId
 from seawall.engine.topic_log import Filling
 from seawall.limits import GIB
 from seawall.storage.control import SegmentRoll
@@ -45,3 +49,19 @@ class Room:
         self.records_left -= records
         self.bytes_left -= size
         return True
+
+
+class Reservations:
+    """The reservations of the appends that a store numbers itself, by topic."""
+
+    __slots__ = ("by_topic", "forgotten")
+
+    def __init__(self) -> None:
+        self.by_topic: dict[TopicId, Room] = {}
+        #: How often they were forgotten: whoever keeps reservations of its own compares.
+        self.forgotten = 0
+
+    def forget(self) -> None:
+        """Forget all of them: something has changed that they were made from."""
+        self.by_topic.clear()
+        self.forgotten += 1

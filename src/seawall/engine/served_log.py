@@ -36,10 +36,11 @@ from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.delivery import Bundle
 from seawall.engine.embedded import TopicInfo
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.resident_commit import ResidentCommit
+from seawall.engine.sequenced_orderer import SequencedOrderer
 from seawall.engine.served_sessions import ServedSessions
 from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
 from seawall.engine.topic_rules import TopicRules
 from seawall.errors import FatalError, OutcomeUnknownError, ReadOnlyError
 from seawall.fabric.records import Records
@@ -107,18 +108,18 @@ class ServedLog(ServedSessions):
         self._thread = get_ident()
         log = self._opened()
         with log.looking() as store:
-            assert isinstance(store, OrderedStore), "opened with brokers"
             self._store = store
             self.rules = TopicRules(store.catalog)
-        self._pod = store.pod
-        store.live_clients.append(self._all_connected)
-        self._rings = store.pod.arrivals.rings
-        self.ring, self.pending = self._rings[0], store.pod.arrivals.pending[0]
+        assert isinstance(store.orderer, SequencedOrderer), "opened with brokers"
+        self._orderer = orderer = store.orderer
+        store.sessions.live_clients.append(self._all_connected)
+        self._rings = orderer.arrivals.rings
+        self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
         queue = log.queue
         queue.has_arrivals = self._has_arrivals
         queue.on_begun = self._answers_may_be_there
         queue.listeners.append(self._answers_may_be_there)
-        store.on_failed = self._tell_failure
+        store.guard.on_failed = self._tell_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
         return self
 
@@ -133,7 +134,7 @@ class ServedLog(ServedSessions):
 
     def abandon(self) -> None:
         """Whatever follows, the end is not in order: the next opening looks at everything, as after a crash."""
-        self._store.leave_no_mark()
+        self._store.leaves_mark = False
 
     # --- publishing ------------------------------------------------------------------------------------------------
 
@@ -162,7 +163,7 @@ class ServedLog(ServedSessions):
 
     def resident(self, publishers: npt.NDArray[np.void], interrupt: Callable[[], None]) -> ResidentCommit:
         """Commits by a kernel, for the publish thread."""
-        return ResidentCommit(self._opened().queue, self._store, self._pod, publishers, interrupt)
+        return ResidentCommit(self._opened().queue, self._store, self._orderer, publishers, interrupt)
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""
@@ -175,24 +176,24 @@ class ServedLog(ServedSessions):
 
     def make_way(self) -> None:
         """The ring has no room: if the order holds something back it is stepped, and gives back what is in the way."""
-        if self._pod.held and self._driver is not None:
+        if self._orderer.held and self._driver is not None:
             self._is_poked = True
             self._driver.wake()
 
     @property
     def failure(self) -> BaseException | None:
         """The failure of a write or a sync that made the log read-only; None while there was none."""
-        return self._store.failure
+        return self._store.guard.failure
 
     @property
     def is_refusing(self) -> bool:
         """Whether nothing more can be stored: the disk is full, or writing has failed."""
-        return self._pod.is_stuck or self._store.is_failed
+        return self._orderer.is_stuck or self._store.guard.is_failed
 
     @property
     def term(self) -> Term:
         """The term in which this process orders."""
-        return self._pod.sequencer.term
+        return self._orderer.sequencer.term
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
@@ -243,7 +244,7 @@ class ServedLog(ServedSessions):
 
     # --- the store -------------------------------------------------------------------------------------------------
 
-    async def ask(self, question: Callable[[OrderedStore], R]) -> R:
+    async def ask(self, question: Callable[[Store], R]) -> R:
         """Put a short question to the store while nothing changes: at once, or on a thread if it is being changed."""
         log = self._opened()
         state = log.queue.state
@@ -254,15 +255,15 @@ class ServedLog(ServedSessions):
                 state.release()
         return await asyncio.to_thread(self._ask_waiting, question)
 
-    def _ask_waiting(self, question: Callable[[OrderedStore], R]) -> R:
+    def _ask_waiting(self, question: Callable[[Store], R]) -> R:
         with self._opened().looking():
             return question(self._store)
 
-    async def change(self, make: Callable[[OrderedStore], R]) -> R:
+    async def change(self, make: Callable[[Store], R]) -> R:
         """Change the store, when everything that was handed in before is committed; on a thread."""
         return await self._on_thread(self._change_waiting, make)
 
-    def _change_waiting(self, make: Callable[[OrderedStore], R]) -> R:
+    def _change_waiting(self, make: Callable[[Store], R]) -> R:
         with self._opened().changing():
             return make(self._store)
 
@@ -306,7 +307,7 @@ class ServedLog(ServedSessions):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _has_arrivals(self) -> bool:
-        return not self._store.is_failed and (self._is_poked or self._pod.is_behind)
+        return not self._store.guard.is_failed and (self._is_poked or self._orderer.is_behind)
 
     def _answers_may_be_there(self) -> None:
         """Called by whoever commits, when a group has its numbers and when it is written."""
@@ -336,26 +337,26 @@ class ServedLog(ServedSessions):
     @contextmanager
     def _knowing_outcome(self) -> Iterator[None]:
         """Raise `OutcomeUnknownError` for a change during which writing failed: it may be stored or not."""
-        was_failed = self._store.is_failed
+        was_failed = self._store.guard.is_failed
         try:
             yield
         except (FatalError, OSError) as error:
-            if was_failed or not self._store.is_failed or isinstance(error, ReadOnlyError):
+            if was_failed or not self._store.guard.is_failed or isinstance(error, ReadOnlyError):
                 raise
             raise OutcomeUnknownError(f"it may be stored or not: writing failed ({error})") from error
 
     def _step(self) -> None:
         """Look after what only time decides."""
         self._timer = self._loop.call_later(_STEP_S, self._step)
-        if self._driver is None or self._store.is_failed:
+        if self._driver is None or self._store.guard.is_failed:
             return
         self.expire_sessions_if_due()
-        if not (self._pod.held or self._pod.is_stuck):
+        if not (self._orderer.held or self._orderer.is_stuck):
             return
         now_ns = OsClock().monotonic_ns()
         for door in self.doors:
             for client_id in door.living_clients():
-                self._pod.sequencer.touch(client_id, now_ns)
+                self._orderer.sequencer.touch(client_id, now_ns)
         self._is_poked = True
         self._driver.wake()
 

@@ -113,7 +113,7 @@ class StreamRead:
 
     It is planned and carried out by turns:
 
-    while store.plan_stream(name, read) and not read.carry_out(): ...
+    while store.queries.plan_stream(name, read) and not read.carry_out(): ...
     read.result()
     """
 

@@ -14,7 +14,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,9 +21,10 @@ from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.engine.aio import AsyncLog
-from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.orderer import Opened, WantedSession
 from seawall.engine.pod_answers import Remembered, remembered
 from seawall.engine.settings import StoreSettings
+from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.sequencer.client_window import ClientState
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 class ServedSessions(AsyncLog):
     """The part of a served log that is about sessions."""
 
-    _store: OrderedStore
+    _store: Store
     _loop: asyncio.AbstractEventLoop
     #: The log as each loop has it, the one that commits first: none leaves before that one is closed.
     doors: Sequence[ServedSessions]
@@ -58,30 +58,19 @@ class ServedSessions(AsyncLog):
         self._expiry: asyncio.Task[None] | None = None
 
     @abstractmethod
-    async def ask(self, question: Callable[[OrderedStore], R]) -> R:
+    async def ask(self, question: Callable[[Store], R]) -> R:
         """Put a short question to the store while nothing changes."""
 
     @abstractmethod
-    async def change(self, make: Callable[[OrderedStore], R]) -> R:
+    async def change(self, make: Callable[[Store], R]) -> R:
         """Change the store, when everything that was handed in before is committed."""
 
-    async def open_session(
-        self,
-        client_id: ClientId,
-        start_seq: ClientSeq,
-        *,
-        is_drawn: bool = False,
-        gap_ms: int = 0,
-        abandons: bool = False,
-    ) -> tuple[SessionEpoch, ClientSeq]:
-        """Begin a session of a publisher, which ends those before it; durable when this returns.
-
-        With `abandons` what is undecided below `start_seq` is given up.
-        """
-        opening = partial(self._store.open_session, client_id, start_seq, is_drawn=is_drawn, abandons=abandons)
+    async def open_session(self, wanted: WantedSession) -> Opened:
+        """Open a session of a publisher, which ends those before it; durable when this returns."""
+        client_id = wanted.client_id
         self._opening.append(client_id)
         try:
-            return await self.change(lambda _: opening(gap_ns=gap_ms * 1_000_000))
+            return await self.change(lambda store: store.session_keeper.open(wanted))
         finally:
             # In the next turn: the connection that asked for it has it by then.
             self._loop.call_soon(self._opening.remove, client_id)
@@ -89,7 +78,7 @@ class ServedSessions(AsyncLog):
     async def session_of(self, client_id: ClientId) -> ClientState | None:
         """What is known of a publisher; None if nothing is."""
 
-        def look(store: OrderedStore) -> ClientState | None:
+        def look(store: Store) -> ClientState | None:
             window = store.sessions.window
             return window.state(client_id) if client_id in window else None
 
@@ -98,7 +87,7 @@ class ServedSessions(AsyncLog):
     async def epoch_behind(self, client_id: ClientId, session_epoch: SessionEpoch) -> SessionEpoch | None:
         """The next epoch of a client that is not known, if it names one that a retired session may have had."""
 
-        def look(store: OrderedStore) -> SessionEpoch | None:
+        def look(store: Store) -> SessionEpoch | None:
             sessions = store.sessions
             return SessionEpoch(sessions.epoch_floor + 1) if sessions.was_retired(client_id, session_epoch) else None
 
@@ -113,13 +102,13 @@ class ServedSessions(AsyncLog):
 
     async def list_sessions(self, after: int, count: int) -> list[SessionInfo]:
         """Sessions of clients above an id, by rising id, so many at most."""
-        return await self.ask(lambda store: store.list_sessions(after, count))
+        return await self.ask(lambda store: store.sessions.infos(after, count))
 
     async def end_session(self, client_id: ClientId) -> SessionInfo:
         """End and forget a session, and fence the connections that have it; what it was. Durable when this returns."""
 
-        def end(store: OrderedStore) -> tuple[list[SessionInfo], SessionEpoch]:
-            return store.list_sessions(client_id - 1, 1), store.retire_session(client_id)
+        def end(store: Store) -> tuple[list[SessionInfo], SessionEpoch]:
+            return store.sessions.infos(client_id - 1, 1), store.session_keeper.retire(client_id)
 
         (session,), epoch = await self.change(end)
         self.on_session(client_id, epoch)
@@ -143,7 +132,7 @@ class ServedSessions(AsyncLog):
 
     def expire_sessions_if_due(self) -> None:
         """Have expired sessions retired beside everything else, if it is time to look for some."""
-        if self._store.is_session_look_due and (self._expiry is None or self._expiry.done()):
+        if self._store.session_keeper.is_look_due and (self._expiry is None or self._expiry.done()):
             self._expiry = self._loop.create_task(self._expire())
 
     async def end_expiry(self) -> None:
@@ -154,7 +143,7 @@ class ServedSessions(AsyncLog):
     async def _expire(self) -> None:
         # What goes wrong with it is found by whoever changes something next; on a full disk nobody has to expire.
         with suppress(SeawallError, OSError):
-            while await self.change(lambda store: store.expire_sessions()):
+            while await self.change(lambda store: store.session_keeper.expire()):
                 continue
 
 

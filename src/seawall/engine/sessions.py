@@ -30,7 +30,7 @@ What a crash does: what `apply`, `apply_retired` and `decide_run` took from the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from typing import Final
 
@@ -38,6 +38,7 @@ import numpy as np
 
 from seawall import limits
 from seawall.core.identifiers import check_client_id
+from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError
 from seawall.kernels.client_window import CLIENT_SEQ_MAX
@@ -63,7 +64,7 @@ assert _ROW.size == limits.CLIENT_ROW_SIZE
 class Sessions:
     """Every publisher with a session that a store knows."""
 
-    __slots__ = ("_clients_max", "_look_ms", "_noted_ms", "epoch_floor", "seq_floor", "window")
+    __slots__ = ("_clients_max", "_look_ms", "_noted_ms", "epoch_floor", "live_clients", "seq_floor", "window")
 
     def __init__(
         self, *, clients_max: int = limits.CLIENTS_MAX, look_ms: int = limits.SESSION_TTL_MS // limits.SESSION_LOOKS
@@ -76,6 +77,8 @@ class Sessions:
         self.seq_floor = ClientSeq(0)
         #: What batches are checked against; decided by whoever orders them, and by `decide_run`.
         self.window = ClientWindow(clients_max=clients_max)
+        #: Asked for the clients whose sessions somebody has: connections, open publishers.
+        self.live_clients: list[Callable[[], Iterable[ClientId]]] = []
 
     def __len__(self) -> int:
         return len(self.window)
@@ -198,6 +201,20 @@ class Sessions:
         """Client seqs of a session were given up; one that is not known has nothing to give up."""
         if skipped.client_id in self.window:
             self.window.skip_to(skipped.client_id, min(skipped.end_client_seq, ClientSeq(CLIENT_SEQ_MAX)))
+
+    # --- who is there ------------------------------------------------------------------------------------------------
+
+    def live(self) -> set[ClientId]:
+        """The clients whose sessions somebody has."""
+        return {client_id for ask in self.live_clients for client_id in ask()}
+
+    def infos(self, after: int = 0, count: int | None = None) -> list[SessionInfo]:
+        """Sessions of clients above an id, by rising id: all of them, or so many at most."""
+        live = self.live()
+        return [
+            SessionInfo(state.client_id, state.session_epoch, state.next_expected, seen_ms, state.client_id in live)
+            for state, seen_ms in self.window.states(after, count)
+        ]
 
     # --- time --------------------------------------------------------------------------------------------------------
 

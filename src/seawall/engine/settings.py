@@ -45,6 +45,11 @@ class StoreSettings:
     #: Told of every flush of the lane, good or bad.
     lane_observer: Observer | None = None
 
+    @property
+    def commit_size_max(self) -> int:
+        """Bytes that one commit may take in the log."""
+        return min(limits.LANE_BUFFER_SIZE, self.wal_file_size) // 2
+
     @classmethod
     def of(cls, config: Config) -> Self:
         """As a configuration has it."""

@@ -3,7 +3,7 @@
 One block is copied into a buffer, and one kernel call makes it an epoch: headers, numbers, checksums. What connections
 bring is staged elsewhere (`arrival_cycle`), and only its rows and its epoch come here. Nothing is staged in the lane,
 which must be empty, so that positions stay in order. At most two commits have begun and are not finished, so two
-buffers are enough. Catalog and index apply the rows of many batches at once, when somebody looks (`Committer.absorb`).
+buffers are enough. Catalog and index apply the rows of many batches at once, when somebody looks (`pending_rows`).
 
 INV-SHORT-WAY: what it writes is, byte for byte, what staging in the lane would have written.
 INV-ROW-APART: a row is taken and filled while the store's memory is held, and never one that is being applied or that

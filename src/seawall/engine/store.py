@@ -1,275 +1,78 @@
-"""The storage engine of one data directory: changes, checkpoints, failures. One owner, no thread, no clock of its own.
+"""The storage engine of one data directory: a store with an orderer. One owner, no thread, no clock of its own.
 
-Appends go through `committer`, everything else that changes state is a control batch: both are numbered, staged and
-written by `log_writer`, in one order. Opening is in `opening`.
+Appends get their numbers from the orderer (`orderer`), everything else that changes state is a control batch
+(`control_log`), made at a position that the orderer gives: both are staged and written by `log_writer`, in one order.
+Opening is in `opening`, checkpoints and retention in `maintenance`.
 
-Checkpoint: batches that wait in the log are copied to their places, segments synced and sealed, a snapshot is written,
-and log files that no snapshot needs are removed.
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
+decides what goes.
 
-A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. Deletes
-still work: appends leave room for them in the log, and behind that there is the ballast. `removal` decides what goes.
-
-After a clean end the term of this process is logged by its first change: who only reads leaves no trace.
-
-INV-STORE-FAILED: after a failed write or sync the store takes no further change: what the disk holds is unknown until
-recovery has looked. Reads go on.
+INV-STORE-FAILED (`write_guard`): after a failed write or sync the store takes no further change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from contextlib import nullcontext
+from functools import partial
 
-from seawall import limits
-from seawall.core.types import Offset, Seq, Term, TimestampNs, TopicId
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, berth_name
+from seawall.core.types import Offset, Seq, TopicId
 from seawall.engine.appends import Append, Commit
-from seawall.engine.changing import Changeable
-from seawall.engine.committer import Committer
-from seawall.engine.follow_parts import FollowerParts, Hooks
-from seawall.engine.following import Follower
-from seawall.engine.headroom import HEADROOM, reserve_control
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.placing import PlaceJob, SealJob
-from seawall.engine.removal import Removal
-from seawall.engine.replay import store_sections
-from seawall.engine.room_making import RoomMaker
-from seawall.engine.sessions import Sessions
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.short_way import ShortWay
-from seawall.engine.store_sessions import StoreSessions
-from seawall.engine.store_transactions import StoreTransactions
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.orderer import Orderer
+from seawall.engine.parts import StoreParts
+from seawall.engine.session_keeper import SessionKeeper
+from seawall.engine.staging import BERTHS, find_staging, staging_config
+from seawall.engine.store_queries import StoreQueries
 from seawall.engine.topic_creation import Wanted, creates_max, only, plan_creations
 from seawall.engine.topic_log import remove_segments, topic_home
-from seawall.engine.topic_logs import TopicLogs
-from seawall.engine.transactions import Transactions
-from seawall.engine.upkeep import Upkeep
+from seawall.engine.transactions import Transactions, Unlocked
 from seawall.engine.verifying import verify_directory
-from seawall.errors import RetryableError, SeawallError
+from seawall.errors import SeawallError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.shared_lock import MemoryLock
-from seawall.sequencer.frontier import Numbered, TopicNumbers
-from seawall.storage.control import Ceiling, ClientRow
-from seawall.storage.control_batches import SimpleControl
+from seawall.sequencer.frontier import Numbered
 from seawall.storage.control_deletes import TagMatch
-from seawall.storage.control_documents import Loss, TermStart, TopicCreate, TopicDelete
-from seawall.storage.control_sessions import SessionsRetired
-from seawall.storage.directory import DataDirectory
-from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import VerifyReport
-from seawall.storage.snapshots import Snapshot, SnapshotStore
-from seawall.storage.wal import WalWriter
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Order, TopicConfig
-from seawall.topics.persistence import catalog_sections
+from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
 from seawall.wire.fields import JsonObject
 
-#: Losses, or ceilings, logged at one position.
-_CONTROLS_PER_BATCH: Final = 1_000
 
-
-class Store(Changeable, StoreTransactions, StoreSessions):
+class Store:
     """An open data directory. Made by `open_store`."""
 
-    def __init__(
-        self,
-        machine: Machine,
-        settings: StoreSettings,
-        directory: DataDirectory,
-        snapshots: SnapshotStore,
-        wal: WalWriter,
-        catalog: TopicCatalog,
-        writer: LogWriter,
-        logs: TopicLogs,
-        term: Term,
-        *,
-        lost: Sequence[Loss],
-        sessions: Sessions,
-        checkpoint_at: WalAddress,
-    ) -> None:
-        super().__init__(directory.path)
-        self._machine = machine
-        self._settings = settings
-        self._directory = directory
-        self._snapshots = snapshots
+    def __init__(self, parts: StoreParts, maintenance: Maintenance, orderer: Orderer) -> None:
+        self.parts = parts
+        self.maintenance = maintenance
+        self.orderer = orderer
+        self.guard = parts.guard
+        self.controls = parts.controls
+        self.removal = parts.removal
+        self.upkeep = parts.upkeep
+        self.sessions = parts.sessions
+        self.queries = StoreQueries(parts, orderer)
+        self.session_keeper = SessionKeeper(parts, orderer)
+        self._transactions = Transactions(parts, maintenance)
         #: Bytes that the appends of one commit may take in the log.
-        self.commit_size_max = min(limits.LANE_BUFFER_SIZE, settings.wal_file_size) // 2
+        self.commit_size_max = parts.settings.commit_size_max
         #: Topics that one commit may create.
         self.creates_max = creates_max(self.commit_size_max)
-        self._wal = wal
-        self._logs = logs
-        logs.open_files.on_sync_failed = self.refuse_changes
-        #: Puts some topics in order of which batches wait in the log since the opening; false if none is left.
-        self.recover_waiting = logs.recover_waiting
-        self._term = term
-        self._leaves_mark = True
-        #: What the first change has to log about the end before; None once it is done.
-        self._lost: Sequence[Loss] | None = lost
-        self._writer = writer
-        self.removal = Removal(catalog, logs, self._commit_many, self.sync, settings.ephemeral_size)
-        logs.on_recovered = self.removal.look_at
-        self.upkeep = Upkeep(checkpoint_at, settings.checkpoint_size)
-        self._maker = RoomMaker(writer, self.removal, logs.of, self.upkeep)
-        self._committer = Committer(
-            catalog,
-            writer,
-            ShortWay(wal, writer.frontier, term),
-            self.removal,
-            sessions.window,
-            machine.clock,
-            maker=self._maker,
-            log_of=logs.of,
-            commit_control=self._commit,
-            ceiling_step=settings.ceiling_step,
-            headroom=HEADROOM,
-        )
-        self._catalog = catalog
-        #: A topic by its name, for who needs no look at what it holds.
-        self.topic_named = catalog.named
-        self.sessions = sessions
-        self.live_clients = []
-        self._transactions = Transactions(
-            self._parts(), logs.of, self.upkeep, settings.ceiling_step, self.commit_size_max
-        )
+        #: A topic by its name or its id, for who needs no look at what it holds.
+        self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
+        #: How often a berth was given out.
+        self._berths_given = 0
+        #: Whether the end is one in order; else the next opening looks at everything, as after a crash.
+        self.leaves_mark = True
 
     @property
     def catalog(self) -> TopicCatalog:
         """All topics as they are now."""
-        self._committer.absorb()
-        return self._catalog
+        return self.parts.current_catalog()
 
-    # --- changes -------------------------------------------------------------------------------------------------
-
-    def create_topic(self, name: str, config: TopicConfig) -> TopicState:
-        """Create a topic; durable when this returns."""
-        return only(self.create_topics([(name, config)]))
-
-    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
-        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
-        wrong with all of them is raised."""
-        self._require_usable()
-        return self._create_all(wanted, is_reserved=False)
-
-    def _create(self, name: str, config: TopicConfig, *, is_reserved: bool) -> TopicState:
-        return only(self._create_all([(name, config)], is_reserved=is_reserved))
-
-    def _create_all(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
-        now_ms, step = self._machine.clock.wall_ns() // 1_000_000, self._settings.ceiling_step
-        controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
-        if controls:
-            self._commit(*controls)
-        return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records; durable when this returns."""
-        deleted = self.catalog.delete(name)
-        self._commit(deleted)
-        with self._preparing():
-            remove_segments(topic_home(self._machine.files, self._directory, deleted.topic_id))
-            self._directory.restore_ballast()
-
-    def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
-        """Change settings of a topic; durable when this returns."""
-        return self._configure(self.catalog.named(name), patch)
-
-    def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState:
-        changed = self.catalog.configure(topic, patch)
-        if changed is not None:
-            self._commit(changed)
-        return topic
-
-    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
-        """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
-        self._commit(self.catalog.commit(owner, name, next_seq, offset))
-        self.tidy_up()
-
-    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
-        """Delete records below a seq, or with a tag, or both; how many went. Durable when this returns."""
-        self._require_usable()
-        self._committer.absorb()
-        removed = self.removal.delete(name, before_seq=before_seq, match=match)
-        self._let_go()
-        return removed
-
-    def retain(self, topics: Sequence[TopicState] | None = None) -> None:
-        """Evict what is too old or too much, of some topics or of all of them."""
-        self._require_usable()
-        self._committer.absorb()
-        self.removal.retain(TimestampNs(self._machine.clock.wall_ns()), topics)
-        self._let_go()
-
-    def follow(self, *, goi_entries: int, blog_size: int) -> Follower:
-        """Follow an order that others make, from where the frontier is now; the store gives no position any more."""
-        return Follower(self._parts(), self.commit_size_max, goi_entries, blog_size)
-
-    def begin(self, appends: Sequence[Append]) -> Commit:
-        """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
-
-        Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log.
-        """
-        if self._failure is not None:
-            self._require_usable()
-        if self._lost is not None:
-            self.begin_term()
-        try:
-            return self._committer.begin(appends)
-        except BaseException as error:
-            self.refuse_changes(error)
-            raise
-
-    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
-        """`begin` while one commit is under way, to be written and finished after it; None if that cannot be: only one
-        small batch that needs nothing but its numbers can be ahead, and only of another such."""
-        if len(appends) != 1 or self._failure is not None or self.is_tidy_up_due:
-            return None
-        try:
-            return self._committer.begin_ahead(appends[0])
-        except BaseException as error:
-            self.refuse_changes(error)
-            raise
-
-    def commit_lone(
-        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
-    ) -> Numbered | None:
-        """Commit one plain block on this thread, the shortest way there is; None if it has to go another.
-
-        `state` is held while memory is changed that others read.
-        """
-        if self._failure is not None or self._lost is not None:
-            return None
-        try:
-            return self._committer.commit_lone(topic_id, block, record_count, state)
-        except BaseException as error:
-            self.fail(error)
-            raise
-
-    @property
-    def is_tidy_up_due(self) -> bool:
-        """Whether `tidy_up` has something to do."""
-        return self._wal.at + self._writer.staged >= self.upkeep.look_at or self.removal.has_dead()
-
-    def is_due_behind(self, commit: Commit) -> bool:
-        """Whether `tidy_up` has something to do for the topics of a commit, or for any."""
-        if commit.limited:
-            now = TimestampNs(self._machine.clock.wall_ns())
-            if any(self.removal.is_due(topic, now) for topic in commit.limited):
-                return True
-        return self.is_tidy_up_due
-
-    def finish(self, commit: Commit) -> bool:
-        """The commit is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
-        try:
-            self._committer.finish(commit)
-        except BaseException as error:
-            self.refuse_changes(error)
-            raise
-        return self.is_due_behind(commit)
-
-    def fail(self, error: BaseException) -> None:
-        """Writing a commit failed: what the disk holds is unknown, so nothing is changed any more."""
-        self.refuse_changes(error)
-        self._writer.fail_flush(error)
+    # --- appends -------------------------------------------------------------------------------------------------
 
     def append(self, appends: Sequence[Append]) -> list[Numbered]:
         """Commit appends and wait for it; their numbers, or the first error."""
@@ -283,169 +86,192 @@ class Store(Changeable, StoreTransactions, StoreSessions):
             self.tidy_up(commit.limited)
         return [append.result() for append in appends]
 
-    def sync(self) -> None:
-        """Make everything appended so far durable, whatever its class."""
-        self._require_usable()
-        with self._changing():
-            self._writer.flush(durable=True)
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
 
-    def checkpoint(self) -> None:
-        """Bring every batch to its place, write a snapshot, and let go of the log that is not needed any more.
-
-        `DiskFullError` where there is no space for index or snapshot: nothing is lost, and it may be tried again.
+        Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log. Without
+        any, what has arrived by itself is committed, where there is something of that kind.
         """
-        self.retain()
-        self.note_sessions()
-        with self._preparing():
-            self._writer.flush(durable=True)
-            self._committer.forget_rooms()
-            while self._logs.recover_waiting():
-                pass
-            for log in self._logs:
-                log.fill(self._wal.locate, self._wal.at)
-                log.seal_rolled()
-            sections = catalog_sections(self.catalog) | store_sections(self._logs.unsealed(), self.sessions)
-            # What is numbered and not logged yet, where others number, is not in it.
-            position = max(self._catalog.next_position, self._wal.next_position)
-            self._snapshots.write(Snapshot(position, self._wal.at, self._machine.clock.wall_ns(), sections))
-            self._wal.drop_before(WalAddress(min(self._snapshots.wal_needed_from, self._wal.synced_through)))
-            self.upkeep.checkpointed(self._wal.at)
-        self.removal.look_everywhere()
-        self._let_go()
-        with self._preparing():
-            self.removal.store_deletes()
+        if self.guard.failure is not None:
+            self.guard.require_usable()
+        if self.controls.began_at is None:
+            self.controls.begin_term()
+        # As `changing`, which would cost as much as the kernels of a commit.
+        try:
+            return self.orderer.begin(appends)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
 
-    def plan_places(self) -> list[PlaceJob]:
-        """What waits in the log for its places; may be carried out without the store (`placing.py`)."""
-        self._committer.absorb()
-        jobs = [job for log in self._logs for job in log.plan_places(self._wal.locate, self._wal.at)]
-        # A segment that nothing waits for may be taken back meanwhile.
-        return [job for job in jobs if job.entries.size]
+    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+        """`begin` while one commit is under way, to be written and finished after it; None if that cannot be."""
+        if self.guard.failure is not None:
+            return None
+        try:
+            return self.orderer.begin_ahead(appends)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
 
-    def plan_seals(self) -> list[SealJob]:
-        """Segments that can be sealed without the store (`placing.py`): that others follow them is durable."""
-        if not self._writer.is_settled:
-            return []
-        return [seal for log in self._logs for seal in log.plan_seals()]
+    def commit_lone(
+        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
+    ) -> Numbered | None:
+        """Commit one plain block on this thread, by one call; None if it has to be done by steps.
+
+        `state` is held while memory is changed that others read.
+        """
+        if self.guard.failure is not None or self.controls.began_at is None:
+            return None
+        try:
+            return self.orderer.commit_lone(topic_id, block, record_count, state)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def finish(self, commit: Commit) -> bool:
+        """Publish a commit that is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
+        try:
+            self.orderer.finish(commit)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
+        return self.maintenance.is_due_behind(commit)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse every change from now on: writing a commit failed, and what the disk holds is unknown."""
+        self.guard.refuse(error)
+        self.parts.writer.fail_flush(error)
 
     @property
-    def log_end(self) -> int:
-        """The address behind everything that is logged."""
-        return self._writer.log_end
+    def is_tidy_up_due(self) -> bool:
+        """Whether `tidy_up` has something to do."""
+        return self.maintenance.is_tidy_up_due
 
-    def leave_no_mark(self) -> None:
-        """Have the next opening look at everything, however this one ends: somebody was cut off."""
-        self._leaves_mark = False
+    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
+        """Run the evictions and the checkpoint that are due behind another change."""
+        self.maintenance.tidy_up(limited)
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, config: TopicConfig) -> TopicState:
+        """Create a topic; durable when this returns."""
+        return only(self.create_topics([(name, config)]))
+
+    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
+        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
+        wrong with all of them is raised."""
+        self.guard.require_usable()
+        return self.orderer.change(partial(self._create, wanted, is_reserved=False))
+
+    def _create(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
+        now_ms, step = self.parts.machine.clock.wall_ns() // 1_000_000, self.parts.settings.ceiling_step
+        controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
+        if controls:
+            self.controls.commit(*controls)
+        return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records; durable when this returns."""
+        parts, topic_id = self.parts, self.catalog.named(name).topic_id
+
+        def delete() -> None:
+            self.controls.commit(self.catalog.delete(name))
+            with self.guard.changing():
+                self.removal.forget(topic_id)
+                parts.logs.forget(topic_id)
+            with self.guard.preparing():
+                remove_segments(topic_home(parts.machine.files, parts.directory, topic_id))
+                parts.directory.restore_ballast()
+
+        self.orderer.change(delete, topic_id)
+
+    def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
+        """Change settings of a topic; durable when this returns."""
+        topic = self.catalog.named(name)
+        return self.orderer.change(partial(self._configure, topic, patch), topic.topic_id)
+
+    def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState:
+        changed = self.catalog.configure(topic, patch)
+        if changed is not None:
+            self.controls.commit(changed)
+        return topic
+
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
+        """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
+
+        def commit() -> None:
+            self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
+            self.tidy_up()
+
+        self.orderer.change(commit, self.catalog.named(name).topic_id)
+
+    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete records below a seq, or with a tag, or both, of those that were ordered before; how many went.
+
+        Durable when this returns.
+        """
+
+        def delete() -> int:
+            self.guard.require_usable()
+            self.parts.pending.apply()
+            removed = self.removal.delete(name, before_seq=before_seq, match=match)
+            self.maintenance.drop_dead()
+            return removed
+
+        return self.orderer.change(delete, self.catalog.named(name).topic_id)
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that transactions are staged in, or for who stages much a berth, whose turn it is.
+
+        Made if it is not there; durable when this returns.
+        """
+        berth = 0
+        if is_apart:
+            berth = 1 + self._berths_given % BERTHS
+            self._berths_given += 1
+        config = staging_config(self.parts.settings.staging_ttl_ms)
+        topic = find_staging(self.catalog, berth)
+        if topic is None or topic.config != config:
+            topic = self.orderer.change(partial(self._make_staging, berth, config))
+        if berth:
+            self._transactions.begin_apart(topic)
+        return topic
+
+    def _make_staging(self, berth: int, config: TopicConfig) -> TopicState:
+        found = find_staging(self.catalog, berth)
+        if found is None:
+            return only(self._create([(berth_name(berth), config)], is_reserved=True))
+        return self._configure(found, config.to_json())
+
+    def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
+        """Publish what was staged, all of it or nothing, at one position, once for its key; durable when this returns.
+
+        `unlocked` lets readers of the store go on while batches are copied.
+        """
+        known = self._transactions.repeated(wanted.owner, wanted.epoch)
+        if known is not None:
+            return known
+        # What evicts takes no position, and must not take that of the transaction.
+        self._transactions.check(wanted)
+        return self.orderer.change(partial(self._transactions.commit, wanted, unlocked))
+
+    def abort_staged(self, ranges: Sequence[StagedRange]) -> int:
+        """Delete what was staged and will not be published; how many records went. Durable when this returns."""
+        return self.orderer.change(partial(self._transactions.abort, ranges))
+
+    # --- the directory -------------------------------------------------------------------------------------------
+
+    def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage."""
+        if not self.guard.is_failed:
+            self.controls.sync()
+        return verify_directory(self.parts.machine.files, self.parts.directory)
 
     def close(self) -> None:
         """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
         try:
-            if self._failure is None:
-                with self._changing():
-                    self._writer.flush(durable=True)
-                if self.upkeep.is_long(self._wal.at):
-                    # So that the next opening is short.
-                    with suppress(RetryableError):
-                        self.checkpoint()
+            self.orderer.close()
         finally:
-            try:
-                is_whole = self._failure is None and not self._writer.is_behind
-                self._wal.close(clean=is_whole and self._leaves_mark)
-            finally:
-                try:
-                    self._logs.close()
-                finally:
-                    # Whatever fails before: the next process must be let in.
-                    self._directory.close()
-
-    def verify(self) -> VerifyReport:
-        """Read everything in the directory and name every damage."""
-        if self._failure is None:
-            self.sync()
-        return verify_directory(self._machine.files, self._directory)
-
-    # --- inside --------------------------------------------------------------------------------------------------
-
-    def _parts(self) -> FollowerParts:
-        hooks = Hooks(self._begin_change, self._commit_many, self._preparing, self._changing, self.fail, self.tidy_up)
-        shared = (self._catalog, self._committer, self._writer, self._maker, self.removal, self.sessions)
-        return FollowerParts(*shared, hooks, self._machine.clock, self._term)
-
-    def begin_term(self) -> None:
-        """Log that this process writes now, and what the end of the one before has cost; what opening did not do yet.
-
-        Whatever fails in it ends the store: a clean close would vouch for numbers that have not been accounted for.
-        """
-        lost, self._lost = self._lost, None
-        if lost is not None:
-            with self._changing():
-                self._commit(TermStart(self._term, self.catalog.term, self._writer.frontier.next_position))
-                self._directory.note_log_begun()
-                self._commit_many(lost)
-
-    def _begin_change(self) -> None:
-        self._require_usable()
-        self.begin_term()
-        self._committer.absorb()
-
-    def _commit(self, *controls: SimpleControl, durable: bool = True) -> None:
-        """Log controls at one position, durably at once or with the next sync, and let them take effect."""
-        self._begin_change()
-        # A change may be to what rooms were made from.
-        self._committer.forget_rooms()
-        control = self._writer.control_of(controls)
-        now = self._machine.clock.wall_ns()
-        with self._preparing():
-            reserve_control(self._writer, self._directory, controls, len(control.encode()), TimestampNs(now))
-        with self._changing():
-            position = self._writer.stage_control(control, now)
-            self._writer.flush(durable=durable)
-            self.catalog.apply(control, position)
-            for part in controls:
-                self._tell_frontier(part)
-
-    def _tell_frontier(self, part: SimpleControl) -> None:
-        match part:
-            case TopicCreate():
-                is_strong = TopicConfig.from_stored(part.config).order is Order.CLIENT
-                self._writer.frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
-            case TopicDelete():
-                self._writer.frontier.remove_topic(part.topic_id)
-                self.removal.forget(part.topic_id)
-                self._logs.forget(part.topic_id)
-            case ClientRow():
-                self.sessions.apply(part, self._now_ms())
-            case SessionsRetired():
-                self.sessions.apply_retired(part)
-            case Ceiling():
-                self._writer.frontier.set_ceiling(part.topic_id, part.ceiling)
-
-    def _commit_many(self, controls: Sequence[SimpleControl], *, durable: bool = True) -> None:
-        for first in range(0, len(controls), _CONTROLS_PER_BATCH):
-            self._commit(*controls[first : first + _CONTROLS_PER_BATCH], durable=durable)
-
-    def _let_go(self) -> None:
-        """Give back the space of segments in which nothing is left."""
-        with self._preparing():
-            self.removal.drop_dead()
-            self._directory.restore_ballast()
-
-    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
-        """Evictions and a checkpoint on the side of another change, which stands whatever becomes of this."""
-        try:
-            now = TimestampNs(self._machine.clock.wall_ns())
-            due = [topic for topic in limited if self.removal.is_due(topic, now)]
-            if due:
-                self.retain(due)
-            elif self.removal.loose:
-                self._let_go()
-            at = self._wal.at + self._writer.staged
-            if at >= self.upkeep.look_at:
-                self.upkeep.look_after(at, self.checkpoint)
-        except RetryableError:
-            # No space, or no descriptor: the log stays longer than it should, the next try is after another stretch.
-            self.upkeep.checkpointed(self._wal.at)
-        except (SeawallError, OSError):
-            # Whoever changes something next is told: INV-STORE-FAILED.
-            if self._failure is None:
-                raise
+            self.maintenance.close(leaves_mark=self.leaves_mark)

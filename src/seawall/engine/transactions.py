@@ -37,14 +37,13 @@ from seawall.core.types import Seq, TimestampNs, TopicId
 from seawall.engine import adoption
 from seawall.engine.adoption import Adoption
 from seawall.engine.appends import NO_SESSION
-from seawall.engine.follow_parts import FollowerParts
-from seawall.engine.headroom import HEADROOM
+from seawall.engine.control_log import HEADROOM
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.parts import StoreParts
 from seawall.engine.room_making import Need
 from seawall.engine.staging import StagedBatches, delete_staged, plain_size
-from seawall.engine.topic_log import TopicLog
 from seawall.engine.transaction_copying import Copying
 from seawall.engine.transaction_plan import Share, TransactionPlan
-from seawall.engine.upkeep import Upkeep
 from seawall.errors import ConflictError, LimitError
 from seawall.kernels.frontier import Rows
 from seawall.kernels.memory import Bytes
@@ -71,21 +70,13 @@ _SYNCED_AHEAD_SIZE: Final = limits.MIB
 class Transactions:
     """The transactions of one store."""
 
-    def __init__(
-        self,
-        parts: FollowerParts,
-        log_of: Callable[[TopicState], TopicLog],
-        upkeep: Upkeep,
-        ceiling_step: int,
-        logged_max: int,
-    ) -> None:
+    def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
         self._parts = parts
-        self._upkeep = upkeep
-        self._hooks = parts.hooks
-        self._log_of = log_of
-        self._ceiling_step = ceiling_step
+        self._maintenance = maintenance
+        self._log_of = parts.logs.of
+        self._ceiling_step = parts.settings.ceiling_step
         #: Bytes that one control batch may take in the log.
-        self._logged_max = logged_max
+        self._logged_max = parts.settings.commit_size_max
 
     def repeated(self, owner: str, epoch: int) -> CommittedTransaction | None:
         """The answer to a commit that was made before; `FencedError` if a later one of the owner was."""
@@ -95,24 +86,24 @@ class Transactions:
     def begin_apart(self, topic: TopicState) -> None:
         """Have what is staged in a topic from now on lie in segments of its own."""
         self._log_of(topic).wants_roll = True
-        self._parts.committer.forget_rooms()
+        self._parts.reservations.forget()
 
     def check(self, wanted: WantedTransaction) -> None:
         """Refuse what cannot be committed as things are; what is too old makes room for it."""
-        self._hooks.begin()
-        with self._hooks.preparing():
-            now = TimestampNs(self._parts.clock.wall_ns())
+        self._parts.controls.begin_change()
+        with self._parts.guard.preparing():
+            now = TimestampNs(self._parts.machine.clock.wall_ns())
             for share in self._plan(wanted).shares.values():
                 self._parts.removal.check_room(share.topic, share.need.records, share.need.plain_size, now)
 
     def commit(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
         """Publish what was staged, once for each key; durable when this returns. What is refused changes nothing."""
         parts = self._parts
-        self._hooks.begin()
-        parts.committer.forget_rooms()
-        now = parts.clock.wall_ns()
+        self._parts.controls.begin_change()
+        parts.reservations.forget()
+        now = parts.machine.clock.wall_ns()
         adoption_of = Adoption(self._log_of)
-        with self._hooks.preparing():
+        with self._parts.guard.preparing():
             plan = self._plan(wanted)
             try:
                 self._make_rooms(plan, adoption_of, now)
@@ -124,24 +115,24 @@ class Transactions:
                     if share.room is not None:
                         parts.maker.take_back(share.room)
                 raise
-        with self._hooks.changing():
+        with self._parts.guard.changing():
             self._log(plan, adoption_of, now)
         plan.pins.unpin_all()
         topics = [share.topic for share in plan.shares.values()]
-        self._hooks.tidy_up([topic for topic in topics if parts.removal.is_limited(topic)])
+        self._maintenance.tidy_up([topic for topic in topics if parts.removal.is_limited(topic)])
         committed = parts.catalog.transactions.last(wanted.owner)
         assert committed is not None, "it was remembered just now"
         return committed
 
     def abort(self, ranges: Sequence[StagedRange]) -> int:
         """Delete what was staged and will not be published; how many records went. Durable when this returns."""
-        self._hooks.begin()
+        self._parts.controls.begin_change()
         deletes = delete_staged(self._parts.catalog, ranges, self._parts.removal)
         if deletes:
-            self._hooks.commit(deletes)
+            self._parts.controls.commit_many(deletes)
         for delete in deletes:
             self._parts.removal.deleted(delete)
-        self._hooks.tidy_up([])
+        self._maintenance.tidy_up([])
         return sum(int(np.diff(delete.removed.ranges).sum()) for delete in deletes)
 
     # --- plan ----------------------------------------------------------------------------------------------------
@@ -291,7 +282,7 @@ class Transactions:
         """Make the staged segments of a share segments of its topic, with other headers."""
         for each in share.adopted:
             plan.segments[each.numbers.start : each.numbers.stop] = entries["base_seq"][each.numbers.start]
-            self._upkeep.rolled(each.segment.index.end)
+            self._parts.upkeep.rolled(each.segment.index.end)
         adoption_of.carry_out(share.topic, share.adopted, plan.headers, entries, TimestampNs(now))
 
     def _place(self, plan: TransactionPlan, share: Share, entries: Entries) -> None:

@@ -40,7 +40,6 @@ from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import Item, PositionItem, seq_after, told
 from seawall.engine.removal import still_needed
 from seawall.engine.replay import Replayed, ReplayedSegment, replay
-from seawall.engine.store_sessions import list_sessions
 from seawall.engine.topic_log import Filling, TopicLog, topic_home
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, UnsupportedError
 from seawall.io.descriptors import descriptor_limit, segment_file_share
@@ -97,7 +96,7 @@ class ReadOnlyLog:
 
     def sessions(self) -> list[SessionInfo]:
         """The sessions of all publishers as the picture has them; who has a connection is not in any file."""
-        return list_sessions(self._picture.replayed.sessions, set())
+        return self._picture.replayed.sessions.infos()
 
     def committed(self, owner: str, topic: str) -> int | None:
         """What `owner` reads next, as it committed it; None if it never did."""

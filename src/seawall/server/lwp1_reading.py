@@ -126,15 +126,15 @@ class Lwp1Reading:
             _require(store, topic)
             offset = request.offset
             if offset >= V1_OFFSET_END:
-                offset = store.offset_bounds(topic.name).end
-            seq = store.seq_at_offset(topic.name, offset)
+                offset = store.queries.offset_bounds(topic.name).end
+            seq = store.queries.seq_at_offset(topic.name, offset)
             store.commit_cursor(consumer_owner(request.consumer), topic.name, seq, offset)
 
         await self._log.change(keep)
         return CommitReply(request.consumer, request.offset)
 
     async def _bounds(self, topic: TopicState) -> OffsetBounds:
-        return await self._ask(topic, lambda store: store.offset_bounds(topic.name))
+        return await self._ask(topic, lambda store: store.queries.offset_bounds(topic.name))
 
     async def _ask(self, topic: TopicState, question: Callable[[Store], R]) -> R:
         """Ask about a topic, as long as it is there: its name may be that of another one by now."""
@@ -148,7 +148,7 @@ class Lwp1Reading:
     async def _read(self, topic: TopicState, start: Offset, size_max: int) -> StreamPiece:
         read = StreamRead(start, size_max)
         try:
-            while await self._ask(topic, lambda store: store.plan_stream(topic.name, read)):
+            while await self._ask(topic, lambda store: store.queries.plan_stream(topic.name, read)):
                 if read.read_size <= _INLINE_SIZE:
                     is_full = read.carry_out()
                 else:
@@ -183,4 +183,4 @@ def _committed(store: Store, topic: TopicState, consumer: int) -> Offset:
     cursor = store.catalog.cursor(consumer_owner(consumer), topic.topic_id)
     if cursor is None:
         return Offset(0)
-    return store.offset_at_seq(topic.name, cursor.next_seq) if cursor.offset is None else cursor.offset
+    return store.queries.offset_at_seq(topic.name, cursor.next_seq) if cursor.offset is None else cursor.offset

@@ -14,10 +14,10 @@ from typing import Final
 
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.position_reading import Told
 from seawall.engine.served_log import ServedLog
 from seawall.engine.served_offsets import consumer_owner
+from seawall.engine.store import Store
 from seawall.errors import ProtocolError
 from seawall.server.access import Admission
 from seawall.server.budget import Lease
@@ -39,9 +39,9 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
         # Whether there is such a topic is seen when it is read.
         return Seq(start)
 
-    def find(store: OrderedStore) -> Seq:
+    def find(store: Store) -> Seq:
         topic = topic_of(store, topic_id)
-        segments = store.topic_log(topic_id)
+        segments = store.queries.topic_log(topic_id)
         match by:
             case ReadBy.SEQ:
                 raise refuse_start("seqs begin at 1")
@@ -50,9 +50,9 @@ async def start_seq(log: ServedLog, topic_id: TopicId, by: ReadBy, start: int, c
                 # The index may be ahead of what is published.
                 return topic.next_seq if found is None else min(found, topic.next_seq)
             case ReadBy.TIME:
-                return store.seq_at(topic.name, TimestampNs(start))
+                return store.queries.seq_at(topic.name, TimestampNs(start))
             case ReadBy.OFFSET:
-                return store.seq_at_offset(topic.name, Offset(start))
+                return store.queries.seq_at_offset(topic.name, Offset(start))
             case ReadBy.EARLIEST:
                 return _FIRST_SEQ
             case ReadBy.LATEST:
@@ -148,7 +148,7 @@ class Fetching:
     async def commit(self, request: Commit, request_id: int) -> None:
         """Keep a cursor, durably."""
 
-        def make(store: OrderedStore) -> None:
+        def make(store: Store) -> None:
             topic = topic_of(store, request.topic_id)
             if topic.epoch != request.topic_epoch:
                 text = f"topic {topic.name!r} is of epoch {topic.epoch}, not {request.topic_epoch}: it was made anew"
@@ -168,19 +168,19 @@ class Fetching:
     async def bounds(self, request: Bounds, request_id: int) -> None:
         """Say where a topic begins and ends."""
 
-        def look(store: OrderedStore) -> BoundsReply:
+        def look(store: Store) -> BoundsReply:
             topic = topic_of(store, request.topic_id)
-            segments = store.topic_log(topic.topic_id)
+            segments = store.queries.topic_log(topic.topic_id)
             end = store.catalog.next_position
             first = end
             if segments is not None and topic.live_records:
                 _, entries = segments.from_position(Position(0), topic.next_seq, 0)
                 first = Position(int(entries["position"][0])) if len(entries) else end
-            offsets = store.offset_bounds(topic.name)
+            offsets = store.queries.offset_bounds(topic.name)
             return BoundsReply(
                 topic.floor,
                 topic.next_seq,
-                store.ordered_end(topic.topic_id),
+                store.queries.ordered_end(topic.topic_id),
                 first,
                 end,
                 offsets.floor,

@@ -21,11 +21,11 @@ from typing import Final, TypeAlias
 
 from seawall import limits
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.planning import Run
 from seawall.engine.position_reading import Told
 from seawall.engine.reading import ReadItem, ReadPlan, StoredSkip
 from seawall.engine.served_log import ServedLog
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import NotFoundError, ProtocolError
 from seawall.io.sending import FilePiece
@@ -154,9 +154,9 @@ async def next_portion(
     most = limits.FETCH_SIZE_MAX if flags & ReadFlags.STORED_CODEC else lease.portion(limits.FETCH_READ_SIZE_MAX)
     size_max = max(1, min(size_max, most))
 
-    def plan(store: OrderedStore) -> tuple[ReadPlan, Portion]:
+    def plan(store: Store) -> tuple[ReadPlan, Portion]:
         topic = topic_of(store, topic_id)
-        planner = store.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.plan_read
+        planner = store.queries.plan_ordered if flags & ReadFlags.NOT_YET_DURABLE else store.queries.plan_read
         made = planner(topic.name, from_seq, size_max=size_max, records_max=records_max or None)
         if made.batch_count > limits.FETCH_CHUNKS_MAX:
             made.release()
@@ -195,7 +195,7 @@ async def _read(
     return fill()
 
 
-def topic_of(store: OrderedStore, topic_id: TopicId) -> TopicState:
+def topic_of(store: Store, topic_id: TopicId) -> TopicState:
     """A topic by its id, or the error that says that it is not there."""
     topic = store.catalog.find(topic_id)
     if topic is None:

@@ -14,10 +14,10 @@ from functools import partial
 
 from seawall import limits
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.ordered_store import OrderedStore
 from seawall.engine.position_reading import PositionPlan, Told
 from seawall.engine.records import ReceivedSkip
 from seawall.engine.served_log import ServedLog
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.server.budget import Lease
 from seawall.server.portions import Portion, chunk_of, plain_size, skip_frame
@@ -103,24 +103,26 @@ def _fill(portion: Portion, plan: PositionPlan, flags: ReadFlags, size_max: int)
 
 
 def _plan(
-    position: Position, told: Told | None, size_max: int, records_max: int | None, store: OrderedStore
+    position: Position, told: Told | None, size_max: int, records_max: int | None, store: Store
 ) -> tuple[PositionPlan, Position]:
-    plan = store.plan_positions(position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True)
+    plan = store.queries.plan_positions(
+        position, size_max=size_max, records_max=records_max, told=told, cuts_positions=True
+    )
     return plan, _end(store)
 
 
-def _skip_frame(skipped: ReceivedSkip, store: OrderedStore) -> Gap:
+def _skip_frame(skipped: ReceivedSkip, store: Store) -> Gap:
     is_there = skipped.topic in store.catalog.names()
     topic_id = store.catalog.named(skipped.topic).topic_id if is_there else TopicId(0)
     skip = Skip(skipped.position, skipped.client_id, skipped.first_client_seq, skipped.skip_count)
     return skip_frame(topic_id, skip)
 
 
-def _position_at(timestamp_ns: TimestampNs, store: OrderedStore) -> Position:
+def _position_at(timestamp_ns: TimestampNs, store: Store) -> Position:
     """Where the first batch of any topic lies that is not older; the end if all are."""
     found = _end(store)
     for topic in store.catalog.shown():
-        segments, seq = store.topic_log(topic.topic_id), store.seq_at(topic.name, timestamp_ns)
+        segments, seq = store.queries.topic_log(topic.topic_id), store.queries.seq_at(topic.name, timestamp_ns)
         if segments is not None and seq < topic.next_seq:
             planned = segments.plan(seq, topic.next_seq, 1)
             found = min([found, *(Position(int(run.entries["position"][0])) for run in planned.runs)])
@@ -128,5 +130,5 @@ def _position_at(timestamp_ns: TimestampNs, store: OrderedStore) -> Position:
     return found
 
 
-def _end(store: OrderedStore) -> Position:
+def _end(store: Store) -> Position:
     return store.catalog.next_position

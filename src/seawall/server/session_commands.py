@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
+from seawall.engine.orderer import WantedSession
 from seawall.engine.served_log import ServedLog
 from seawall.errors import ReadOnlyError
 from seawall.io.process import random_bytes
@@ -71,9 +72,8 @@ class SessionCommands:
         if is_gone():
             return Granted(SessionStatus.NONE, client_id)
         abandons = known is not None and bool(hello.flags & HelloFlags.ABANDON)
-        opened = await self._log.open_session(
-            client_id, hello.start_seq, is_drawn=is_drawn, gap_ms=hello.gap_timeout_ms, abandons=abandons
-        )
+        gap_ns = hello.gap_timeout_ms * 1_000_000
+        opened = await self._log.open_session(WantedSession(client_id, hello.start_seq, is_drawn, gap_ns, abandons))
         return Granted(SessionStatus.NEW if known is None else SessionStatus.RESUMED, client_id, *opened)
 
     async def carry_out(self, request: SessionRequest) -> SessionsReply:

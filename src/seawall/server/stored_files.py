@@ -16,7 +16,7 @@ from typing import Final
 
 from seawall.core.identifiers import UNIQUE_ID_SIZE
 from seawall.core.types import Seq
-from seawall.engine.ordered_store import OrderedStore
+from seawall.engine.store import Store
 from seawall.engine.topic_log import TopicLog
 from seawall.limits import FILES_RUNS_MAX, FILES_SEGMENTS_MAX
 from seawall.server.portions import topic_of
@@ -25,10 +25,10 @@ from seawall.wire.lwp2_files import FilesReply, FilesRequest
 _LAST_SEQ: Final = attrgetter("name.last_seq")
 
 
-def stored_files(store: OrderedStore, request: FilesRequest, *, is_told: bool) -> FilesReply:
+def stored_files(store: Store, request: FilesRequest, *, is_told: bool) -> FilesReply:
     """The reply to FILES; without files if they are not to be told of."""
     topic = topic_of(store, request.topic_id)
-    log = store.topic_log(topic.topic_id)
+    log = store.queries.topic_log(topic.topic_id)
     if log is None or not log.is_kept or not is_told:
         return FilesReply("", bytes(UNIQUE_ID_SIZE), request.first_seq, (), (), ())
     names, end = _sealed(log, request)

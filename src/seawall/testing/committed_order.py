@@ -14,8 +14,7 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Term, TimestampNs, TopicId
 from seawall.engine.appends import NO_SESSION
-from seawall.engine.follow_parts import Following
-from seawall.engine.following import Follower
+from seawall.engine.following import Follower, Following
 from seawall.fabric.records import FLAG_NOP, FLAG_SKIP, FLAG_SKIP_RANGE, GOI_ENTRY, SIDE_ENTRY
 from seawall.io.interfaces import ReadableBuffer
 from seawall.kernels.frontier import NEXT_POSITION

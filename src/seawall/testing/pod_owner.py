@@ -12,39 +12,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seawall.core.types import ClientId, Offset, Position, Term, TopicId
+from seawall.core.types import Offset, Position, Term, TopicId
+from seawall.engine.following import Follower
 from seawall.engine.opening import POSITION_JUMP
+from seawall.engine.pod_rows import PodRows
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.kernels.atomics import load_acquire_u64, store_release_u64
-from seawall.limits import CLIENT_ROW_SIZE
 from seawall.sequencer.frontier import TopicNumbers
 from seawall.sequencer.pod_sequencer import OpenedSession
 from seawall.testing.clock import SimClock
 
-__all__ = ["Change", "PodOwner", "SimStore"]
+__all__ = ["Change", "PodOwner", "kept_of"]
 
 REPLICA = 0
 
 
-class SimStore(Store):
-    """A store that remembers where its log ended when it was opened."""
-
-    began_at: Position | None = None
-
-    def begin_term(self) -> None:
-        """Log that this process writes now."""
-        if self.began_at is None:
-            self.began_at = self._writer.frontier.next_position
-        super().begin_term()
-
-    @property
-    def kept(self) -> Position:
-        """Positions below it were in the log when this was opened, after an end that was not clean."""
-        began_at = self.began_at or 0
-        return Position(max(0, began_at - POSITION_JUMP))
+def kept_of(store: Store) -> Position:
+    """Positions below it were in the log when a store was opened, after an end that was not clean."""
+    return Position(max(0, (store.controls.began_at or 0) - POSITION_JUMP))
 
 
 @dataclass(slots=True)
@@ -65,16 +53,18 @@ class Change:
 class PodOwner:
     """The store, its follower, and the changes that are ordered."""
 
-    def __init__(self, store: SimStore, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
+    def __init__(self, store: Store, fabric: FabricArrays, clock: SimClock, blog_size: int) -> None:
         self.store = store
-        self.follower = store.follow(goi_entries=len(fabric.goi), blog_size=blog_size)
-        self.frontier = store._writer.frontier
+        self.follower = Follower(store.parts, store.maintenance, goi_entries=len(fabric.goi), blog_size=blog_size)
+        self.frontier = store.parts.writer.frontier
         self._fabric = fabric
         self._clock = clock
         #: Changes by the position of their entry: to be made, and made.
         self.changes: dict[int, Change] = {}
         self.made: dict[int, Change] = {}
-        self._away: dict[ClientId, bytes] = {}
+        self._rows = PodRows(store.sessions)
+        #: For the sequencer: rows of clients that no worker has.
+        self.load, self.save = self._rows.load, self._rows.save
 
     # --- the replica ---------------------------------------------------------------------------------------------
 
@@ -97,22 +87,9 @@ class PodOwner:
         vector = self._fabric.replica_words[REPLICA]
         store_release_u64(vector, records.REPLICA_DURABLE, self.follower.next_position)
         if self.follower.next_position >= load_acquire_u64(self._fabric.control_words, records.CONTROL_COMMITTED):
-            self._away.clear()
+            self._rows.forget()
 
     # --- the owner of the sequencer ------------------------------------------------------------------------------
-
-    def load(self, client_id: ClientId) -> bytes | None:
-        """The row of a client that no worker has. It stays: the worker may end before anybody else knows it."""
-        away = self._away.get(client_id)
-        if away is None and client_id in self.store.sessions.window:
-            return self.store.sessions.window.export_rows([client_id])
-        return away
-
-    def save(self, rows: bytes) -> None:
-        """Keep rows until the store has followed what they know."""
-        for at in range(0, len(rows), CLIENT_ROW_SIZE):
-            row = rows[at : at + CLIENT_ROW_SIZE]
-            self._away[ClientId(int.from_bytes(row[:8], "little"))] = row
 
     def carry_out(self, position: Position) -> None:
         """Make the change at a position; if that was done before the sequencer ended, only the frontier hears of it."""

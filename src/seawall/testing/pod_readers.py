@@ -112,7 +112,7 @@ class StoreReader:
         if topic is None:
             return
         durable = int(self.pod.fabric.control["durable"][0])
-        for item in self.pod.store.read(topic.name, Seq(self.next_seq), size_max=64 * KIB):
+        for item in self.pod.store.queries.read(topic.name, Seq(self.next_seq), size_max=64 * KIB):
             if isinstance(item, StoredSkip):
                 self._see_skip(item.skip, durable)
                 continue

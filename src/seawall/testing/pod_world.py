@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
-from seawall.engine.opening import open_store_as
+from seawall.engine.opening import open_store
+from seawall.engine.orderer import WantedSession
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -43,7 +44,7 @@ from seawall.testing.history import History, PodShape
 from seawall.testing.order_events import AckStatus
 from seawall.testing.pod_broker import Answer, PodBroker
 from seawall.testing.pod_observer import PodObserver
-from seawall.testing.pod_owner import REPLICA, Change, PodOwner, SimStore
+from seawall.testing.pod_owner import REPLICA, Change, PodOwner, kept_of
 from seawall.testing.pod_tearing import tear_entries, tear_results
 from seawall.topics.config import Order, TopicConfig
 
@@ -124,11 +125,11 @@ class SimPod:
 
     def start(self) -> None:
         """The first start, or one after a power loss."""
-        self.store.begin_term()
+        self.store.controls.begin_term()
         self.fabric = FabricArrays(memoryview(mmap.mmap(-1, self.plan.layout.size)), self.plan.layout)
         self.owner = PodOwner(self.store, self.fabric, self.clock, self.plan.blog_size)
         start = self.owner.frontier.next_position
-        term = self.store._term
+        term = self.store.parts.term
         self.sequencer = PodSequencer.start_cold(
             self.fabric, self.owner.frontier, self.owner, term, self.plan.sequencing
         )
@@ -136,14 +137,14 @@ class SimPod:
             self.history.record(events.ViewChanged(1, (REPLICA,)))
         self._declare_gaps()
         self.history.record(events.TermGranted(term, start))
-        self.history.record(events.Recovered(False, self.store.kept, start))
+        self.history.record(events.Recovered(False, kept_of(self.store), start))
         self._tell_clients()
         self.observer.attach(self.fabric)
         self.brokers = [self._new_broker(number) for number in range(self.plan.brokers)]
 
-    def _open_store(self) -> SimStore:
+    def _open_store(self) -> Store:
         machine = Machine(self.disk, self.clock, self.chance.randbytes, pid=1)
-        return open_store_as(SimStore, machine, "/data", self.plan.storing)
+        return open_store(machine, "/data", self.plan.storing)
 
     def _new_broker(self, number: int) -> PodBroker:
         broker = PodBroker(self.fabric, number, self.chance, self.plan.upload_life_ms)
@@ -260,7 +261,7 @@ class SimPod:
         found: list[tuple[SessionEpoch, ClientSeq]] = []
 
         def make(store: Store) -> None:
-            found.append(store.open_session(ClientId(client), ClientSeq(start_seq)))
+            found.append(store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(start_seq))))
 
         def done(is_made: bool) -> None:
             if is_made:
@@ -376,7 +377,7 @@ class SimPod:
         self.restarts += 1
         self.store = self._open_store()
         last = self.observer.committed
-        if self.store.kept > last:
+        if kept_of(self.store) > last:
             # The power went while a control was carried out, and the log has it.
             self.history.record(events.Committed(last, AckStatus.OK, 0, 0, 0))
             self._controlled(last)

@@ -1,4 +1,4 @@
-"""A pod inside one process: brokers, sequencer and the replica beside them, stepped by whoever commits.
+"""The orderer of a store whose batches are ordered by brokers and a sequencer in the same process: a pod.
 
     appends ─▶ rings of brokers ─▶ sequencer ─▶ order ─▶ follower ─▶ log and segments of the store
                                                       ◀─ numbers, from the result rings
@@ -19,38 +19,50 @@ INV-POD-ANSWERED: every append of a group is decided when its commit is finished
 client is published, so nothing is held: one that is ahead of its turn, because those before it were refused or never
 given, is refused, and its number is free.
 
-The fabric of such a pod ends with its process: what was ordered and is not in the log is lost with it, and told as a
-gap, as without brokers. This module must not know threads, or who waits.
+The fabric of such a pod is made when the store opens, and goes when it closes; one that a killed process left is
+removed. What was ordered in there and is not in the log is lost with its process, and reported as a gap, as without
+brokers. This module must not know threads, or who waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 
 from seawall.broker.ring import BrokerRing, TopicDefaults
-from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
+from seawall.config import FabricConfig
+from seawall.core.types import ClientId, Offset, Position, Seq, TimestampNs, TopicId
+from seawall.engine.admission import Admission, is_admitted, need_of
 from seawall.engine.appends import Append, Commit, logged_size
 from seawall.engine.arrival_cycle import ArrivalCycle
 from seawall.engine.arrivals import Arrivals
 from seawall.engine.client_turns import ClientTurns
-from seawall.engine.committer import Committer, is_admitted, need_of
-from seawall.engine.follow_parts import FollowCommit
-from seawall.engine.following import Follower
+from seawall.engine.following import FollowCommit, Follower
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.opening import open_store
 from seawall.engine.ordered_batches import ordered_batches
+from seawall.engine.orderer import Opened, WantedSession
+from seawall.engine.parts import StoreParts
 from seawall.engine.pod_answers import arrived, remembered
 from seawall.engine.pod_rows import PodRows
+from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import CallerError, FatalError, LimitError, RetryableError, SeawallError
 from seawall.fabric import records
-from seawall.fabric.arrays import FabricArrays
-from seawall.io.interfaces import Clock
+from seawall.fabric.header import Identity
+from seawall.fabric.layout import FabricSizes
+from seawall.fabric.mapping import Fabric
+from seawall.fabric.naming import TOKEN_SIZE, fabric_path, forget_fabric, record_fabric, remove_left_fabric
+from seawall.io.interfaces import ReadableBuffer, SharedMemory
+from seawall.io.shared_lock import MemoryLock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.limits import BATCH_HEADER_SIZE
-from seawall.sequencer.frontier import CommitFrontier, Numbered
+from seawall.limits import BATCH_HEADER_SIZE, SESSION_ABANDONED_MAX
+from seawall.sequencer.frontier import Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
 from seawall.topics.config import Order
 from seawall.topics.keys import key_of
@@ -58,9 +70,6 @@ from seawall.topics.state import TopicState
 from seawall.wire.batches import batch_header
 from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, BatchFlags
 from seawall.wire.frames import checksum
-
-if TYPE_CHECKING:
-    from seawall.engine.sessions import Sessions
 
 R = TypeVar("R")
 
@@ -71,31 +80,32 @@ _FOR_EVER: Final = (1 << 63) - 1
 _IDLE_STEPS: Final = 8
 
 
-class Pod:
+class SequencedOrderer:
     """The brokers and the sequencer of a store that follows them."""
 
     def __init__(
         self,
-        fabric: FabricArrays,
-        frontier: CommitFrontier,
-        follower: Follower,
-        committer: Committer,
-        sessions: Sessions,
-        clock: Clock,
-        term: Term,
+        parts: StoreParts,
+        maintenance: Maintenance,
         *,
-        topic_of: Callable[[TopicId], TopicState | None],
+        memory: SharedMemory,
+        boot_id: bytes,
+        config: FabricConfig,
         settings: SequencerSettings | None = None,
         networks: int = 0,
     ) -> None:
-        """The last `networks` rings of the fabric are for connections to publish to."""
-        self._fabric = fabric
-        self._frontier = frontier
-        self._follower = follower
-        self._committer = committer
-        self._sessions = sessions
-        self._clock = clock
-        self._topic_of = topic_of
+        """Make the fabric, and begin to order. Its last `networks` rings are for connections to publish to."""
+        parts.controls.begin_change()
+        self._parts = parts
+        self._guard = parts.guard
+        self._clock = clock = parts.machine.clock
+        self._frontier = frontier = parts.writer.frontier
+        self._sessions = sessions = parts.sessions
+        self._admission = Admission(parts)
+        self._fabric = _new_fabric(parts, memory, boot_id, config)
+        self._arrays = arrays = self._fabric.arrays
+        blog_size = len(arrays.blog_all_bytes) // len(arrays.pbr)
+        self._follower = Follower(parts, maintenance, goi_entries=len(arrays.goi), blog_size=blog_size)
         self._rows = PodRows(sessions)
         #: For the sequencer: rows of clients that no worker has.
         self.load, self.save = self._rows.load, self._rows.save
@@ -109,22 +119,34 @@ class Pod:
         self._turns = ClientTurns(sessions)
         #: Topics with caps or ages that entries were followed of, since somebody looked after them.
         self._limited: list[TopicState] = []
-        self.sequencer = PodSequencer.start_cold(fabric, frontier, self, term, settings)
-        self.brokers = [BrokerRing(fabric, broker) for broker in range(len(fabric.pbr) - networks)]
-        self.arrivals = Arrivals(fabric, networks, self.sequencer.collected)
+        self.sequencer = PodSequencer.start_cold(arrays, frontier, self, parts.term, settings)
+        self.brokers = [BrokerRing(arrays, broker) for broker in range(len(arrays.pbr) - networks)]
+        self.arrivals = Arrivals(arrays, networks, self.sequencer.collected)
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
         #: Commits of what arrives, without the sequencer.
-        self.cycle = ArrivalCycle(fabric, self.sequencer, frontier, follower, committer, sessions, clock)
+        self.cycle = ArrivalCycle(arrays, self.sequencer, frontier, self._follower, parts.pending, sessions, clock)
+
+    def close(self) -> None:
+        """Remove the fabric: by its name, under the lock of the directory. The mapping goes with its last array."""
+        self._fabric.remove()
+        forget_fabric(self._parts.machine.files, self._parts.directory.path)
 
     # --- appends -------------------------------------------------------------------------------------------------
 
     def begin(self, appends: Sequence[Append]) -> Commit:
-        """Have appends ordered, and stage them; each has its numbers or its error. One commit at a time."""
+        """Have appends ordered, and stage them; each has its numbers or its error. Without any, what has arrived.
+
+        One commit at a time. What has arrived is staged by one kernel call, as far as it is that simple.
+        """
+        commit = None if appends else self.cycle.begin()
+        if commit is not None:
+            return commit
+        self._parts.pending.apply()
         commit = Commit()
         self._turns.clear()
         now = self._clock.wall_ns()
-        appends_with_room, refusing = self._with_room(self._committer.screen(appends, commit, now), now)
+        appends_with_room, refusing = self._with_room(self._admission.screen(appends, commit, now), now)
         for append in appends_with_room:
             self._publish(append)
         self._repeats = [
@@ -141,14 +163,20 @@ class Pod:
         self._limited = []
         return commit
 
-    def begin_cycle(self) -> Commit | None:
-        """Stage what has arrived by one kernel call, as far as it is that simple; None if it is not."""
-        return self.cycle.begin()
-
     def cycles_ended(self) -> None:
         """Cycles of a kernel are written: the store has everything that is ordered."""
         self.cycle.account()
         self._rows.forget()
+
+    def begin_ahead(self, _appends: Sequence[Append]) -> Commit | None:
+        """Nothing begins before the commit under way is finished."""
+        return None
+
+    def commit_lone(
+        self, _id: TopicId, _block: ReadableBuffer, _record_count: int, _state: MemoryLock
+    ) -> Numbered | None:
+        """Everything goes through the order."""
+        return None
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: what is in it takes effect, and its slots are free."""
@@ -173,10 +201,10 @@ class Pod:
         by_topic: dict[TopicId, list[Append]] = {}
         for append in appends:
             by_topic.setdefault(append.topic_id, []).append(append)
-        needs = [(self._topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
+        needs = [(self._admission.topic(topic_id), need_of(group)) for topic_id, group in by_topic.items()]
         logged = sum(max(NOP_SIZE, logged_size(len(each.block))) for each in appends)
-        arrived, arrived_logged = self.arrivals.needs(self._topic_of)
-        taken = [(topic, need) for topic, need in arrived if self._committer.takes(topic, need, TimestampNs(now))]
+        arrived, arrived_logged = self.arrivals.needs(self._parts.catalog.find)
+        taken = [(topic, need) for topic, need in arrived if self._admission.takes(topic, need, TimestampNs(now))]
         try:
             if appends or arrived:
                 # What has arrived may take several commits: the first has to have room, the others look for theirs.
@@ -197,14 +225,9 @@ class Pod:
             for topic in topics:
                 self._frontier.set_full(topic.topic_id, False)
 
-    def _topic(self, topic_id: TopicId) -> TopicState:
-        topic = self._topic_of(topic_id)
-        assert topic is not None, "screened before"
-        return topic
-
     def _publish(self, append: Append) -> None:
         """Put a batch into the ring of a broker, its bytes straight into the BLog."""
-        order = self._topic(append.topic_id).config.order
+        order = self._admission.topic(append.topic_id).config.order
         if append.has_session and order is Order.CLIENT and not self._turns.check(append):
             return
         broker = self.brokers[(append.client_id if append.has_session else append.topic_id) % len(self.brokers)]
@@ -285,10 +308,14 @@ class Pod:
         )
         is_admitted(append, numbered)
 
-    # --- the order -----------------------------------------------------------------------------------------------
+    # --- changes that are no appends -----------------------------------------------------------------------------
 
-    def change(self, order: Callable[[], Position | None], make: Callable[[], R]) -> R:
+    def change(self, make: Callable[[], R], topic_id: TopicId | None = None) -> R:
         """Order a change, and make it at its position: everything ordered before it is in the store by then."""
+        self._guard.require_usable()
+        return self._change_at(partial(self.sequencer.order_control, topic_id), make)
+
+    def _change_at(self, order: Callable[[], Position | None], make: Callable[[], R]) -> R:
         made: list[R] = []
         failed: list[Exception] = []
 
@@ -309,8 +336,32 @@ class Pod:
             raise failed[0]
         return made[0]
 
-    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> list[ClientId]:
+    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
+        """Order the opening of a session: what comes behind it of an older one is refused.
+
+        If it abandons, everything undecided below its start is given up by SKIPs behind that position.
+        """
+        client_id, start_seq = wanted.client_id, wanted.start_seq
+        epoch, next_seq, _ = self._sessions.open(client_id, start_seq, is_drawn=wanted.is_drawn)
+        if wanted.abandons and start_seq - next_seq > SESSION_ABANDONED_MAX:
+            raise LimitError(
+                f"client {client_id:016x} gives up batches {next_seq} to {start_seq - 1}: at most "
+                f"{SESSION_ABANDONED_MAX} at once; publish under another client id"
+            )
+
+        def order() -> Position | None:
+            opening = self.sequencer.open_session(client_id, epoch, next_seq, after_gap_ns=wanted.gap_ns)
+            return None if opening is None else opening.position
+
+        opened = self._change_at(order, make)
+        if wanted.abandons and opened[1] < start_seq:
+            self._insist(lambda: self.sequencer.abandon(client_id, start_seq))
+            return opened[0], start_seq
+        return opened
+
+    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
         """Order the end of sessions, and `make` it at its position; those of which nothing was under way."""
+        self._guard.require_usable()
         self._order()
         self._follow_all()
         retired = self.sequencer.not_busy(client_ids)
@@ -322,14 +373,12 @@ class Pod:
 
         if retired:
             try:
-                self.change(order, lambda: make(retired))
+                self._change_at(order, lambda: make(retired))
             finally:
                 self._rows.retired = frozenset()
         return retired
 
-    def abandon(self, client_id: ClientId, end_seq: ClientSeq) -> None:
-        """Give up everything undecided of a client below a seq, durably."""
-        self._insist(lambda: self.sequencer.abandon(client_id, end_seq))
+    # --- the order -----------------------------------------------------------------------------------------------
 
     def _insist(self, order: Callable[[], bool]) -> None:
         """Have something ordered, however full the order is, and bring everything up to it to the store."""
@@ -401,7 +450,7 @@ class Pod:
     def _begin_follow(self) -> FollowCommit | None:
         first = self._follower.next_position
         count = self.sequencer.frontier.committed - first
-        fabric = self._fabric
+        fabric = self._arrays
         return self._follower.begin(fabric.goi, fabric.side, first, count, fabric.blog_all_bytes)
 
     def _carry_out(self, commit: FollowCommit) -> None:
@@ -412,15 +461,15 @@ class Pod:
 
     def _advance(self) -> None:
         """Everything that was followed is as durable as its class promises."""
-        vector = self._fabric.replica_words[_REPLICA]
+        vector = self._arrays.replica_words[_REPLICA]
         store_release_u64(vector, records.REPLICA_DURABLE, self._follower.next_position)
         self.sequencer.advance_durable((_REPLICA,), 1)
         if self._follower.next_position == self.sequencer.frontier.committed:
             self._rows.forget()
 
-    def ahead_of(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
+    def tail(self, topic_id: TopicId, from_seq: Seq, size_max: int) -> list[StoredBatch]:
         """Copies of what is ordered and not in the store yet: the commit that is being written."""
-        fabric = self._fabric
+        fabric = self._arrays
         return ordered_batches(
             fabric.goi,
             fabric.side,
@@ -448,9 +497,29 @@ class Pod:
         """Make higher ceilings durable."""
         self._follower.ensure_ceilings()
 
-    def order_session(
-        self, client_id: ClientId, epoch: SessionEpoch, start_seq: ClientSeq, gap_ns: int
-    ) -> Position | None:
-        """Order the opening of a session that allows gaps so long; None if that has to wait."""
-        opening = self.sequencer.open_session(client_id, epoch, start_seq, after_gap_ns=gap_ns)
-        return None if opening is None else opening.position
+
+def _new_fabric(parts: StoreParts, memory: SharedMemory, boot_id: bytes, config: FabricConfig) -> Fabric:
+    """A fabric of this process alone; one that a killed process left is removed."""
+    machine, directory = parts.machine, parts.directory
+    remove_left_fabric(machine.files, memory, directory.path)
+    path = fabric_path(machine.files, config, directory.path, machine.random_bytes(TOKEN_SIZE))
+    record_fabric(machine.files, directory.path, path)
+    identity, sizes = Identity(boot_id, directory.directory_id), FabricSizes.of(config)
+    return Fabric.create(memory, path, sizes, identity, created_ns=machine.clock.wall_ns())
+
+
+def open_sequenced_store(
+    machine: Machine,
+    path: str,
+    memory: SharedMemory,
+    boot_id: bytes,
+    config: FabricConfig,
+    settings: StoreSettings,
+    sequencing: SequencerSettings | None = None,
+    networks: int = 0,
+) -> Store:
+    """Open a data directory, and a pod in front of it, of whose rings some are for the network."""
+    orderer = partial(
+        SequencedOrderer, memory=memory, boot_id=boot_id, config=config, settings=sequencing, networks=networks
+    )
+    return open_store(machine, path, settings, orderer=orderer)

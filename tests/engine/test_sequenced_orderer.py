@@ -26,10 +26,12 @@ from seawall.engine.aio import AsyncLog
 from seawall.engine.appends import Append
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
-from seawall.engine.ordered_store import OrderedStore, open_ordered_store
+from seawall.engine.orderer import WantedSession
 from seawall.engine.publisher import Publisher
 from seawall.engine.records import Message, ReceivedBatch
+from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import (
     ConfigError,
@@ -81,8 +83,8 @@ def values(log: EmbeddedLog, topic: str = "events", from_seq: int = 1) -> list[b
 
 def fabric_of(log: EmbeddedLog) -> Path:
     store = log._store
-    assert isinstance(store, OrderedStore)
-    return Path(store._fabric.path)
+    assert isinstance(store.orderer, SequencedOrderer)
+    return Path(store.orderer._fabric.path)
 
 
 def in_threads(count: int, work: Callable[[int], None]) -> None:
@@ -361,29 +363,29 @@ def test_an_event_loop_with_brokers(tmp_path: Path) -> None:
 
 def on_simulated_disk(
     disk: SimDisk, tmp_path: Path, brokers: int = 2, sequencing: SequencerSettings | None = None
-) -> OrderedStore:
+) -> Store:
     """A pod whose fabric is real, over a disk that is not."""
     machine = Machine(disk, OsClock(), random.Random(1).randbytes, pid=1)
     fabric = replace(TINY, brokers=brokers, directory=str(tmp_path))
     store = replace(SMALL, wal_file_size=128 * KIB, ballast_size=192 * KIB, checkpoint_size=256 * KIB)
-    return open_ordered_store(machine, "/data", OsSharedMemory(), boot_id(), fabric, store, sequencing)
+    return open_sequenced_store(machine, "/data", OsSharedMemory(), boot_id(), fabric, store, sequencing)
 
 
-def stored(store: OrderedStore, name: str) -> list[bytes]:
+def stored(store: Store, name: str) -> list[bytes]:
     found: list[bytes] = []
     seq = Seq(1)
-    while items := store.read(name, seq, size_max=MIB):
+    while items := store.queries.read(name, seq, size_max=MIB):
         found += [bytes(item.block)[RECORD_HEADER_SIZE:] for item in items if isinstance(item, StoredBatch)]
         seq = items[-1].next_seq if isinstance(items[-1], StoredBatch) else Seq(items[-1].last_seq + 1)
     return found
 
 
-def append(store: OrderedStore, name: str, *blocks: bytes) -> None:
+def append(store: Store, name: str, *blocks: bytes) -> None:
     topic_id = store.catalog.named(name).topic_id
     store.append([Append(topic_id, encode_raw(block), 1) for block in blocks])
 
 
-def fill(store: OrderedStore, name: str, size: int) -> list[bytes]:
+def fill(store: Store, name: str, size: int) -> list[bytes]:
     """Append, three at a time, until the disk refuses."""
     accepted: list[bytes] = []
     while True:
@@ -414,7 +416,7 @@ def test_a_full_disk_refuses_before_anything_is_ordered(tmp_path: Path, size: in
     store = on_simulated_disk(disk, tmp_path)
     assert stored(store, "kept") == [b"first", bytes(size)]
     assert store.catalog.names() == ["kept"]
-    assert store.read("kept", Seq(1), size_max=MIB)[-1].next_seq == 3
+    assert store.queries.read("kept", Seq(1), size_max=MIB)[-1].next_seq == 3
     store.close()
 
 
@@ -449,13 +451,13 @@ def test_a_failing_disk_ends_writing_and_leaves_reading(tmp_path: Path, call: Li
     for use in (
         lambda: append(store, "events", b"more"),
         lambda: store.create_topic("other", TopicConfig()),
-        lambda: store.open_session(ClientId(1), ClientSeq(1)),
+        lambda: store.session_keeper.open(WantedSession(ClientId(1), ClientSeq(1))),
     ):
         with pytest.raises(FatalError, match="an earlier change failed"):
             use()
     assert stored(store, "events") == [b"before"]
     # What was ordered and will not be stored is shown to nobody, not even to who asked for it.
-    assert store.plan_ordered("events", Seq(1), size_max=1 << 20).tail == []
+    assert store.queries.plan_ordered("events", Seq(1), size_max=1 << 20).tail == []
     store.close()
     assert not [*tmp_path.glob("*.fabric")]
 
@@ -530,7 +532,9 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
     store = on_simulated_disk(SimDisk(seed=1), tmp_path, sequencing=sequencing)
     store.create_topic("events", TopicConfig(order=Order.CLIENT))
     topic_id = store.catalog.named("events").topic_id
-    epochs = {client: store.open_session(ClientId(client), ClientSeq(1))[0] for client in range(1, 30)}
+    epochs = {
+        client: store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1)))[0] for client in range(1, 30)
+    }
 
     def publish(client: int, seq: int) -> AckStatus:
         append = Append(topic_id, encode_raw(b"%d" % client), 1, ClientId(client), ClientSeq(seq), epochs[client])
@@ -541,7 +545,9 @@ def test_more_clients_than_a_worker_remembers(tmp_path: Path, mode: SequencerSet
             assert publish(client, seq) is AckStatus.OK
         # Rows that a worker had no room for are those of the store.
         assert all(publish(client, seq) is AckStatus.DUPLICATE for client in epochs)
-    assert [(*store.open_session(ClientId(client), ClientSeq(1)),) for client in epochs] == [(2, 4)] * len(epochs)
+    assert [(*store.session_keeper.open(WantedSession(ClientId(client), ClientSeq(1))),) for client in epochs] == [
+        (2, 4)
+    ] * len(epochs)
     assert len(stored(store, "events")) == 3 * len(epochs)
     with pytest.raises(FencedError):
         store.append([Append(topic_id, encode_raw(b"x"), 1, ClientId(99), ClientSeq(1), 1)])

@@ -1,0 +1,274 @@
+"""The orderer of a store that numbers its own appends: reservations, numbers, one epoch, and then they are published.
+
+    begin    1. reserve  space in segments, lane and log: a full disk is found before a number is given
+             2. number   the frontier stamps position, seq, offset and time, in the order of the appends
+             3. place    each batch gets the next file position of its topic's segment
+             4. stage    small batches into the lane as they are, references to large ones
+    (written by whoever waits: large batches at their places, then the epoch)
+    finish   5. publish  catalog and index are updated: readers may see it, the callers are answered
+
+A change that is no append is made at once: nothing is ordered that is not stored.
+
+INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
+INV-REFERENCE-AFTER-DATA: the log refers to a large batch only after the batch is durable at its place.
+INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun; one is under way at a time,
+and at most one more ahead of its end.
+
+A crash takes what was not written. This module must not know who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from seawall import limits
+from seawall.core.types import ClientId, Seq, TimestampNs, TopicId
+from seawall.engine.admission import Admission, is_admitted, need_of, refuse
+from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.control_log import HEADROOM
+from seawall.engine.maintenance import Maintenance
+from seawall.engine.orderer import Opened, WantedSession
+from seawall.engine.parts import StoreParts
+from seawall.engine.room_making import CONTROL_ROOM
+from seawall.engine.rooms import Room
+from seawall.engine.topic_log import StoredBatch
+from seawall.errors import UnsupportedError, WrongStateError
+from seawall.io.interfaces import ReadableBuffer
+from seawall.io.shared_lock import MemoryLock
+from seawall.sequencer.frontier import Numbered
+from seawall.storage.control_documents import FloorRaise
+from seawall.wire.codes import BatchFlags
+
+R = TypeVar("R")
+
+_BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
+
+
+class LocalOrderer:
+    """Numbers the appends of one store."""
+
+    def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
+        self._catalog = parts.catalog
+        self._writer = parts.writer
+        self._removal = parts.removal
+        self._window = parts.sessions.window
+        self._clock = parts.machine.clock
+        self._maker = parts.maker
+        self._ceiling_step = parts.settings.ceiling_step
+        self._rooms = parts.reservations.by_topic
+        self._pending = parts.pending
+        self._short_way = parts.pending.short_way
+        self._admission = Admission(parts)
+        self._maintenance = maintenance
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Number and stage what can be stored; the others have their error."""
+        if self._writer.follows:
+            refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
+            return Commit()
+        now = self._clock.wall_ns()
+        if len(appends) == 1:
+            append = appends[0]
+            if not append.flags and append.client_id == NO_SESSION:
+                room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
+                if room is not None:
+                    return self._short_way.begin(append, now, room.is_durable)
+        appends = self._admission.without_known_keys(self._admission.without_ended_sessions(appends), now)
+        if not self._fits(appends, now):
+            self._pending.apply()
+            self._make_rooms(appends, TimestampNs(now))
+        self._pending.apply()
+        commit = Commit()
+        is_written = False
+        self._pin_places(appends, commit)
+        for append in appends:
+            if append.error is None:
+                room = self._rooms[append.topic_id]
+                if room.ahead or room.is_limited:
+                    self._stage_ahead(room, commit, now)
+                self._number(append, room, commit, now)
+                commit.durable |= room.is_durable
+                is_written |= room.is_written
+        if is_written or commit.durable:
+            commit.epoch = self._writer.begin_flush()
+        return commit
+
+    def _pin_places(self, appends: Sequence[Append], commit: Commit) -> None:
+        """Have the files open that large batches go to; those that find no descriptor are refused."""
+        for append in appends:
+            if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
+                room = self._rooms[append.topic_id]
+                if room.is_kept:
+                    self._admission.prepare((append,), partial(commit.pins.pin, room.filling.segment.shared))
+
+    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+        """`begin` before the commit under way is finished; None if that cannot be: only one small batch that needs
+        nothing but its numbers can be ahead, and only of another such."""
+        if len(appends) != 1 or self._maintenance.is_tidy_up_due:
+            return None
+        (append,) = appends
+        if append.flags or append.client_id != NO_SESSION or not self._short_way.has_begun:
+            return None
+        now = self._clock.wall_ns()
+        room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
+        return None if room is None else self._short_way.begin(append, now, room.is_durable)
+
+    def commit_lone(
+        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
+    ) -> Numbered | None:
+        """Commit one plain block on this thread; None if it needs more than its numbers."""
+        now, short_way = self._clock.wall_ns(), self._short_way
+        with state:
+            room = self._short_room(topic_id, len(block), record_count, now)
+            if room is None:
+                return None
+            plain = (len(block), AS_TOPIC_CHOICES)
+            commit, numbered = short_way.begin_block(topic_id, block, record_count, *plain, now, room.is_durable)
+        commit.carry_out()
+        with state:
+            short_way.finish(commit)
+        return numbered
+
+    def finish(self, commit: Commit) -> None:
+        """Publish a commit that is written."""
+        if commit.goes_short:
+            self._short_way.finish(commit)
+            return
+        commit.pins.unpin_all()
+        if commit.epoch is not None:
+            self._writer.finish_flush(commit.epoch, durable=commit.durable)
+        for effect in commit.effects:
+            if isinstance(effect, Append):
+                assert effect.numbered is not None
+                self._catalog.apply_append(effect.numbered)
+                if effect.flags & BatchFlags.KEYED:
+                    self._admission.remember_key(effect, effect.numbered)
+            else:
+                self._catalog.apply(*effect)
+                if isinstance(effect[0], FloorRaise):
+                    self._removal.evicted(effect[0])
+
+    # --- changes that are no appends -----------------------------------------------------------------------------
+
+    def change(self, make: Callable[[], R], _topic_id: TopicId | None = None) -> R:
+        """Make a change at once."""
+        return make()
+
+    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
+        """Open a session at once. No batch is held back here, so there are no gaps to wait for, or to give up."""
+        if wanted.abandons:
+            raise UnsupportedError("batches are given up only where a sequencer orders them; open the log with brokers")
+        return make()
+
+    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
+        """Retire sessions at once: nothing of them is under way."""
+        make(client_ids)
+        return client_ids
+
+    def tail(self, _topic_id: TopicId, _from_seq: Seq, _size_max: int) -> list[StoredBatch]:
+        """Nothing: what is numbered here and not stored is shown to nobody."""
+        return []
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    # --- reservations --------------------------------------------------------------------------------------------
+
+    def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
+        """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
+        room = self._rooms.get(topic_id)
+        writer = self._writer
+        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or writer.staged or writer.follows:
+            return None
+        size = _BATCH_HEADER + length
+        if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
+            return None
+        if not self._writer.has_room(HEADROOM + size):
+            return None
+        if self._short_way.is_full:
+            self._pending.apply()
+            if self._short_way.is_full:
+                # The rows of a commit that has begun are the last ones.
+                return None
+        room.records_left -= count
+        room.bytes_left -= size
+        return room
+
+    def _fits(self, appends: Sequence[Append], now: int) -> bool:
+        """Whether all appends fit the rooms there are; then they are counted against them."""
+        logged = HEADROOM
+        for append in appends:
+            length = len(append.block)
+            room = self._rooms.get(append.topic_id)
+            if room is None or not room.take(append.record_count, _BATCH_HEADER + length, now):
+                return False
+            logged += logged_size(length)
+        return self._writer.has_room(logged)
+
+    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+        """For each topic the segment that takes its batches, with room for them there and in the log."""
+        # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
+        ready = self._admission.admit_all(appends, now_ns)
+        logged = HEADROOM
+        for group in ready:
+            needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
+            if self._admission.prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
+                logged += needed
+
+    def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
+        """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
+        topic = self._admission.topic(group[0].topic_id)
+        room = self._maker.make(topic, need_of(group), logged, now_ns)
+        seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
+        room.records_left = min(room.records_left, seqs_left - sum(append.record_count for append in group))
+        self._rooms[topic.topic_id] = room
+
+    # --- numbers and places --------------------------------------------------------------------------------------
+
+    def _stage_ahead(self, room: Room, commit: Commit, now: int) -> None:
+        """What has to be in the log before the first batch of a room."""
+        for control in room.ahead:
+            commit.effects.append((control, self._writer.stage_control(control, now)))
+            # What readers were told to be gone must not come back with a crash, in no class.
+            commit.durable |= room.is_kept and isinstance(control, FloorRaise)
+        room.ahead = []
+        room.goes_short = room.is_written and not self._writer.is_observed
+        if room.is_limited and room.topic not in commit.limited:
+            commit.limited.append(room.topic)
+
+    def _number(self, append: Append, room: Room, commit: Commit, now: int) -> None:
+        """Give one batch its numbers and its place, and stage it."""
+        if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, room.topic, commit, now):
+            return
+        filling, segment, draft = room.filling, room.filling.segment, append.draft()
+        window = self._window if append.has_session else None
+        if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
+            numbered, address = self._writer.stage_batch(draft, append.block, now, window)
+            if not is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            filling.waiting.add(len(segment.index), address)
+        else:
+            numbered, header = self._writer.number_apart(draft, append.block, now, window)
+            if not is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            if room.is_kept:
+                commit.add_place(segment.shared, at, [header, append.block], is_uncached=room.is_uncached)
+                self._writer.stage_reference(header, segment.first_seq, at)
+            else:
+                # Memory needs nobody to write it; readers see it when it is published.
+                segment.write_at(at, [header, append.block])
+                self._writer.stage_reference(header, Seq(0), 0)
+        segment.index.append(
+            base_seq=numbered.base_seq,
+            at=at,
+            timestamp_ns=numbered.timestamp_ns,
+            base_offset=numbered.base_offset,
+            position=numbered.position,
+            count=numbered.record_count,
+            length=numbered.size,
+        )
+        commit.effects.append(append)
