@@ -105,7 +105,7 @@ def continued_before_named(patch: pytest.MonkeyPatch) -> None:
         current = self._current
         if current is not None and current.first_at < self.at <= current.limit_at - EPOCH_HEADER_SIZE:
             self.sync()
-            mark = self._begin_epoch(current, [], 0, self._position, 0, FLAG_CONTINUED, timestamp_ns)
+            mark = self._begin_epoch(current, [], 0, self.next_position, 0, FLAG_CONTINUED, timestamp_ns)
             mark.carry_out(durable=True)
             self._is_poisoned = False
         return real(self, needed, timestamp_ns)
