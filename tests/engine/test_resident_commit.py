@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -283,24 +284,38 @@ def test_a_write_that_fails_answers_nobody(resident: Resident) -> None:
     assert resident.values(PLAIN) == [b"x"]
 
 
-def test_it_comes_back_for_who_wants_to_lead_or_listens(resident: Resident) -> None:
+def test_who_listens_is_notified_by_an_event(resident: Resident) -> None:
     heard = []
     resident.queue.listeners.append(lambda: heard.append(resident.values(PLAIN)[-1]))
-    resident.queue.expect_news()
-    resident.send(CLIENTS[0], PLAIN, b"1")
-    resident.resident.commit(resident.receive())
-    assert heard == [b"1"]
+    news = resident.resident.news
+    for number in range(3):
+        resident.queue.expect_news()
+        resident.send(CLIENTS[0], PLAIN, b"%d" % number)
+        resident.resident.commit(resident.receive())
+        assert select.select([news.wait_fd], [], [], 0)[0]
+        resident.resident.notify()
+        assert heard == [b"%d" % each for each in range(number + 1)]
     # Nobody listens any more.
-    resident.send(CLIENTS[0], PLAIN, b"2")
+    resident.send(CLIENTS[0], PLAIN, b"last")
     resident.resident.commit(resident.receive())
-    assert heard == [b"1"]
-    resident.queue.signals[publish_cycle.LISTENING] = 1
-    resident.send(CLIENTS[0], PLAIN, b"3")
-    assert resident.run_granted() == publish_cycle.CYCLES_NOTIFY
+    assert not select.select([news.wait_fd], [], [], 0)[0]
+
+
+def test_it_comes_back_for_who_wants_to_lead(resident: Resident) -> None:
     resident.queue.signals[publish_cycle.WANTED] = 1
-    resident.send(CLIENTS[0], PLAIN, b"4")
-    assert resident.run_on() == publish_cycle.CYCLES_DONE
-    assert resident.acked(CLIENTS[0]) == [1, 2, 3, 4]
+    resident.send(CLIENTS[0], PLAIN, b"1")
+    assert resident.run_granted() == publish_cycle.CYCLES_DONE
+    resident.send(CLIENTS[0], PLAIN, b"2")
+    # What came is not received: somebody else comes first.
+    assert resident.acked(CLIENTS[0]) == [1]
+
+
+def test_it_comes_back_when_the_log_is_due(resident: Resident) -> None:
+    resident.send(CLIENTS[0], PLAIN, b"1")
+    resident.store.upkeep.look_at = resident.numbers("at") + 1
+    resident.resident.commit(resident.receive())
+    assert resident.acked(CLIENTS[0]) == [1]
+    assert resident.store.upkeep.look_at > resident.numbers("at")
 
 
 def test_who_wants_to_lead_does_so_soon(resident: Resident) -> None:

@@ -115,11 +115,11 @@ def test_many_connections_share_commits(on_loop, tmp_path, committed):
         async with world(tmp_path) as made:
             peers = [await made.peer(100 + number) for number in range(40)]
 
-            async def publish(number, peer):
-                for each in range(30):
-                    assert (await peer.publish(1, b"%d/%d" % (number, each)))["status"] == OK
-
-            await asyncio.gather(*(publish(number, peer) for number, peer in enumerate(peers)))
+            for each in range(30):
+                for number, peer in enumerate(peers):
+                    peer.send(peer.batch(1, b"%d/%d" % (number, each)))
+                for peer in peers:
+                    assert [row["status"] for row in await peer.acks(1)] == [OK]
             found = await values(made.log)
             for number in range(40):
                 own = [value for value in found if value.startswith(b"%d/" % number)]
@@ -128,7 +128,7 @@ def test_many_connections_share_commits(on_loop, tmp_path, committed):
                 peer.close()
 
     on_loop(work())
-    assert sum(committed) > max(900, 3 * committed.cycles)
+    assert sum(committed) > max(900, committed.cycles)
 
 
 @pytest.mark.parametrize("features", [0, Features.ACK_RUNS])

@@ -240,11 +240,6 @@ class CommitQueue:
         """Have listeners called after the next commit, also if a kernel makes it: somebody is about to wait for it."""
         self._signals[LISTENING] = 1
 
-    @property
-    def is_listened(self) -> bool:
-        """Whether somebody waits, or is about to."""
-        return bool(self._signals[LISTENING])
-
     def notify(self) -> None:
         """Something new can be read."""
         self._signals[LISTENING] = 0

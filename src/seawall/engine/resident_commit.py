@@ -28,6 +28,7 @@ from seawall.engine.sequenced_orderer import SequencedOrderer
 from seawall.engine.store import Store
 from seawall.errors import SeawallError
 from seawall.io.files import OsFile
+from seawall.io.ring import Event
 from seawall.io.shared_lock import SharedLock
 from seawall.kernels import publish_cycle as kernels
 
@@ -56,9 +57,11 @@ class ResidentCommit:
         self._interrupt = interrupt
         #: Where the kernel puts batches.
         self.received: Final = orderer.cycle.received
+        #: Signalled when something new can be read and somebody waits for that: then `notify` has to be called.
+        self.news: Final = Event(block=False)
+        publishers["news"] = self.news.signal_fd
         publishers["lock_at"] = queue.state.words.ctypes.data
         publishers["signals_at"] = queue.signals.ctypes.data
-
         #: Rows of `received` that the kernel has not answered.
         self.unanswered = 0
 
@@ -89,8 +92,11 @@ class ResidentCommit:
         elif self._store.is_tidy_up_due:
             with suppress(SeawallError, OSError), queue.state:
                 self._store.tidy_up()
-        if queue.is_listened:
-            queue.notify()
+
+    def notify(self) -> None:
+        """Have everybody look who waits for news."""
+        self.news.clear()
+        self._queue.notify()
 
     def _run_kernel(self) -> int:
         """Run the kernel once: the reason for which it has ended."""
@@ -118,8 +124,6 @@ class ResidentCommit:
         elif reason == kernels.CYCLES_APPLY:
             with self._queue.state:
                 self._cycle.apply_rows()
-        elif reason == kernels.CYCLES_NOTIFY:
-            self._queue.notify()
         else:
             return False
         return True

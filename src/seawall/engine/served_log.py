@@ -98,6 +98,7 @@ class ServedLog(ServedSessions):
         self._gathering_turns = 0
         self._are_answers_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._resident: ResidentCommit | None = None
 
     async def open(self) -> Self:
         """Open the data directory; `async with` does it."""
@@ -127,6 +128,9 @@ class ServedLog(ServedSessions):
         """End in order; closing twice is fine."""
         if self._timer is not None:
             self._timer.cancel()
+            if self._resident is not None:
+                self._loop.remove_reader(self._resident.news.wait_fd)
+                self._resident = None
             await self.end_expiry()
             self._readers.shutdown(wait=False)
             self._checkers.shutdown(wait=False)
@@ -163,7 +167,10 @@ class ServedLog(ServedSessions):
 
     def resident(self, publishers: npt.NDArray[np.void], interrupt: Callable[[], None]) -> ResidentCommit:
         """Commits by a kernel, for the publish thread."""
-        return ResidentCommit(self._opened().queue, self._store, self._orderer, publishers, interrupt)
+        queue = self._opened().queue
+        self._resident = made = ResidentCommit(queue, self._store, self._orderer, publishers, interrupt)
+        self._loop.add_reader(made.news.wait_fd, made.notify)
+        return made
 
     async def publish_keyed(self, topic: TopicState, block: EncodedBlock, key: bytes) -> Numbered:
         """Append one block under an idempotency key, as `publish` does records; where it is, or where the first is."""

@@ -6,7 +6,6 @@
 The call returns to Python when there is something that only Python does, with the reason:
 
     CYCLES_DONE       nothing came for a moment, somebody else wants to lead, or a connection has to be returned
-    CYCLES_NOTIFY     a cycle is done, and somebody waits for what it has stored
     CYCLES_GRANT      what was received needs reservations that are not granted
     CYCLES_APPLY      there is no space for the rows of what was received: those that are pending have to be applied
     CYCLES_OTHERWISE  what was received, or what is in the rings of brokers, has to be committed another way
@@ -16,8 +15,9 @@ The call returns to Python when there is something that only Python does, with t
     stage_received   the steps before the write, and
     settle_received  those behind it: for who writes otherwise, as a simulated disk does
 
-Behind GRANT and APPLY the same batches are tried again by the next call. The memory that a commit shares with readers
-is changed under `lock`; it is not held while the disk or a socket is waited for.
+Somebody who waits for what was stored is notified by an event, without Python. Behind GRANT and APPLY the same batches
+are tried again by the next call. The memory that a commit shares with readers is changed under `lock`; it is not held
+while the disk or a socket is waited for.
 
 INV-RESIDENT-ANSWERED: no batch is answered before its epoch is written, and synced if its topic asks for that.
 """
@@ -36,7 +36,7 @@ from seawall.kernels.arrival_cycle import (
     stage_cycle,
     survey_cycle,
 )
-from seawall.kernels.atomics import load_acquire
+from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, TAIL_CLAIMED, TAIL_WORDS
 from seawall.kernels.disk_ring import (
     SUBMIT_AT,
@@ -55,15 +55,16 @@ from seawall.kernels.jit import bytes_out, int64, kernel, record_array, void
 from seawall.kernels.locks import LISTENING, SIGNALS, WANTED
 from seawall.kernels.memory import Array, Bytes, address_of, as_int64, pointer_at
 from seawall.kernels.publish_io import CONNECTION_ROW, RETURNS, WOKEN, receive_batches, send_acks
-from seawall.kernels.system import lock_mutex, unlock_mutex, wall_ns
+from seawall.kernels.system import lock_mutex, signal_event, unlock_mutex, wall_ns
 
 #: Arrays by the names of their fields in `PUBLISHERS`: each has an address there, and a length.
 PUBLISHER_ARRAYS = (
     *("events", "by_descriptor", "connections", "tails", "owners", "orders", "levels", "frames"),
     *("made", "frame_counts", "state", "progress", "acks", "operation", "iovec"),
 )
-#: What does not change: the descriptors to wait on, and the addresses of the lock and of signals.
-CONSTANTS = ("epoll", "waker", "lock_at", "signals_at")
+#: What does not change: the descriptors to wait on, the event for who waits for news, and the addresses of the lock and
+#: of signals.
+CONSTANTS = ("epoll", "waker", "news", "lock_at", "signals_at")
 #: Arguments: the log's descriptor, whether a durable write is one call there, the address of the log from which on
 #: something is due, and whether reservations have been asked for.
 ARGUMENTS = ("fd", "direct_sync", "due_at", "is_granted")
@@ -77,11 +78,10 @@ PUBLISHERS = np.dtype(
 )
 
 CYCLES_DONE = 0
-CYCLES_NOTIFY = 1
-CYCLES_GRANT = 2
-CYCLES_APPLY = 3
-CYCLES_OTHERWISE = 4
-CYCLES_FAILED = 5
+CYCLES_GRANT = 1
+CYCLES_APPLY = 2
+CYCLES_OTHERWISE = 3
+CYCLES_FAILED = 4
 
 #: Words of `operation` and of `iovec`.
 OPERATION_WORDS = 7
@@ -213,9 +213,10 @@ def run_cycles(publishers: Array, cycles: Array, memory: Bytes) -> int:
         settle_received(publishers, cycles, size)
         send_acks(connections, buffer, received, cycle["received"], acks, progress)
         cycle["received"] = 0
+        if load_acquire(signals, LISTENING) != 0:
+            store_release(signals, LISTENING, 0)
+            signal_event(publisher["news"])
         if progress[RETURNS] != 0 or progress[WOKEN] != 0 or load_acquire(signals, WANTED) != 0:
             return CYCLES_DONE
         if log[0]["at"] >= publisher["due_at"]:
             return CYCLES_DONE
-        if load_acquire(signals, LISTENING) != 0:
-            return CYCLES_NOTIFY
