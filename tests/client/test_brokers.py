@@ -19,6 +19,7 @@ import seawall
 from seawall.client.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.engine.broker_log import BrokerLog
+from seawall.engine.resident_commit import ResidentCommit
 from seawall.engine.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
 from seawall.io.accepting import AcceptingPort
@@ -135,8 +136,8 @@ def test_what_the_publish_thread_commits_is_pushed_at_all_loops(
     """It commits while no loop does anything that would wake its readers."""
     monkeypatch.setattr(lwp2_session, "_ATTACH_AFTER", 1)
     counts: list[int] = []
-    commit = ServedLog.commit_received
-    monkeypatch.setattr(ServedLog, "commit_received", lambda log, count: counts.append(count) or commit(log, count))
+    commit = ResidentCommit.commit
+    monkeypatch.setattr(ResidentCommit, "commit", lambda each, count: counts.append(count) or commit(each, count))
     logs[0].create_topic("events", durability="fsync")
     logs[0].publish("events", b"0")
     found: list[list[bytes]] = [[] for _ in logs]

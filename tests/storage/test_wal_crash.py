@@ -93,7 +93,7 @@ class Scenario:
         batches = [batch(first + index, size, self.chance) for index, size in enumerate(sizes)]
         expected_at = writer.at + 64
         for stored in batches:
-            self.written.append((writer._epoch + 1, expected_at, stored))
+            self.written.append((int(writer.numbers["epoch"][0]) + 1, expected_at, stored))
             expected_at += len(stored)
         writer.append_epoch(batches, first, len(batches), 1_000)
 
@@ -258,9 +258,9 @@ class ClaimsTooMuch(WalWriter):
     """Says in each header that everything before it is durable."""
 
     def _begin_epoch(self, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self.at
+        honest, self.numbers["synced_through"] = self.synced_through, self.at
         receipt = super()._begin_epoch(*arguments)
-        self._synced_through = honest
+        self.numbers["synced_through"] = honest
         return receipt
 
 
@@ -268,9 +268,9 @@ class ClaimsItself(WalWriter):
     """Says in each header that the epoch itself is durable."""
 
     def _begin_epoch(self, current: Any, batches: Any, length: int, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self.at + 64 + length
+        honest, self.numbers["synced_through"] = self.synced_through, self.at + 64 + length
         receipt = super()._begin_epoch(current, batches, length, *arguments)
-        self._synced_through = honest
+        self.numbers["synced_through"] = honest
         return receipt
 
 
@@ -278,7 +278,7 @@ class NeverSyncs(WalWriter):
     """Returns from `sync` without one."""
 
     def sync(self) -> Any:
-        self._synced_through = self.at
+        self.numbers["synced_through"] = self.at
         return self.at
 
 
@@ -286,9 +286,9 @@ class RotatesUnsynced(WalWriter):
     """Begins a file while the one before is in the cache only."""
 
     def _rotate(self, *arguments: Any) -> Any:
-        honest, self._synced_through = self._synced_through, self.at
+        honest, self.numbers["synced_through"] = self.synced_through, self.at
         current = super()._rotate(*arguments)
-        self._synced_through = honest
+        self.numbers["synced_through"] = honest
         return current
 
 

@@ -294,6 +294,19 @@ def _keep_tail(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values)
     return 1
 
 
+@kernel(int64(_connection, bytes_in, bytes_out, int64_out))
+def _keep_or_return(connection: np.void, buffer: Bytes, tails: Bytes, owners: Values) -> int:
+    """What was received of a connection is looked at: 1 if it is RETURNED, which then has no tail buffer; else 0."""
+    if connection["state"] == ATTACHED and _keep_tail(connection, buffer, tails, owners) == 0:
+        connection["state"] = RETURNED
+    if connection["state"] != RETURNED:
+        return 0
+    if connection["tail"] >= 0:
+        owners[connection["tail"]] = 0
+        connection["tail"] = -1
+    return 1
+
+
 @kernel(
     int64(
         *(int64, int64, int64, bytes_out, int32_out, _connections, bytes_out, bytes_out, int64_out),
@@ -329,8 +342,7 @@ def receive_batches(
     if found < 0:
         return 0 if found == _INTERRUPTED else found
     now = monotonic_ns()
-    used = 0
-    count = 0
+    used = count = 0
     for event in range(found):
         descriptor = load_u32(events, event * EVENT_SIZE + EVENT_FD_AT)
         if descriptor == waker:
@@ -354,13 +366,11 @@ def receive_batches(
         connection["end"] = end
         if size > 0:
             connection["received_ns"] = now
+            stretch = (buffer, used, end, received, count, orders)
             if connection["version"] == _VERSION:
-                count = accept_batches(
-                    connections, index, buffer, used, end, received, count, orders, levels, rows, state
-                )
+                count = accept_batches(connections, index, *stretch, levels, rows, state)
             else:
-                stretch = (buffer, used, end, received, count, orders, rows, made_rows, frame_counts, state)
-                count = accept_v1_frames(connections, index, *stretch)
+                count = accept_v1_frames(connections, index, *stretch, rows, made_rows, frame_counts, state)
             if kept == 0 or connection["rest_at"] != used:
                 connection["tail_ns"] = now
         else:
@@ -368,13 +378,7 @@ def receive_batches(
             connection["state"] = RETURNED
             connection["rest_at"] = used
             connection["rest_end"] = end
-        if connection["state"] == ATTACHED and _keep_tail(connection, buffer, tails, owners) == 0:
-            connection["state"] = RETURNED
-        if connection["state"] == RETURNED:
-            progress[RETURNS] += 1
-            if connection["tail"] >= 0:
-                owners[connection["tail"]] = 0
-                connection["tail"] = -1
+        progress[RETURNS] += _keep_or_return(connection, buffer, tails, owners)
         used = as_int64(connection["end"])
     progress[ROWS] = count
     progress[BYTES] = used
