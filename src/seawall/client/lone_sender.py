@@ -31,7 +31,8 @@ class LoneSender(Sender):
     def publish(self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock]) -> Delivery:
         """Publish records and wait until they are decided."""
         delivery = None
-        if len(blocks) == 1 and len(blocks[0].block) <= BLOCK_SIZE_MAX:
+        # Whoever meets another thread need not look closer.
+        if not self._leads and len(blocks) == 1 and len(blocks[0].block) <= BLOCK_SIZE_MAX:
             delivery = self._exchange_lone(topic, topic_id, blocks[0])
         return (delivery or self.offer(topic, topic_id, blocks)).result()
 
@@ -58,9 +59,9 @@ class LoneSender(Sender):
                     )
                 finally:
                     lock.acquire()
+                    if self._waiters or self._is_closed:
+                        self._stop_leading()
                     self._leads = False
-                    if self._awaited or self._is_closed:
-                        self._change.notify_all()
                 if stored is None:
                     self._settle(exchange)
                 else:

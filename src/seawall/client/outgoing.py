@@ -88,9 +88,9 @@ class Outgoing:
         self.latency = LatencyHistogram()
 
     @property
-    def is_gathering(self) -> bool:
-        """Whether there is something that more may join."""
-        return self._gathering is not None
+    def is_lingering(self) -> bool:
+        """Whether something is gathered that is not sent before its time, though nothing is on its way."""
+        return self._gathering is not None and self._linger_ns > 0
 
     @property
     def size(self) -> int:

@@ -49,6 +49,20 @@ _ROOM_PART: Final = 4
 LOOK_NS: Final = 1_000_000_000
 
 
+class _Waiter:
+    """A thread that waits for something while another one leads."""
+
+    __slots__ = ("is_done", "is_over", "ready")
+
+    def __init__(self, is_done: Callable[[], bool]) -> None:
+        self.is_done = is_done
+        #: Whether it was found to be done, by the leader.
+        self.is_over = False
+        #: Taken until the thread is woken.
+        self.ready = threading.Lock()
+        self.ready.acquire()
+
+
 class Sender:
     """A session and its connections. Threads may share it."""
 
@@ -65,8 +79,8 @@ class Sender:
         self._change = threading.Condition(self._lock)
         self._waker = Waker()
         self._leads = False
-        #: What threads wait for while another one leads.
-        self._awaited: list[Callable[[], bool]] = []
+        #: Threads that wait while another one leads.
+        self._waiters: list[_Waiter] = []
         #: Whether somebody ends it, and whether everything has been told so.
         self._is_closed = self._is_over = False
         self._backoff = Backoff()
@@ -186,8 +200,11 @@ class Sender:
             return self._outgoing.take_error()
 
     def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
-        """Wait until a delivery is decided; false if that takes too long."""
-        if self._outgoing.is_gathering:
+        """Wait until a delivery is decided; false if that takes too long.
+
+        Records of several threads that wait share a batch while another one is on its way.
+        """
+        if self._outgoing.is_lingering:
             self.seal()
         return self._wait_until(lambda: delivery.done, timeout_s)
 
@@ -225,7 +242,7 @@ class Sender:
                 connection.close()
             self._connections.clear()
             self._waker.close()
-            self._change.notify_all()
+            self._wake_all()
         self._announce()
 
     # --- leading ---------------------------------------------------------------------------------------------------
@@ -235,42 +252,65 @@ class Sender:
         until_ns = deadline_ns(self._clock.monotonic_ns(), timeout_s)
         outcome: bool | None = None
         while outcome is None:
-            try:
-                with self._change:
-                    outcome = self._wait_on(is_done, until_ns)
-            finally:
+            outcome = self._wait_once(is_done, until_ns)
+            if self._outgoing.decided:
                 self._announce()
         return outcome
 
-    def _wait_on(self, is_done: Callable[[], bool], until_ns: int | None) -> bool | None:
-        """Whether something was waited for to its end; None if others have to be told of something first."""
-        while not is_done():
+    def _wait_once(self, is_done: Callable[[], bool], until_ns: int | None) -> bool | None:
+        """Lead, or wait for who does; whether something was waited for to its end, None if it is to be waited on."""
+        with self._lock:
             left_ns = LOOK_NS if until_ns is None else until_ns - self._clock.monotonic_ns()
+            if is_done():
+                return True
             if left_ns <= 0 or self._is_over:
                 return False
-            if self._leads or self._is_closed:
-                self._awaited.append(is_done)
+            if not (self._leads or self._is_closed):
+                self._leads = True
                 try:
-                    self._change.wait(seconds(left_ns))
+                    with self._guard:
+                        self._lead_until(is_done, until_ns)
                 finally:
-                    self._awaited.remove(is_done)
-                continue
-            self._leads = True
-            try:
-                with self._guard:
-                    self._lead_until(is_done, until_ns)
-            finally:
-                self._leads = False
-                self._change.notify_all()
-            if self._outgoing.decided:
+                    self._stop_leading()
                 return None
-        return True
+            waiter = _Waiter(is_done)
+            self._waiters.append(waiter)
+        if not waiter.ready.acquire(timeout=seconds(left_ns)):
+            with self._lock:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        # Whoever is woken because it is done needs no lock to know.
+        return True if waiter.is_over else None
+
+    def _wake_done(self) -> None:
+        """Wake those whose wait is over, and nobody else, who would take the interpreter from them."""
+        waiting: list[_Waiter] = []
+        for waiter in self._waiters:
+            if waiter.is_done():
+                waiter.is_over = True
+                waiter.ready.release()
+            else:
+                waiting.append(waiter)
+        self._waiters = waiting
+
+    def _wake_all(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.ready.release()
+        self._change.notify_all()
+
+    def _stop_leading(self) -> None:
+        """Let another thread lead: one of those that still wait."""
+        self._leads = False
+        self._wake_done()
+        if self._waiters:
+            self._waiters.pop(0).ready.release()
+        self._change.notify_all()
 
     def _lead_until(self, is_done: Callable[[], bool], until_ns: int | None) -> None:
         """Lead until something is done, it is too late, or there is something to announce.
 
-        Others are told when what they wait for is done, and not whenever something is decided: who is woken for every
-        batch takes the interpreter from the one that sends.
+        Others are woken when what they wait for is done, and not whenever something is decided.
         """
         outgoing = self._outgoing
         while not (is_done() or self._is_closed):
@@ -279,8 +319,7 @@ class Sender:
                 return
             self._lead(left_ns)
             if outgoing.decided:
-                if any(is_so() for is_so in self._awaited):
-                    self._change.notify_all()
+                self._wake_done()
                 outgoing.forget_silent()
                 if outgoing.decided:
                     return
@@ -446,7 +485,7 @@ class Sender:
     def _fail(self, error: SeawallError) -> None:
         self.failure = error
         self._outgoing.fail(error)
-        self._change.notify_all()
+        self._wake_all()
 
     def _check_usable(self) -> None:
         if self.failure is not None:
