@@ -42,6 +42,33 @@ def test_every_record_that_counts_is_stored(tmp_path: Path) -> None:
         assert all(each.latencies.size == each.published for each in waits)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_message_that_is_under_way_is_stored(tmp_path: Path, version: int) -> None:
+    with connected_log(tmp_path, durability="fsync", cap_bytes=0) as log, ExitStack() as stack:
+        address, topic_id = log.target.addresses[0], log.describe(TOPIC).topic_id
+        connect = waiting._session if version == 2 else waiting._socket
+        ahead = [waiting.Ahead(connect(address, stack), version, topic_id, 64) for _ in range(2)]
+        published = waiting._together(ahead, waiting._total)(0.05)
+        assert log.describe(TOPIC).record_count == published >= 64
+
+
+def test_versions_are_measured_the_same_way(tmp_path: Path) -> None:
+    for version in (1, 2):
+        with waiting.versioned(tmp_path, version, 2, 1)() as run:
+            assert run(0.05) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_ack_of_a_message_is_an_error() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(bytes(44))
+        publisher = waiting.Ahead(ours, 1, 1, 1)
+        publisher.run(0)
+        with pytest.raises(InvariantError, match="no ack"):
+            _ = publisher.published
+
+
 def test_an_answer_that_is_no_ack_is_an_error_and_no_figure() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

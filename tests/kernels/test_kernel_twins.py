@@ -58,6 +58,7 @@ WITHOUT_TWIN = {
     "publish_io.send_acks": "makes system calls; what it sends (write_ack) has a twin",
     "rings.consume_pattern": "a stress loop against another process",
     "rings.produce_pattern": "a stress loop against another process",
+    "waiting_publisher.publish_ahead": "makes system calls; how it counts answers (count_acked) has a twin",
     "waiting_publisher.publish_waiting": "makes system calls; its parts (seal and read) are those of lone_exchange",
     "values.send_values": "makes system calls; what it sends (join_part) has a twin",
     "uring.serve_uring": "serves until it is told to stop",

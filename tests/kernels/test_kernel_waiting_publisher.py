@@ -9,14 +9,19 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from seawall.core.types import SessionEpoch
 from seawall.kernels import lone_exchange
+from seawall.kernels import waiting_publisher as kernels
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.waiting_publisher import publish_waiting
+from seawall.kernels.twins import waiting_publisher as twin
+from seawall.kernels.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
 from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
 from seawall.wire.batches import BatchSource, parse_batch_header, verify_block
 from seawall.wire.codes import AS_TOPIC
+from seawall.wire.lwp1 import encode_ack, encode_ingest, encode_keepalive
 
 BLOCK = b"\x01\x03\x00\x00\x00abc"
 SIZE = lone_exchange.BLOCK_AT + len(BLOCK)
@@ -80,3 +85,81 @@ def test_an_answer_that_is_no_ack_of_it_ends_it(answer: Callable[[int], bytes]) 
 
 def test_an_answer_of_another_size_ends_it() -> None:
     assert published(lambda _seq: b"?", answer_size=108)[0] == -1
+
+
+# --- some under way ------------------------------------------------------------------------------------------------
+
+
+def published_ahead(version: int, ahead: int, milliseconds: int, sizes: list[int]) -> tuple[int, int, int]:
+    """What the kernel said; how many messages came, and how many of them were under way at the most.
+
+    Answers are sent in pieces of `sizes`, so that the frames of some are not whole.
+    """
+    ours, theirs = socket.socketpair()
+    message = encode_ingest(BLOCK, batch_id=9, topic_id=3, timestamp_ns=0, record_count=1)
+    frame = np.zeros(SIZE, np.uint8) if version == 2 else np.frombuffer(bytearray(message), np.uint8)
+    if version == 2:
+        frame[lone_exchange.BLOCK_AT :] = np.frombuffer(BLOCK, np.uint8)
+    came, most = 0, 0
+
+    def serve() -> None:
+        nonlocal came, most
+        unsent, unanswered = b"", 0
+        theirs.settimeout(0.01)
+        while True:
+            try:
+                data = theirs.recv(frame.size, socket.MSG_WAITALL)
+            except TimeoutError:
+                data = b""
+                if not unanswered:
+                    continue
+            if len(data) == frame.size:
+                came, unanswered = came + 1, unanswered + 1
+                most = max(most, unanswered)
+                if unanswered < ahead:
+                    continue
+            elif not unanswered:
+                return
+            answers = [encode_ack(9)] * unanswered if version == 1 else [ack(4 + came)]
+            unsent, unanswered = b"".join(answers), 0
+            while unsent:
+                size = sizes[came % len(sizes)]
+                theirs.sendall(unsent[:size])
+                unsent = unsent[size:]
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+    desk[: lone_exchange.WALL_NS] = (ours.fileno(), -1, 10_000, 7, 2, AS_TOPIC | 2 << 8, len(BLOCK), 1, 5, 3)
+    until_ns = time.monotonic_ns() + milliseconds * 1_000_000
+    arrays = (np.zeros(4_096, np.uint8), np.zeros(AHEAD_SIZE, np.int64))
+    count = publish_ahead(frame, desk, *arrays, version, ahead, until_ns)
+    ours.close()
+    thread.join()
+    theirs.close()
+    return count, came, most
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("ahead", [1, 7])
+def test_no_more_are_under_way_than_may_be(version: int, ahead: int) -> None:
+    count, came, most = published_ahead(version, ahead, 20, [10, 44, 1_000])
+    assert count == came >= ahead
+    assert most == ahead
+
+
+ANSWERS = st.lists(st.integers(0, 50), max_size=8)
+
+
+@given(ANSWERS, st.integers(0, 200), st.sampled_from([1, 2]), st.booleans())
+def test_kernel_and_twin_count_the_same(seqs: list[int], cut: int, version: int, is_other: bool) -> None:
+    frames = [encode_ack(seq) if version == 1 else ack(seq) for seq in seqs]
+    data = b"".join([*frames, encode_keepalive() if is_other else b""])
+    data = data[: max(0, len(data) - cut)]
+    results = []
+    for module in (kernels, twin):
+        answers, progress = np.zeros(4_096, np.uint8), np.array([0, 3, len(data)], np.int64)
+        answers[: len(data)] = np.frombuffer(data, np.uint8)
+        code = module.count_acked(progress, answers, version)
+        results.append((code, progress.tolist(), answers[: progress[2]].tobytes() if code else b""))
+    assert results[0] == results[1]

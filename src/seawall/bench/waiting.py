@@ -1,6 +1,7 @@
 """Publishers that wait for each record until it is durable, at several counts: the ordinary load of a server.
 
     connections   a thread for each, which runs one kernel (`kernels.waiting_publisher`): the server is measured
+    versioned     the same in either version of the protocol, with some messages under way
     processes     a program each that calls `log.publish`
     threads       of one log, each of which calls `log.publish`
     tasks         of one loop, each of which awaits `log.publish`
@@ -16,12 +17,12 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic_ns, perf_counter_ns, sleep
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,18 @@ from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.client.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.client.targets import parse_target
+from seawall.core.types import ClientSeq, TopicId
 from seawall.errors import InvariantError
 from seawall.io.clocks import OsClock
 from seawall.io.loops import loop_factory
 from seawall.io.sockets import parse_address
 from seawall.kernels import lone_exchange
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.waiting_publisher import publish_waiting
+from seawall.kernels.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
 from seawall.limits import KIB, SESSION_WINDOW_BATCHES
 from seawall.wire.codes import AS_TOPIC, VERSION_2, AckLevel, HelloFlags
 from seawall.wire.fields import JsonValue
+from seawall.wire.lwp1 import encode_ingest
 from seawall.wire.lwp2_session import Hello
 from seawall.wire.records import encode_raw
 
@@ -56,6 +59,7 @@ _CONNECT_SECONDS: Final = 10.0
 #: Latencies that are kept of one connection and run.
 _SAMPLES: Final = 1 << 16
 _ANSWER_SIZE: Final = KIB
+_ANSWERS_SIZE: Final = 256 * KIB
 
 #: What is stored: each record durably, without a cap, at which every commit would evict something.
 _STORED: Final[dict[str, JsonValue]] = {"durability": "fsync", "cap_bytes": 0}
@@ -109,6 +113,57 @@ class Waiting:
         return self._waited[: self.published]
 
 
+class Ahead:
+    """One connection of either version that keeps some messages of one record under way."""
+
+    def __init__(self, connected: socket.socket | Connection, version: int, topic_id: int, ahead: int) -> None:
+        record = encode_raw(os.urandom(KIB))
+        self._desk = np.zeros(lone_exchange.DESK_SIZE, np.int64)
+        self._version, self._ahead = version, ahead
+        if isinstance(connected, Connection):
+            welcome = connected.welcome
+            frame = bytes(lone_exchange.BLOCK_AT) + record
+            session = (int(welcome.client_id), welcome.session_epoch & 0xFFFF_FFFF, AS_TOPIC | AckLevel.DURABLE << 8)
+            descriptor, next_seq = connected.stream.fileno(), welcome.next_seq
+        else:
+            frame = encode_ingest(record, batch_id=1, topic_id=topic_id, timestamp_ns=0, record_count=1)
+            session, descriptor, next_seq = (0, 0, 0), connected.fileno(), ClientSeq(1)
+        self._desk[: lone_exchange.WALL_NS] = (
+            *(descriptor, -1, _TIMEOUT_MS, *session, len(record), 1, next_seq, topic_id),
+        )
+        self._frame = np.frombuffer(bytearray(frame), np.uint8)
+        self._answers = np.zeros(_ANSWERS_SIZE, np.uint8)
+        self._progress = np.zeros(AHEAD_SIZE, np.int64)
+        self._count = 0
+
+    def run(self, until_ns: int) -> None:
+        """Publish until a moment of the monotonic clock."""
+        arrays = (self._frame, self._desk, self._answers, self._progress)
+        self._count = publish_ahead(*arrays, self._version, self._ahead, until_ns)
+
+    @property
+    def published(self) -> int:
+        """How many the last run has published."""
+        if self._count < 0:
+            raise InvariantError("INV-BENCH-OK", "a publisher got an answer that is no ack, or none")
+        return self._count
+
+
+class Publisher(Protocol):
+    """A connection that publishes until a moment, and counts."""
+
+    def run(self, until_ns: int) -> None:
+        """Publish until a moment of the monotonic clock."""
+        ...
+
+    @property
+    def published(self) -> int:
+        """How many the last run has published."""
+        ...
+
+
+P = TypeVar("P", bound=Publisher)
+
 #: What is reported of a run, and of the seconds that it took.
 Figure: TypeAlias = Callable[[list[Waiting], float], float]
 
@@ -134,6 +189,19 @@ def table(directory: Path) -> Iterator[Measurement]:
             baseline=Baseline("bare group commit", bare_group(directory, count, _median)),
             goal=Goal.ratio_at_most(2.0),
             note="the same",
+        )
+    for name, count, ahead, least in (
+        ("version 1, 1 waiting", 1, 1, 0.7),
+        ("version 1, 8 connections, 256 messages under way each", 8, 256, 0.5),
+    ):
+        yield Measurement(
+            f"{name}, 1 KiB, durable",
+            "records/s",
+            Better.HIGHER,
+            versioned(directory, 1, count, ahead),
+            baseline=Baseline("version 2", versioned(directory, VERSION_2, count, ahead)),
+            goal=Goal.ratio_at_least(least),
+            note="class fsync; a message is one record; both versions without an interpreter",
         )
     for count in (COUNTS[0], COUNTS[-1]):
         yield Measurement(
@@ -167,6 +235,21 @@ def connections(directory: Path, count: int, figure: Figure) -> Subject:
     return opened
 
 
+def versioned(directory: Path, version: int, count: int, ahead: int) -> Subject:
+    """Connections to a node, each with some messages under way."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        with running_node(directory, **_STORED) as address, ExitStack() as stack:
+            topic_id = _topic_id(address)
+            connected = [
+                _session(address, stack) if version == VERSION_2 else _socket(address, stack) for _ in range(count)
+            ]
+            yield _together([Ahead(each, version, topic_id, ahead) for each in connected], _rate)
+
+    return opened
+
+
 def bare_group(directory: Path, count: int, figure: Figure) -> Subject:
     """Connections to a server that does nothing but receive, write, sync and answer."""
 
@@ -174,13 +257,8 @@ def bare_group(directory: Path, count: int, figure: Figure) -> Subject:
     def opened() -> Iterator[Run]:
         size = lone_exchange.BLOCK_AT + len(encode_raw(bytes(KIB)))
         with listening_peer("group", str(directory), str(size)) as address, ExitStack() as stack:
-            waiting = []
-            for _ in range(count):
-                connected = socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS)
-                stack.callback(connected.close)
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                waiting.append(Waiting(connected.fileno(), (1, 1, 1), 1, len(GROUP_ANSWER)))
-            yield _together(waiting, figure)
+            sockets = [_socket(address, stack) for _ in range(count)]
+            yield _together([Waiting(each.fileno(), (1, 1, 1), 1, len(GROUP_ANSWER)) for each in sockets], figure)
 
     return opened
 
@@ -206,17 +284,35 @@ def server_time(directory: Path, count: int) -> Subject:
 
 def _sessions(address: str, count: int, stack: ExitStack) -> list[Waiting]:
     """Connections to a node that wait, each with a session; closed with the stack."""
-    with RemoteLog(parse_target(f"seawall://{address}")) as log:
-        topic_id = log.describe(TOPIC).topic_id
-    hello = Hello(flags=HelloFlags.OPEN, window_batches=SESSION_WINDOW_BATCHES)
+    topic_id = _topic_id(address)
     waiting = []
     for _ in range(count):
-        connection = Connection.open(address, hello, timeout_s=_CONNECT_SECONDS, clock=OsClock())
-        stack.callback(connection.close)
+        connection = _session(address, stack)
         welcome = connection.welcome
         session = (welcome.client_id, welcome.session_epoch, welcome.next_seq)
         waiting.append(Waiting(connection.stream.fileno(), session, topic_id, 0))
     return waiting
+
+
+def _topic_id(address: str) -> TopicId:
+    with RemoteLog(parse_target(f"seawall://{address}")) as log:
+        return log.describe(TOPIC).topic_id
+
+
+def _session(address: str, stack: ExitStack) -> Connection:
+    """A connection with a session; closed with the stack."""
+    hello = Hello(flags=HelloFlags.OPEN, window_batches=SESSION_WINDOW_BATCHES)
+    connection = Connection.open(address, hello, timeout_s=_CONNECT_SECONDS, clock=OsClock())
+    stack.callback(connection.close)
+    return connection
+
+
+def _socket(address: str, stack: ExitStack) -> socket.socket:
+    """A connection without a word; closed with the stack."""
+    connected = socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS)
+    stack.callback(connected.close)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
 
 
 def _processor_seconds(process_id: int) -> float:
@@ -225,7 +321,7 @@ def _processor_seconds(process_id: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _together(waiting: list[Waiting], figure: Figure) -> Run:
+def _together(waiting: list[P], figure: Callable[[list[P], float], float]) -> Run:
     """All of them at the same time, a thread each, which holds no lock of the interpreter."""
 
     def run(seconds: float) -> float:
@@ -241,11 +337,11 @@ def _together(waiting: list[Waiting], figure: Figure) -> Run:
     return run
 
 
-def _total(waiting: list[Waiting], _seconds: float) -> float:
+def _total(waiting: Sequence[Publisher], _seconds: float) -> float:
     return float(sum(each.published for each in waiting))
 
 
-def _rate(waiting: list[Waiting], seconds: float) -> float:
+def _rate(waiting: Sequence[Publisher], seconds: float) -> float:
     return _total(waiting, seconds) / seconds
 
 
