@@ -206,7 +206,6 @@ class ArrivingWorld(World):
         publishers = np.zeros(1, publish_cycle.PUBLISHERS)
         publishers["lock_at"] = self.lock.words.ctypes.data
         cycle.expect(len(self.received))
-        file = cycle.lend()
         size = publish_cycle.stage_received(publishers, cycle.cycles, cycle.memory)
         if size == -publish_cycle.CYCLES_GRANT:
             cycle.grant()
@@ -218,9 +217,9 @@ class ArrivingWorld(World):
         if size > 0:
             if self.chance.random() < 0.3:
                 self._observe(store, Level.STAGED)
-            self._write_epoch(file, cycle.memory[:size].data, is_durable)
+            self._write_epoch(cycle.lend(), cycle.memory[:size].data, is_durable)
             publish_cycle.settle_received(publishers, cycle.cycles, size)
-        cycle.take_back()
+            cycle.take_back()
         self.orderer.cycles_ended()
         if size < 0:
             return False
