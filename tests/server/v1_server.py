@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seawall.config import PastEnd
 from seawall.engine.served_log import ServedLog
@@ -16,13 +17,26 @@ from seawall.server.access import Access
 from seawall.server.ingest import Ingest
 from seawall.server.listener import Listener
 from seawall.server.lwp1_session import Lwp1Service
-from seawall.server.publish_thread import PublishThread
+from seawall.server.publish_thread import Attachment, PublishThread
 from seawall.server.session import ConnectionLimits
 from seawall.server.topic_commands import TopicCommands
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SMALL = StoreSettings(wal_file_size=8 * MIB, ballast_size=4 * KIB)
+
+
+class WatchedThread(PublishThread):
+    """A publish thread that says when it has taken a connection over."""
+
+    def __init__(self, log: ServedLog) -> None:
+        self.has_attached = asyncio.Event()
+        super().__init__(log)
+
+    def attach(self, *arguments: Any, **named: Any) -> Attachment | None:
+        made = super().attach(*arguments, **named)
+        self.has_attached.set()
+        return made
 
 
 @dataclass
@@ -33,12 +47,13 @@ class Served:
     service: Lwp1Service
     listener: Listener
     address: tuple[str, int]
-    publish_thread: PublishThread
+    publish_thread: WatchedThread
 
     async def attached(self) -> None:
         """Wait until the publish thread has a connection."""
         while not self.publish_thread._attached:
-            await asyncio.sleep(0.001)
+            self.publish_thread.has_attached.clear()
+            await self.publish_thread.has_attached.wait()
 
 
 @asynccontextmanager
@@ -51,7 +66,7 @@ async def serving(
     connections_max: int = 100,
 ) -> AsyncIterator[Served]:
     async with ServedLog(path / "data", SMALL) as log:
-        publish_thread = PublishThread(log)
+        publish_thread = WatchedThread(log)
         ingest = Ingest(log, asyncio.get_running_loop(), publish_thread=publish_thread)
         log.on_failed = ingest.fail
         service = Lwp1Service(log, ingest, TopicCommands(log), access=access, past_end=past_end)
@@ -60,11 +75,11 @@ async def serving(
             yield Served(log, service, listener, await listener.listen("127.0.0.1", 0), publish_thread)
         finally:
             listener.stop()
+            # First, so that loop and thread have let go of every connection when it is ended.
+            await asyncio.to_thread(publish_thread.close)
             for connection in list(listener.connections):
                 connection.abort()
-            while listener.connections:
-                await asyncio.sleep(0)
-            await asyncio.to_thread(publish_thread.close)
+            await asyncio.sleep(0)
 
 
 def served(

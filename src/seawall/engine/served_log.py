@@ -118,7 +118,7 @@ class ServedLog(ServedSessions):
         self.ring, self.pending = self._rings[0], orderer.arrivals.pending[0]
         queue = log.queue
         queue.has_arrivals = self._has_arrivals
-        queue.on_begun = self._answers_may_be_there
+        queue.on_begun = self._commit_begun
         queue.listeners.append(self._answers_may_be_there)
         store.guard.on_failed = self._tell_failure
         self._timer = self._loop.call_later(_STEP_S, self._step)
@@ -316,9 +316,13 @@ class ServedLog(ServedSessions):
     def _has_arrivals(self) -> bool:
         return not self._store.guard.is_failed and (self._is_poked or self._orderer.is_behind)
 
-    def _answers_may_be_there(self) -> None:
-        """Called by whoever commits, when a group has its numbers and when it is written."""
+    def _commit_begun(self) -> None:
+        """Called by whoever commits, when a group has its numbers: the order was stepped."""
         self._is_poked = False
+        self._answers_may_be_there()
+
+    def _answers_may_be_there(self) -> None:
+        """Called when a group has its numbers, and when it is written."""
         for door in self.doors:
             door._have_answered()
 

@@ -56,7 +56,7 @@ from seawall.kernels.frames import (
     Rows,
     split_frames,
 )
-from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_out, kernel, record_array
+from seawall.kernels.jit import bytes_in, bytes_out, int32_out, int64, int64_out, kernel, record_array, void
 from seawall.kernels.memory import (
     Array,
     Bytes,
@@ -149,6 +149,20 @@ def _judge(connection: np.void, buffer: Bytes, at: int, size: int, orders: Bytes
     return order if order != _NO_ORDER else -1
 
 
+@kernel(void(_connection, bytes_out, int64, int64, _frames, int64_out))
+def _split(connection: np.void, buffer: Bytes, at: int, end: int, rows: Rows, state: Values) -> None:
+    """Split a stretch into frames. The rest is a frame that is still arriving, or the connection is RETURNED."""
+    state[STATE_VERSION] = connection["version"]
+    state[STATE_SUMMED] = 0
+    state[STATE_CRC] = 0
+    code = split_frames(buffer, at, end, connection["payload_max"], rows, state)
+    connection["rest_at"] = state[STATE_CONSUMED]
+    connection["rest_end"] = end
+    connection["end"] = end
+    if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
+        connection["state"] = RETURNED
+
+
 @kernel(int64(_connections, int64, bytes_out, int64, int64, _received, int64, bytes_in, bytes_in, _frames, int64_out))
 def accept_batches(
     connections: Array,
@@ -169,13 +183,7 @@ def accept_batches(
     arriving.
     """
     connection = connections[index]
-    state[STATE_VERSION] = _VERSION
-    state[STATE_SUMMED] = 0
-    state[STATE_CRC] = 0
-    code = split_frames(buffer, at, end, connection["payload_max"], rows, state)
-    connection["rest_at"] = state[STATE_CONSUMED]
-    connection["rest_end"] = end
-    connection["end"] = end
+    _split(connection, buffer, at, end, rows, state)
     for number in range(state[STATE_FRAMES]):
         frame_at, size = as_int64(rows[number]["at"]), as_int64(rows[number]["size"])
         order = _judge(connection, buffer, frame_at, size, orders, state)
@@ -197,8 +205,6 @@ def accept_batches(
         row["is_staged"] = 0
         connection["highest"] += 1
         count += 1
-    if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
-        connection["state"] = RETURNED
     return count
 
 
@@ -224,17 +230,9 @@ def accept_v1_frames(
 ) -> int:
     """`accept_batches` for version 1: batches are made of frames, behind the end of the stretch."""
     connection = connections[index]
-    state[STATE_VERSION] = 1
-    state[STATE_SUMMED] = 0
-    state[STATE_CRC] = 0
-    code = split_frames(buffer, at, end, connection["payload_max"], rows, state)
-    connection["rest_at"] = state[STATE_CONSUMED]
-    connection["rest_end"] = end
-    connection["end"] = end
+    _split(connection, buffer, at, end, rows, state)
     topic_id = as_int64(connection["topic_id"])
     order = as_int64(orders[topic_id]) if topic_id < orders.size else _NO_ORDER
-    if code != SPLIT_MORE or state[STATE_NEEDED] > LARGE_SIZE:
-        connection["state"] = RETURNED
     frames = rows[: state[STATE_FRAMES]]
     if frames.size == 0:
         return count

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from seawall.engine.served_log import ServedLog
 from seawall.kernels import v1_payloads as kernel
 from seawall.kernels.frames import FRAME_ROW, Rows
 from seawall.server.ingest import Ingest
-from seawall.server.publish_thread import Returned, V1Topic
+from seawall.server.publish_thread import Returned
 from seawall.server.publishing import Publishing
 from seawall.server.refusals import refuse, v1_error_frame
 from seawall.server.session import Bytes
@@ -149,20 +149,6 @@ class _Batches(Publishing):
             publisher.decided(np.concatenate(rows))
 
 
-class Line(Protocol):
-    """The connection, as far as it may be attached to the publish thread."""
-
-    def attach(
-        self,
-        publishing: Publishing,
-        payload_max: int,
-        returned: Callable[[Returned], None],
-        v1_topic: V1Topic | None = None,
-    ) -> None:
-        """Let the publish thread receive and answer, if nothing is on its way in either direction."""
-        ...
-
-
 class Lwp1Ingest:
     """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
 
@@ -191,12 +177,13 @@ class Lwp1Ingest:
             return self._take_one(payload, rows[first : first + 1], topic)
         return self._publish(buffer, rows, first, topic, self._room.batches)
 
-    def attach(self, line: Line, payload_max: int, topic: V1Topic, returned: Callable[[Returned], None]) -> None:
-        """Have frames for a topic handled by the publish thread, if everything before them is decided."""
+    def attachable(self) -> Publishing | None:
+        """What the publish thread has to know of the connection, if everything before is decided; else None."""
         batches = self._batches
-        if batches is not None and not self._runs and self._ingest.may_attach(batches):
-            batches.highest = self._next_seq - 1
-            line.attach(batches, payload_max, returned, topic)
+        if batches is None or self._runs or not self._ingest.may_attach(batches):
+            return None
+        batches.highest = self._next_seq - 1
+        return batches
 
     def returned(self, returned: Returned) -> Run | None:
         """The publish thread has given the connection back: the frames of which nobody knows what became of them."""

@@ -36,9 +36,9 @@ from seawall.server.budget import ConnectionMemory, Lease
 from seawall.server.ingest import Ingest
 from seawall.server.keepalives import KeepaliveAnswers
 from seawall.server.lwp1_ingest import BatchRoom, Lwp1Ingest, Run
-from seawall.server.lwp1_ingest import Line as AttachableLine
 from seawall.server.lwp1_reading import Lwp1Reading
 from seawall.server.publish_thread import Returned, V1Topic
+from seawall.server.publishing import Publishing
 from seawall.server.refusals import refusal, v1_error_frame
 from seawall.server.session import Bytes
 from seawall.server.slow_callbacks import SlowCallbacks
@@ -74,7 +74,7 @@ _ATTACH_AFTER: Final = 4
 _OTHER_KINDS: Final = int(V1Flags.CONTROL | V1Flags.KEEPALIVE | V1Flags.ACK | V1Flags.BACKPRESSURE)
 
 
-class Line(AttachableLine, Protocol):
+class Line(Protocol):
     """The connection as a session uses it."""
 
     @property
@@ -103,6 +103,12 @@ class Line(AttachableLine, Protocol):
 
     def go_on(self) -> None:
         """What was not taken comes once more."""
+        ...
+
+    def attach(
+        self, publishing: Publishing, payload_max: int, returned: Callable[[Returned], None], v1_topic: V1Topic | None
+    ) -> None:
+        """Let the publish thread receive and answer, if nothing is on its way in either direction."""
         ...
 
     def be_deaf(self) -> None:
@@ -354,8 +360,10 @@ class Lwp1Session:
     def _attach(self) -> None:
         """Let the publish thread handle the connection, if there is nothing else on it than small frames."""
         is_idle = not (self._answers or self._is_behind) and self._command is None and self._last is None
-        if is_idle and self._topic is not None and self._small_receives >= _ATTACH_AFTER:
-            self._ingest.attach(self._line, self.payload_max, self._topic, self._returned)
+        if is_idle and self._small_receives >= _ATTACH_AFTER:
+            publishing = self._ingest.attachable()
+            if publishing is not None:
+                self._line.attach(publishing, self.payload_max, self._returned, self._topic)
 
     def _returned(self, returned: Returned) -> None:
         """The publish thread has given the connection back: it is attached again after some more small frames."""
