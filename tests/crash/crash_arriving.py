@@ -1,7 +1,7 @@
 """The script of `crash_world` for a store that connections publish to: batches arrive, and are committed together.
 
 They arrive in the ring of an event loop, or in the receive buffer of the publish thread while nothing is in the ring.
-Most commits are one epoch of whatever has arrived (`engine.arrival_cycle`); what is large, capped or repeated goes
+Most commits are one epoch of whatever has arrived (`engine.commit_cycle`); what is large, capped or repeated goes
 through the sequencer, and what of the receive buffer was not committed goes to the ring, as in a server. Publishers
 count what is answered as durable; a repetition that is answered must name the seq of the first.
 """
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from crash_history import Level, Written, require
-from crash_world import LEVELS, PATH, World, settings_of
+from crash_world import LEVELS, PATH, World
 
 from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.arrival_cycle import Received
+from seawall.engine.commit_cycle import Received
 from seawall.engine.orderer import WantedSession
 from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
 from seawall.engine.settings import Machine
@@ -27,7 +27,7 @@ from seawall.engine.store import Store
 from seawall.io.files import write_all
 from seawall.io.interfaces import File
 from seawall.io.shared_lock import SharedLock
-from seawall.kernels import publish_cycle
+from seawall.kernels import cycle_records, publish_cycle
 from seawall.limits import KIB, LARGE_BATCH_SIZE
 from seawall.testing import SimSharedMemory
 from seawall.topics.config import Durability, Order, TopicConfig
@@ -61,9 +61,7 @@ class ArrivingWorld(World):
         self.clock.advance(1)
         machine = Machine(self.disk, self.clock, random_bytes, pid=7)
         # The fabric ends with its process.
-        store = open_sequenced_store(
-            machine, PATH, SimSharedMemory(), bytes(16), FABRIC, settings_of(self.script), networks=1
-        )
+        store = open_sequenced_store(machine, PATH, SimSharedMemory(), bytes(16), FABRIC, self.settings(), networks=1)
         self.store = store
         #: Session and next number of each client, and the batch before that with its first seq.
         self.sessions: dict[ClientId, tuple[SessionEpoch, int]] = {}
@@ -163,7 +161,7 @@ class ArrivingWorld(World):
             size = len(sent.batch)
             received.buffer[at : at + size] = np.frombuffer(sent.batch, np.uint8)
             is_strong = sent.topic.config.order is Order.CLIENT
-            received.rows[number] = (CLIENTS.index(sent.client), at, size, is_strong, 2, at, 1, 0, 0, 0, 0)
+            received.rows[number] = (CLIENTS.index(sent.client), at, size, is_strong, 2, at, 1, *[0] * 7)
             at += size
         received.count = len(self.received)
         return received
@@ -201,7 +199,7 @@ class ArrivingWorld(World):
         What is lacking is provided as `engine.resident_commit` does it.
         """
         store, cycle = self._usable(), self.orderer.cycle
-        if not self.received or not cycle.is_ready:
+        if not self.received or not self.orderer.is_at_rest:
             return False
         received = self._receive()
         received.count = 0
@@ -209,11 +207,10 @@ class ArrivingWorld(World):
         publishers["lock_at"] = self.lock.words.ctypes.data
         cycle.expect(len(self.received))
         size = publish_cycle.stage_received(publishers, cycle.cycles, cycle.memory)
-        if size == -publish_cycle.CYCLES_GRANT:
+        if size == -cycle_records.LACKS_GRANTS:
             cycle.grant()
-            publishers["is_granted"] = 1
             size = publish_cycle.stage_received(publishers, cycle.cycles, cycle.memory)
-        if size == -publish_cycle.CYCLES_APPLY:
+        if size == -cycle_records.LACKS_ROWS:
             cycle.apply_rows()
         is_durable = bool(cycle.cycles["is_durable"][0])
         if size > 0:
@@ -265,7 +262,7 @@ class ArrivingWorld(World):
             store.fail(error)
             raise
         is_untidy = store.finish(commit)
-        self.short += commit.goes_short
+        self.short += commit.is_cycle
         self._take_answers()
         rest = self._answer_received(received)
         if commit.epoch is not None:

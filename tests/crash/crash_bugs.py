@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from seawall.core.types import Position, TimestampNs
-from seawall.engine import adoption, arrival_cycle, maintenance, opening, replay
-from seawall.engine.appends import Commit
-from seawall.engine.arrival_cycle import ArrivalCycle
+from seawall.engine import adoption, commit_cycle, maintenance, opening, replay
+from seawall.engine.appends import NO_SESSION, Append, Commit
+from seawall.engine.commit_cycle import CommitCycle
 from seawall.engine.control_log import ControlLog
 from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.log_writer import LogWriter
+from seawall.engine.pending_rows import PendingRows
 from seawall.engine.removal import Removal
-from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_log import TopicLog
 from seawall.engine.transactions import Transactions
 from seawall.io.files import write_all
@@ -130,12 +130,9 @@ def sealed_before_data(patch: pytest.MonkeyPatch) -> None:
     real = segments.ActiveSegment.seal
 
     def seal(self: ActiveSegment) -> object:
-        file = self._file
-        self._file = Unsynced(file)
-        try:
+        with pytest.MonkeyPatch.context() as unsynced:
+            unsynced.setattr(type(self.shared.file), "sync", _nothing)
             return real(self)
-        finally:
-            self._file = file
 
     patch.setattr(ActiveSegment, "seal", seal)
 
@@ -282,6 +279,179 @@ def entry_before_data(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ActiveSegment, "sync", _nothing)
 
 
+def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """What has arrived is acked when it is written."""
+    real = CommitCycle._begun
+
+    def begun(self: CommitCycle, memory: Any, size: int) -> Commit:
+        self.cycles["is_durable"] = 0
+        return real(self, memory, size)
+
+    patch.setattr(CommitCycle, "_begun", begun)
+
+
+def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
+    """The window and the order count what is staged."""
+    real, settle = CommitCycle.begin, commit_cycle.kernels.settle_cycle
+
+    def begin(self: CommitCycle) -> Commit | None:
+        commit = real(self)
+        if commit is not None:
+            settle(self.cycles, commit.first_row, commit.row_count)
+        return commit
+
+    patch.setattr(commit_cycle.kernels, "settle_cycle", lambda *_: None)
+    patch.setattr(CommitCycle, "begin", begin)
+
+
+def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Catalog and index learn of the first batch of each cycle alone."""
+    real = CommitCycle.finish
+
+    def finish(self: CommitCycle, commit: Commit) -> None:
+        real(self, commit)
+        self._pending.numbers["count"] -= commit.row_count - 1
+
+    patch.setattr(CommitCycle, "finish", finish)
+
+
+def cycle_rows_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
+    """Somebody has applied rows while a cycle was written, and what lies at the front is taken for its rows."""
+    real = CommitCycle.finish
+
+    def finish(self: CommitCycle, commit: Commit) -> None:
+        commit.first_row = int(self._pending.numbers["count"][0])
+        real(self, commit)
+
+    patch.setattr(CommitCycle, "finish", finish)
+
+
+def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
+    """The log goes on one position behind the last of a cycle."""
+    real = WalWriter.begin_encoded
+    patch.setattr(
+        WalWriter,
+        "begin_encoded",
+        lambda self, buffer, following, *rest, **named: real(self, buffer, following + 1, *rest, **named),
+    )
+
+
+def cycle_rows_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    """Catalog and index learn once more of what they know."""
+    real = PendingRows.take
+
+    def take(self: PendingRows) -> WalRows:
+        rows = real(self)
+        return np.concatenate((rows, rows[-1:]))
+
+    patch.setattr(PendingRows, "take", take)
+
+
+def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
+    """An epoch says that everything before it is durable, which class disk does not wait for."""
+    real = CommitCycle.grant
+
+    def grant(self: CommitCycle) -> None:
+        numbers = self._wal.numbers
+        numbers["synced_through"] = numbers["at"]
+        real(self)
+
+    patch.setattr(CommitCycle, "grant", grant)
+
+
+def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
+    """The store's window does not learn of what a cycle has stored."""
+    real = CommitCycle.finish
+
+    def finish(self: CommitCycle, commit: Commit) -> None:
+        first = commit.first_row
+        self._pending.rows["client_id"][first : first + commit.row_count] |= np.uint64(1 << 63)
+        real(self, commit)
+
+    patch.setattr(CommitCycle, "finish", finish)
+
+
+def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """The resident kernel answers what is written."""
+    real = publish_cycle.stage_received
+
+    def stage_received(publishers: Any, cycles: Any, memory: Any) -> int:
+        size = real(publishers, cycles, memory)
+        cycles["is_durable"] = 0
+        return size
+
+    patch.setattr(publish_cycle, "stage_received", stage_received)
+
+
+def resident_overwrites_its_last_epoch(patch: pytest.MonkeyPatch) -> None:
+    """The log does not grow by what the resident kernel has written."""
+    real = publish_cycle.settle_received
+    patch.setattr(publish_cycle, "settle_received", lambda publishers, cycles, _size: real(publishers, cycles, 0))
+
+
+def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    """Whoever commits behind the resident kernel writes where that began."""
+    lend, take_back = WalWriter.lend, WalWriter.take_back
+    began: dict[WalWriter, int] = {}
+
+    def lend_from_here(self: WalWriter) -> File:
+        began[self] = int(self.numbers["next_at"][0])
+        return lend(self)
+
+    def back_to_there(self: WalWriter) -> None:
+        take_back(self)
+        self.numbers["next_at"] = began.pop(self)
+
+    patch.setattr(WalWriter, "lend", lend_from_here)
+    patch.setattr(WalWriter, "take_back", back_to_there)
+
+
+def cycle_keeps_forgotten_reservations(patch: pytest.MonkeyPatch) -> None:
+    """Cycles of a local orderer go on with reservations that are not valid any more."""
+    real = CommitCycle.begin_appends
+
+    def begin_appends(self: CommitCycle, appends: Sequence[Append], wall_ns: int) -> Commit | None:
+        self._forgotten = self._reservations.forgotten
+        return real(self, appends, wall_ns)
+
+    patch.setattr(CommitCycle, "begin_appends", begin_appends)
+
+
+def cycle_reservations_not_accounted_for(patch: pytest.MonkeyPatch) -> None:
+    """What cycles of a local orderer took of a reservation is taken once more."""
+    real = CommitCycle._account
+
+    def account(self: CommitCycle, index: int) -> None:
+        self._needs[index]["taken_records"] = self._needs[index]["taken_size"] = 0
+        real(self, index)
+
+    patch.setattr(CommitCycle, "_account", account)
+
+
+def cycle_skips_the_window(patch: pytest.MonkeyPatch) -> None:
+    """A local orderer takes a batch for new that its session has stored before."""
+    real = CommitCycle.begin_appends
+
+    def begin_appends(self: CommitCycle, appends: Sequence[Append], wall_ns: int) -> Commit | None:
+        for append in appends:
+            append.client_id = NO_SESSION
+        return real(self, appends, wall_ns)
+
+    patch.setattr(CommitCycle, "begin_appends", begin_appends)
+
+
+def cycle_begins_where_another_has(patch: pytest.MonkeyPatch) -> None:
+    """A cycle that begins while another is written takes its place in the log."""
+    real = WalWriter.begin_encoded
+
+    def begin_encoded(self: WalWriter, *arguments: Any, **named: Any) -> EpochWrite:
+        write = real(self, *arguments, **named)
+        self.numbers["next_at"] = self.numbers["at"]
+        return write
+
+    patch.setattr(WalWriter, "begin_encoded", begin_encoded)
+
+
 PLANTED: dict[str, Plant] = {
     "ack before sync": ack_before_sync,
     "names of the log not synced": names_not_synced("/wal"),
@@ -394,119 +564,18 @@ PLANTED_IN_TRANSACTIONS: dict[str, Plant] = {
 }
 
 
-def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """What has arrived is acked when it is written."""
-    real = ShortWay.begin_cycle
-    patch.setattr(ShortWay, "begin_cycle", lambda *arguments, **_: real(*arguments, durable=False))
-
-
-def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    """The window and the order count what is staged."""
-    real, settle = ArrivalCycle.begin, arrival_cycle.kernels.settle_cycle
-
-    def begin(self: ArrivalCycle) -> Commit | None:
-        commit = real(self)
-        if commit is not None:
-            settle(self.cycles)
-        return commit
-
-    patch.setattr(arrival_cycle.kernels, "settle_cycle", lambda _cycles: None)
-    patch.setattr(ArrivalCycle, "begin", begin)
-
-
-def cycle_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
-    """Catalog and index learn of the first batch of each cycle alone."""
-    real = ShortWay.finish_cycle
-
-    def finish_cycle(self: ShortWay, commit: Commit) -> None:
-        self.pending[0] -= commit.row_count - 1
-        real(self, commit)
-
-    patch.setattr(ShortWay, "finish_cycle", finish_cycle)
-
-
-def cycle_rows_stay_where_they_were(patch: pytest.MonkeyPatch) -> None:
-    """Somebody has applied rows while a cycle was written, and what lies at the front is taken for its rows."""
-    real = ArrivalCycle.finish
-
-    def finish(self: ArrivalCycle, commit: Commit) -> None:
-        self.cycles["first_row"] = self._short_way.pending[0]
-        real(self, commit)
-
-    patch.setattr(ArrivalCycle, "finish", finish)
-
-
-def cycle_passes_a_position_over(patch: pytest.MonkeyPatch) -> None:
-    """The log goes on one position behind the last of a cycle."""
-    real = WalWriter.begin_encoded
-    patch.setattr(
-        WalWriter,
-        "begin_encoded",
-        lambda self, buffer, following, *rest, **named: real(self, buffer, following + 1, *rest, **named),
-    )
-
-
-def cycle_rows_applied_twice(patch: pytest.MonkeyPatch) -> None:
-    """Catalog and index learn once more of what they know."""
-    real = ShortWay.take_rows
-
-    def take_rows(self: ShortWay) -> WalRows:
-        rows = real(self)
-        return np.concatenate((rows, rows[-1:]))
-
-    patch.setattr(ShortWay, "take_rows", take_rows)
-
-
-def cycle_claims_that_all_is_synced(patch: pytest.MonkeyPatch) -> None:
-    """An epoch says that everything before it is durable, which class disk does not wait for."""
-    real = ArrivalCycle.grant
-
-    def grant(self: ArrivalCycle) -> None:
-        numbers = self._short_way.log_numbers
-        numbers["synced_through"] = numbers["at"]
-        real(self)
-
-    patch.setattr(ArrivalCycle, "grant", grant)
-
-
-def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
-    """The store's window does not learn of what a cycle has stored."""
-    real = ArrivalCycle.finish
-
-    def finish(self: ArrivalCycle, commit: Commit) -> None:
-        first = int(self.cycles["first_row"][0])
-        self._short_way.rows["client_id"][first : first + commit.row_count] |= np.uint64(1 << 63)
-        real(self, commit)
-
-    patch.setattr(ArrivalCycle, "finish", finish)
-
-
-def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """The resident kernel answers what is written."""
-    real = publish_cycle.stage_received
-
-    def stage_received(publishers: Any, cycles: Any, memory: Any) -> int:
-        size = real(publishers, cycles, memory)
-        cycles["is_durable"] = 0
-        return size
-
-    patch.setattr(publish_cycle, "stage_received", stage_received)
-
-
-def resident_overwrites_its_last_epoch(patch: pytest.MonkeyPatch) -> None:
-    """The log does not grow by what the resident kernel has written."""
-    real = publish_cycle.settle_received
-    patch.setattr(publish_cycle, "settle_received", lambda publishers, cycles, _size: real(publishers, cycles, 0))
-
-
-def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
-    """Whoever commits behind the resident kernel writes where that began."""
-
-    def take_back(self: WalWriter) -> None:
-        self._is_poisoned = False
-
-    patch.setattr(WalWriter, "take_back", take_back)
-
+#: Bugs of the commits of small batches in one process.
+PLANTED_IN_LOCAL_CYCLES: dict[str, Plant] = {
+    "cycle acked before it is synced": cycle_acked_before_sync,
+    "cycle forgets its rows": cycle_rows_forgotten,
+    "cycle does not move its rows": cycle_rows_stay_where_they_were,
+    "cycle passes a position over": cycle_passes_a_position_over,
+    "cycle claims that all is synced": cycle_claims_that_all_is_synced,
+    "cycle begins where another has begun": cycle_begins_where_another_has,
+    "cycle keeps forgotten reservations": cycle_keeps_forgotten_reservations,
+    "cycle takes what it took before": cycle_reservations_not_accounted_for,
+    "cycle does not ask the window": cycle_skips_the_window,
+}
 
 #: Bugs of the commits of what has arrived.
 PLANTED_IN_CYCLES: dict[str, Plant] = {

@@ -129,8 +129,11 @@ class World:
         random_bytes = random.Random(f"machine {self.script} {self.opened}").randbytes
         self.clock.advance(1)
         machine = Machine(self.disk, self.clock, random_bytes, pid=7)
-        self.store = open_store(machine, PATH, settings_of(self.script))
+        self.store = open_store(machine, PATH, self.settings())
         return self.store
+
+    def settings(self) -> StoreSettings:
+        return settings_of(self.script)
 
     def check_opened(self) -> None:
         """Hold what was just opened against the facts; behind the end of its log there is nothing but zeros."""

@@ -2,7 +2,7 @@
 
     python tests/crash/run.py [--images N] [--kills N] [--damage] [--stress SECONDS] [--seed S] [--case NUMBER]
 
-Scripts are of three kinds in turn: appends, arrivals of connections, transactions.
+Scripts are of four kinds in turn: appends, small appends in a row, arrivals of connections, transactions.
 
 A failing case is printed with the command that runs it, and nothing else, again.
 Ends with 1 if there was one.
@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from crash_arriving import ArrivingWorld
+from crash_cycling import CyclingWorld
 from crash_damage import CHECKS, every_byte
 from crash_kill import Known, kill_cycle
 from crash_stress import ERRORS, run_stress
@@ -36,7 +37,8 @@ COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), 
 
 def world_of(number: int) -> type[World]:
     """What a case is run in."""
-    return (World, ArrivingWorld, TransactionWorld)[number // CASES_PER_SCRIPT % 3]
+    worlds = (World, CyclingWorld, ArrivingWorld, TransactionWorld)
+    return worlds[number // CASES_PER_SCRIPT % len(worlds)]
 
 
 def run_script(seed: int, script: int) -> tuple[int, dict[int, str]]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from crash_arriving import ArrivingWorld
-from crash_bugs import PLANTED, PLANTED_IN_CYCLES, PLANTED_IN_TRANSACTIONS
+from crash_bugs import PLANTED, PLANTED_IN_CYCLES, PLANTED_IN_LOCAL_CYCLES, PLANTED_IN_TRANSACTIONS
+from crash_cycling import CyclingWorld
 from crash_following import FollowingWorld
 from crash_history import BrokenPromiseError
 from crash_sweep import case_of, run_case
@@ -24,6 +25,8 @@ FOLLOWING_CASES = 40
 FOLLOWING_PARTS = 4
 ARRIVING_CASES = 40
 ARRIVING_PARTS = 4
+CYCLING_CASES = 40
+CYCLING_PARTS = 4
 TRANSACTION_CASES = 40
 TRANSACTION_PARTS = 4
 
@@ -91,6 +94,18 @@ def test_no_crash_of_a_follower_breaks_a_promise(part: int) -> None:
 def test_no_crash_breaks_a_promise_to_a_connection(part: int) -> None:
     numbers = range(part, ARRIVING_CASES, ARRIVING_PARTS)
     assert sum(run_case(SAMPLE_SEED, number, ArrivingWorld) for number in numbers) >= 60
+
+
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, CYCLING_PARTS))])
+def test_no_crash_breaks_a_promise_to_publishers_of_small_batches(part: int) -> None:
+    numbers = range(part, CYCLING_CASES, CYCLING_PARTS)
+    assert sum(run_case(SAMPLE_SEED, number, CyclingWorld) for number in numbers) >= 60
+
+
+@pytest.mark.parametrize("name", PLANTED_IN_LOCAL_CYCLES)
+def test_a_bug_planted_in_local_cycles_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED_IN_LOCAL_CYCLES[name](monkeypatch)
+    assert cases_until_caught(0, PLANTED_CASES_MAX, CyclingWorld) is not None
 
 
 @pytest.mark.parametrize("name", PLANTED_IN_CYCLES)

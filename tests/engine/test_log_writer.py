@@ -1,8 +1,7 @@
-"""What goes to the log: by the long way and the short one, as the lane's watchers see it, and byte for byte."""
+"""What goes to the log, as the lane's watchers see it, and byte for byte."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.engine.appends import Append
-from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.opening import open_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
@@ -19,7 +17,7 @@ from seawall.storage.epochs import WalAddress
 from seawall.storage.lane_types import FlushOutcome, LaneEvent
 from seawall.storage.wal_reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk
-from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.config import TopicConfig
 from seawall.wire.records import Record, encode_block
 
 SMALL = StoreSettings(
@@ -42,49 +40,7 @@ def logged(disk: SimDisk, store: Store) -> list[bytes]:
     return [bytes(item.data) for item in items if isinstance(item, WalBatch)]
 
 
-def run(short_way: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[bytes], list[tuple[int, ...]], str]:
-    """The same random appends; what the log, the index and the catalog hold."""
-    disk, chance = SimDisk(seed=1), random.Random(5)
-    with monkeypatch.context() as patch:
-        if not short_way:
-            patch.setattr(LocalOrderer, "_short_room", lambda *_: None)
-        store = opened(disk)
-        for name in ("a", "b"):
-            store.create_topic(name, TopicConfig(durability=Durability.DISK, segment_max_records=40))
-        told = []
-        for _ in range(60):
-            group = [
-                append(
-                    chance.choice((1, 2)),
-                    *[chance.randbytes(chance.choice((0, 9, 300, 40_000)))] * chance.randint(1, 3),
-                )
-                for _ in range(chance.choice((1, 1, 3)))
-            ]
-            told += [tuple(each) for each in store.append(group)]
-            if chance.random() < 0.1:
-                assert store.catalog.named("a").head_seq >= 0
-        for topic in store.catalog:
-            topic.check_invariants()
-        entries = [
-            tuple(entry)
-            for log in store.parts.logs
-            for filling in log.filling
-            for entry in filling.segment.index.entries.tolist()
-        ]
-        fillings = [filling for log in store.parts.logs for filling in log.filling]
-        waiting = str([(each.waiting.entries.tolist(), each.waiting.addresses.tolist()) for each in fillings])
-        found = logged(disk, store)
-        store.close()
-    return found, [*told, *entries], waiting
-
-
-def test_both_ways_leave_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    short, long = run(True, monkeypatch), run(False, monkeypatch)
-    assert short[0] == long[0]
-    assert short[1:] == long[1:]
-
-
-def test_what_came_the_short_way_is_there_for_whoever_looks() -> None:
+def test_what_is_pending_is_there_for_whoever_looks() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk)
     store.create_topic("a", TopicConfig())
@@ -105,8 +61,8 @@ def test_the_lane_tells_of_every_flush() -> None:
     disk = SimDisk(seed=1)
     store = opened(disk, replace(SMALL, lane_observer=events.append))
     store.create_topic("a", TopicConfig())
-    store.append([append(1, b"long way, to make room")])
-    store.append([append(1, b"short way")])
+    store.append([append(1, b"by steps, to make a reservation")])
+    store.append([append(1, b"a cycle, but for the watcher")])
     store.append([append(1, bytes(70_000))])
     assert [event.outcome for event in events] == [FlushOutcome.FLUSHED] * len(events)
     assert [event.epoch for event in events] == list(range(1, len(events) + 1))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_arrival_cycle import CLIENTS, PLAIN, SMALL, STRONG, TINY, Log
+from test_commit_cycle import CLIENTS, PLAIN, SMALL, STRONG, TINY, Log
 
 from seawall.core.types import ClientId
 from seawall.engine.commit_queue import CommitQueue
@@ -27,7 +27,7 @@ from seawall.io.clocks import OsClock
 from seawall.io.files import OsFiles
 from seawall.io.readiness import ReadinessSet
 from seawall.io.shared_lock import SharedLock
-from seawall.kernels import publish_cycle, publish_io
+from seawall.kernels import cycle_records, publish_cycle, publish_io
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
 from seawall.kernels.memory import set_addresses
 from seawall.limits import BATCH_HEADER_SIZE, LARGE_BATCH_SIZE
@@ -127,9 +127,8 @@ class Resident(Log):
 
     def run_granted(self) -> int:
         """Receive, and run with what is needed granted."""
-        assert self.run(self.receive()) == publish_cycle.CYCLES_GRANT
+        assert self.run(self.receive()) == cycle_records.LACKS_GRANTS
         self.cycle.grant()
-        self.publishers["is_granted"] = 1
         return self.run_on()
 
     def numbers(self, name: str) -> int:
@@ -221,7 +220,7 @@ def test_what_is_not_reserved_is_asked_for(resident: Resident) -> None:
 def test_what_cannot_be_reserved_is_committed_otherwise(resident: Resident) -> None:
     new_topic(resident, "capped-too", TopicConfig(cap_records=5))
     resident.send(CLIENTS[0], "capped-too", b"1")
-    assert resident.run_granted() == publish_cycle.CYCLES_OTHERWISE
+    assert resident.run_granted() == cycle_records.NOT_ELIGIBLE
     assert resident.cycle.expected == 1
     assert resident.cycle.received.rows["is_staged"][0] == 0
 
@@ -240,18 +239,19 @@ def test_what_it_takes_is_counted_against_reservations(resident: Resident) -> No
 
 
 def test_rows_that_find_no_space_are_applied_first(resident: Resident) -> None:
-    pending = resident.store.parts.pending.short_way.pending
+    pending = resident.store.parts.pending
     resident.send(CLIENTS[0], PLAIN, b"1")
-    before, pending[0] = int(pending[0]), len(resident.store.parts.pending.short_way.rows)
-    assert resident.run(resident.receive()) == publish_cycle.CYCLES_APPLY
-    pending[0] = before
-    assert resident.run_on() == publish_cycle.CYCLES_GRANT
+    before = int(pending.numbers["next"][0])
+    pending.numbers["next"] = len(pending.rows)
+    assert resident.run(resident.receive()) == cycle_records.LACKS_ROWS
+    pending.numbers["next"] = before
+    assert resident.run_on() == cycle_records.LACKS_GRANTS
 
 
 def test_what_is_in_a_ring_is_committed_otherwise(resident: Resident) -> None:
     resident.send(CLIENTS[0], PLAIN, b"1")
     resident.arrive(resident.batch(PLAIN, 1, b"ring", client=CLIENTS[1]))
-    assert resident.run(resident.receive()) == publish_cycle.CYCLES_OTHERWISE
+    assert resident.run(resident.receive()) == cycle_records.NOT_ELIGIBLE
     resident.commit_all()
     assert resident.values(PLAIN) == [b"x", b"ring"]
     # By its owner, with what was received.

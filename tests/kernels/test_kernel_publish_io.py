@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.kernels import publish_io as kernels
-from seawall.kernels.arrival_cycle import LARGE_SIZE, RECEIVED_ROW
 from seawall.kernels.arriving import NO_TOPIC
+from seawall.kernels.cycle_records import LARGE_SIZE, RECEIVED_ROW
 from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
 from seawall.kernels.twins import publish_io as twin
 from seawall.limits import MIB

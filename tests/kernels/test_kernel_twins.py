@@ -51,7 +51,7 @@ WITHOUT_TWIN = {
         for name in ("acquire_lock", "release_lock", "try_acquire_lock")
     },
     **{
-        f"publish_cycle.{name}": "makes system calls; the steps between them (arrival_cycle, publish_io) have twins"
+        f"publish_cycle.{name}": "makes system calls; the steps between them (commit_cycle, publish_io) have twins"
         for name in ("run_cycles", "settle_received", "stage_received")
     },
     "publish_io.receive_batches": "makes system calls; what it does with received bytes (accept_batches) has a twin",

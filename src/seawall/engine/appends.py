@@ -161,10 +161,10 @@ class Commit:
 
     durable = False
     epoch: EpochWrite | None = None
-    #: Whether it goes the short way, where nothing is among the effects; and the rows of its batches there.
-    goes_short = False
-    row = 0
-    row_count = 1
+    #: Whether a commit cycle has staged it: nothing is among the effects; and the rows of its batches (`pending_rows`).
+    is_cycle = False
+    first_row = 0
+    row_count = 0
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []

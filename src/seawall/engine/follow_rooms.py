@@ -77,10 +77,9 @@ class FollowRooms:
         """The reservation of a topic for small batches that need nothing but their numbers, and for `logged` bytes in
         the log; None if one has to be made."""
         room = self._rooms.get(topic_id)
-        if room is None or not room.goes_short or self._forgotten != self._reservations.forgotten:
+        if room is None or not room.allows_cycles or self._forgotten != self._reservations.forgotten:
             return None
-        has_room = count <= room.records_left and size <= room.bytes_left and now < room.until_ns
-        return room if has_room and self._writer.has_room(HEADROOM + logged) else None
+        return room if room.holds(count, size, now) and self._writer.has_room(HEADROOM + logged) else None
 
     def let_go(self) -> None:
         """Take back segments that were begun for batches which did not come, and give descriptors back."""

@@ -285,7 +285,7 @@ class Follower:
                 # What readers were told to be gone must not come back with a crash, in no class.
                 commit.durable |= room.is_kept and any(isinstance(control, FloorRaise) for control in room.ahead)
                 room.ahead = []
-                room.goes_short = room.is_written and not self._parts.writer.is_observed
+                room.allows_cycles = room.is_written and not self._parts.writer.is_observed
             if room.is_limited:
                 commit.limited.append(room.topic)
 

@@ -1,5 +1,8 @@
 """The orderer of a store that numbers its own appends: reservations, numbers, one epoch, and then they are published.
 
+Small batches that need nothing but numbers are a commit cycle (`commit_cycle`). Where something is lacking, and for
+large, keyed and in-memory batches, one commit is made by steps:
+
     begin    1. reserve  space in segments, lane and log: a full disk is found before a number is given
              2. number   the frontier stamps position, seq, offset and time, in the order of the appends
              3. place    each batch gets the next file position of its topic's segment
@@ -24,9 +27,10 @@ from functools import partial
 from typing import Final, TypeVar
 
 from seawall import limits
-from seawall.core.types import ClientId, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.engine.admission import Admission, is_admitted, need_of, refuse
-from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.commit_cycle import CommitCycle
 from seawall.engine.control_log import HEADROOM
 from seawall.engine.maintenance import Maintenance
 from seawall.engine.orderer import Opened, WantedSession
@@ -37,9 +41,11 @@ from seawall.engine.topic_log import StoredBatch
 from seawall.errors import UnsupportedError, WrongStateError
 from seawall.io.interfaces import ReadableBuffer
 from seawall.io.shared_lock import MemoryLock
+from seawall.sequencer.client_window import WindowCode
 from seawall.sequencer.frontier import Numbered
 from seawall.storage.control_documents import FloorRaise
 from seawall.wire.codes import BatchFlags
+from seawall.wire.frames import checksum
 
 R = TypeVar("R")
 
@@ -59,9 +65,9 @@ class LocalOrderer:
         self._ceiling_step = parts.settings.ceiling_step
         self._rooms = parts.reservations.by_topic
         self._pending = parts.pending
-        self._short_way = parts.pending.short_way
         self._admission = Admission(parts)
         self._maintenance = maintenance
+        self._cycle = CommitCycle(parts, self._reservation_for)
 
     def begin(self, appends: Sequence[Append]) -> Commit:
         """Number and stage what can be stored; the others have their error."""
@@ -69,13 +75,13 @@ class LocalOrderer:
             refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
             return Commit()
         now = self._clock.wall_ns()
-        if len(appends) == 1:
-            append = appends[0]
-            if not append.flags and append.client_id == NO_SESSION:
-                room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
-                if room is not None:
-                    return self._short_way.begin(append, now, room.is_durable)
-        appends = self._admission.without_known_keys(self._admission.without_ended_sessions(appends), now)
+        appends = self._admission.without_ended_sessions(appends)
+        if self._allows_cycle(appends):
+            cycle = self._cycle.begin_appends(appends, now)
+            if cycle is not None:
+                return cycle
+        self._cycle.account()
+        appends = self._without_known_batches(self._admission.without_known_keys(appends, now), now)
         if not self._fits(appends, now):
             self._pending.apply()
             self._make_rooms(appends, TimestampNs(now))
@@ -104,37 +110,32 @@ class LocalOrderer:
                     self._admission.prepare((append,), partial(commit.pins.pin, room.filling.segment.shared))
 
     def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
-        """`begin` before the commit under way is finished; None if that cannot be: only one small batch that needs
-        nothing but its numbers can be ahead, and only of another such."""
-        if len(appends) != 1 or self._maintenance.is_tidy_up_due:
+        """`begin` before the commit under way is finished; None if that cannot be: only a cycle can be ahead, and only
+        of another. What belongs to sessions is not: whether it is known depends on the commit under way."""
+        if self._maintenance.is_tidy_up_due or not self._pending.has_commit or not self._allows_cycle(appends):
             return None
-        (append,) = appends
-        if append.flags or append.client_id != NO_SESSION or not self._short_way.has_begun:
+        if any(append.client_id != NO_SESSION for append in appends):
             return None
-        now = self._clock.wall_ns()
-        room = self._short_room(append.topic_id, len(append.block), append.record_count, now)
-        return None if room is None else self._short_way.begin(append, now, room.is_durable)
+        return self._cycle.begin_appends(appends, self._clock.wall_ns())
 
     def commit_lone(
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""
-        now, short_way = self._clock.wall_ns(), self._short_way
+        appends = (Append(topic_id, block, record_count),)
         with state:
-            room = self._short_room(topic_id, len(block), record_count, now)
-            if room is None:
-                return None
-            plain = (len(block), AS_TOPIC_CHOICES)
-            commit, numbered = short_way.begin_block(topic_id, block, record_count, *plain, now, room.is_durable)
+            commit = self._cycle.begin_appends(appends, self._clock.wall_ns()) if self._allows_cycle(appends) else None
+        if commit is None:
+            return None
         commit.carry_out()
         with state:
-            short_way.finish(commit)
-        return numbered
+            self._cycle.finish(commit)
+        return appends[0].numbered
 
     def finish(self, commit: Commit) -> None:
         """Publish a commit that is written."""
-        if commit.goes_short:
-            self._short_way.finish(commit)
+        if commit.is_cycle:
+            self._cycle.finish(commit)
             return
         commit.pins.unpin_all()
         if commit.epoch is not None:
@@ -176,25 +177,31 @@ class LocalOrderer:
 
     # --- reservations --------------------------------------------------------------------------------------------
 
-    def _short_room(self, topic_id: TopicId, length: int, count: int, now: int) -> Room | None:
-        """The room of a batch that may go the short way; then it is counted against it, and there is a row for it."""
+    def _allows_cycle(self, appends: Sequence[Append]) -> bool:
+        """Whether a cycle may stage them, as far as they are concerned: all are small, and the lane is empty."""
+        if self._writer.staged or self._writer.follows:
+            return False
+        return all(not append.flags and len(append.block) < LARGE_BLOCK_SIZE for append in appends)
+
+    def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """The reservation of a topic that a cycle may use; None if one has to be made."""
         room = self._rooms.get(topic_id)
-        writer = self._writer
-        if room is None or not room.goes_short or length >= LARGE_BLOCK_SIZE or writer.staged or writer.follows:
+        if room is None or not room.allows_cycles or not room.holds(count, size, now):
             return None
-        size = _BATCH_HEADER + length
-        if count > room.records_left or size > room.bytes_left or now >= room.until_ns:
-            return None
-        if not self._writer.has_room(HEADROOM + size):
-            return None
-        if self._short_way.is_full:
-            self._pending.apply()
-            if self._short_way.is_full:
-                # The rows of a commit that has begun are the last ones.
-                return None
-        room.records_left -= count
-        room.bytes_left -= size
-        return room
+        return room if self._writer.has_room(HEADROOM + logged) else None
+
+    def _without_known_batches(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
+        """Appends but those that the window of their session knows or refuses: these are answered, and nothing is
+        evicted for them."""
+        for append in appends:
+            if append.has_session and not self._is_new(append):
+                numbered, _ = self._writer.number_apart(append.draft(), append.block, now, self._window)
+                is_admitted(append, numbered)
+        return [append for append in appends if append.numbered is None]
+
+    def _is_new(self, append: Append) -> bool:
+        epoch, crc = SessionEpoch(append.session_epoch), checksum(append.block)
+        return self._window.check(append.client_id, epoch, append.client_seq, crc).code is WindowCode.NEW
 
     def _fits(self, appends: Sequence[Append], now: int) -> bool:
         """Whether all appends fit the rooms there are; then they are counted against them."""
@@ -234,7 +241,7 @@ class LocalOrderer:
             # What readers were told to be gone must not come back with a crash, in no class.
             commit.durable |= room.is_kept and isinstance(control, FloorRaise)
         room.ahead = []
-        room.goes_short = room.is_written and not self._writer.is_observed
+        room.allows_cycles = room.is_written and not self._writer.is_observed
         if room.is_limited and room.topic not in commit.limited:
             commit.limited.append(room.topic)
 

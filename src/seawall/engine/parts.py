@@ -17,7 +17,6 @@ from seawall.engine.room_making import RoomMaker
 from seawall.engine.rooms import Reservations
 from seawall.engine.sessions import Sessions
 from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.short_way import ShortWay
 from seawall.engine.topic_logs import TopicLogs
 from seawall.engine.upkeep import Upkeep
 from seawall.engine.write_guard import WriteGuard
@@ -61,7 +60,7 @@ class StoreParts:
         self.sessions = sessions
         self.term = term
         self.guard = guard = WriteGuard(directory.path)
-        self.pending = pending = PendingRows(ShortWay(wal, writer.frontier, term), catalog, logs)
+        self.pending = pending = PendingRows(catalog, logs)
         self.reservations = Reservations()
         shared = (guard, directory, writer, catalog, machine.clock, term, pending, self.reservations)
         self.controls = ControlLog(*shared, lost=lost)

@@ -31,6 +31,7 @@ from seawall.io.files import OsFile
 from seawall.io.ring import Event
 from seawall.io.shared_lock import SharedLock
 from seawall.kernels import publish_cycle as kernels
+from seawall.kernels.cycle_records import LACKS_GRANTS, LACKS_ROWS, NOT_ELIGIBLE
 
 #: The log needs nothing before this address.
 _NOTHING_DUE: Final = (1 << 63) - 1
@@ -79,15 +80,15 @@ class ResidentCommit:
     def _run(self) -> None:
         """Run the kernel until there is nothing more for it to do."""
         cycle, queue = self._cycle, self._queue
-        reason = kernels.CYCLES_OTHERWISE
-        if not self._store.guard.is_failed and cycle.is_ready:
+        reason = NOT_ELIGIBLE
+        if not self._store.guard.is_failed and self._orderer.is_at_rest:
             cycle.expect(self.unanswered)
             reason = self._run_kernel()
             while self._provide(reason):
                 reason = self._run_kernel()
             with queue.state:
                 self._orderer.cycles_ended()
-        if reason == kernels.CYCLES_OTHERWISE:
+        if reason == NOT_ELIGIBLE:
             self._commit_otherwise()
         elif self._store.is_tidy_up_due:
             with suppress(SeawallError, OSError), queue.state:
@@ -117,11 +118,10 @@ class ResidentCommit:
 
     def _provide(self, reason: int) -> bool:
         """Provide what the kernel lacks; whether it may go on."""
-        if reason == kernels.CYCLES_GRANT:
+        if reason == LACKS_GRANTS:
             with self._queue.state:
                 self._cycle.grant()
-            self._publishers["is_granted"] = 1
-        elif reason == kernels.CYCLES_APPLY:
+        elif reason == LACKS_ROWS:
             with self._queue.state:
                 self._cycle.apply_rows()
         else:

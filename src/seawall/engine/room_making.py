@@ -106,7 +106,7 @@ class RoomMaker:
             records_left=0 if is_limited else records - need.records,
             bytes_left=free - need.size,
             until_ns=began_ns + bounds.age_ms * _NS_PER_MS if bounds.age_ms else _NEVER,
-            goes_short=is_written and not ahead and not self._writer.is_observed,
+            allows_cycles=is_written and not ahead and not self._writer.is_observed,
         )
 
     def _bounds(self, topic: TopicState) -> SegmentLimits:

@@ -34,17 +34,21 @@ class Room:
     records_left: int
     bytes_left: int
     until_ns: int
-    #: Whether small batches may go the short way: they need nothing but numbers, and nobody watches the lane.
-    goes_short: bool = False
+    #: Whether a commit cycle may stage small batches: they need nothing but numbers, and nobody watches the lane.
+    allows_cycles: bool = False
 
     @property
     def is_uncached(self) -> bool:
         """Whether nobody is expected to read soon what is written here: so much has come since somebody did."""
         return self.filling.unread >= _UNREAD_CACHED_SIZE
 
+    def holds(self, records: int, size: int, now: int) -> bool:
+        """Whether so much more may go there now."""
+        return records <= self.records_left and size <= self.bytes_left and now < self.until_ns
+
     def take(self, records: int, size: int, now: int) -> bool:
         """Count a batch in; false if it does not fit, and then somebody has to look."""
-        if records > self.records_left or size > self.bytes_left or now >= self.until_ns:
+        if not self.holds(records, size, now):
             return False
         self.records_left -= records
         self.bytes_left -= size

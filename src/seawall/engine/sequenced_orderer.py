@@ -37,9 +37,9 @@ from seawall.config import FabricConfig
 from seawall.core.types import ClientId, Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.admission import Admission, is_admitted, need_of
 from seawall.engine.appends import Append, Commit, logged_size
-from seawall.engine.arrival_cycle import ArrivalCycle
 from seawall.engine.arrivals import Arrivals
 from seawall.engine.client_turns import ClientTurns
+from seawall.engine.commit_cycle import CommitCycle, SequencerArrays
 from seawall.engine.following import FollowCommit, Follower
 from seawall.engine.maintenance import Maintenance
 from seawall.engine.opening import open_store
@@ -61,7 +61,7 @@ from seawall.io.interfaces import ReadableBuffer, SharedMemory
 from seawall.io.shared_lock import MemoryLock
 from seawall.kernels.atomics import store_release_u64
 from seawall.kernels.following import NOP_SIZE
-from seawall.limits import BATCH_HEADER_SIZE, SESSION_ABANDONED_MAX
+from seawall.limits import BATCH_HEADER_SIZE, GOI_CHECKPOINT_PERCENT, SESSION_ABANDONED_MAX
 from seawall.sequencer.frontier import Numbered
 from seawall.sequencer.pod_sequencer import Moment, PodSequencer, SequencerSettings
 from seawall.topics.config import Order
@@ -98,7 +98,7 @@ class SequencedOrderer:
         parts.controls.begin_change()
         self._parts = parts
         self._guard = parts.guard
-        self._clock = clock = parts.machine.clock
+        self._clock = parts.machine.clock
         self._frontier = frontier = parts.writer.frontier
         self._sessions = sessions = parts.sessions
         self._admission = Admission(parts)
@@ -125,7 +125,7 @@ class SequencedOrderer:
         #: Whether what is ordered found no room: it is tried again by the next commit.
         self.is_stuck = False
         #: Commits of what arrives, without the sequencer.
-        self.cycle = ArrivalCycle(arrays, self.sequencer, frontier, self._follower, parts.pending, sessions, clock)
+        self.cycle = CommitCycle(parts, self._follower.reservation_for, self._shared_with_cycles())
 
     def close(self) -> None:
         """Remove the fabric: by its name, under the lock of the directory. The mapping goes with its last array."""
@@ -139,9 +139,10 @@ class SequencedOrderer:
 
         One commit at a time. What has arrived is staged by one kernel call, as far as it is that simple.
         """
-        commit = None if appends else self.cycle.begin()
-        if commit is not None:
-            return commit
+        if not appends and self.is_at_rest:
+            commit = self.cycle.begin()
+            if commit is not None:
+                return commit
         self._parts.pending.apply()
         commit = Commit()
         self._turns.clear()
@@ -163,9 +164,35 @@ class SequencedOrderer:
         self._limited = []
         return commit
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a cycle may begin: one worker orders, nothing is staged, and the order is not being checkpointed."""
+        sequencer = self.sequencer
+        return sequencer.only_worker is not None and not sequencer.is_quiescing and self._follower.is_even
+
+    def _shared_with_cycles(self) -> SequencerArrays | None:
+        """What cycles need of the sequencer; None with several workers, where something else might come before one."""
+        worker, fabric = self.sequencer.only_worker, self._arrays
+        if worker is None:
+            return None
+        counters, state = worker.rest_words
+        return SequencerArrays(
+            worker.window.arrays,
+            (
+                *(fabric.control_words, counters, fabric.replica_words[_REPLICA], fabric.tail_all_words),
+                *(fabric.completion_all_words, state, self.sequencer.collected, fabric.pbr_all_words),
+                *(fabric.blog_all_bytes, fabric.result_all_words),
+            ),
+            self._follower.reached,
+            self._follower.progress,
+            len(fabric.pbr),
+            GOI_CHECKPOINT_PERCENT * len(fabric.goi) // 100,
+        )
+
     def cycles_ended(self) -> None:
-        """Cycles of a kernel are written: the store has everything that is ordered."""
+        """Cycles are written: the store has everything that is ordered."""
         self.cycle.account()
+        self.sequencer.frontier.passed_by(Position(self._follower.next_position - 1))
         self._rows.forget()
 
     def begin_ahead(self, _appends: Sequence[Append]) -> Commit | None:
@@ -183,9 +210,11 @@ class SequencedOrderer:
         if isinstance(commit, FollowCommit):
             self._follower.finish(commit)
             self._advance()
-        elif commit.goes_short:
+        elif commit.is_cycle:
             self.cycle.finish(commit)
-            self._rows.forget()
+            self.cycles_ended()
+            if self.cycle.has_slots:
+                self.sequencer.frontier.advance_completion()
         if self._asked or self._repeats:
             self._take_answers()
         if self._asked:

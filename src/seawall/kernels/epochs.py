@@ -55,8 +55,8 @@ from seawall.kernels.batch_header import (
     header_crc,
 )
 from seawall.kernels.checksum import crc32c
-from seawall.kernels.jit import bytes_in, int64, int64_out, kernel, record_array, uint64, void
-from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
+from seawall.kernels.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64, void
+from seawall.kernels.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64, store_u32, store_u64
 
 #: A batch of the log: the address of its first byte, its size with the header, and the fields of the header.
 WAL_ROW = np.dtype(
@@ -83,12 +83,13 @@ WAL_ROW = np.dtype(
 assert WAL_ROW.itemsize == 88
 
 #: Where a log ends: the address, number of the last epoch, position that is due, time of the last epoch, and the
-#: address up to which it is durable. And of the file that is written: the address behind its space, what is added to
-#: an address for its place in the file, and its salt.
+#: address up to which it is durable. Of the file that is written: the address behind its space, what is added to an
+#: address for its place in the file, and its salt. And address and number of the next epoch, behind those that are
+#: being written.
 LOG_NUMBERS = np.dtype(
     [
         *((name, np.int64) for name in ("at", "epoch", "position", "timestamp_ns", "synced_through")),
-        *((name, np.int64) for name in ("limit_at", "file_offset", "salt")),
+        *((name, np.int64) for name in ("limit_at", "file_offset", "salt", "next_at", "next_epoch")),
     ]
 )
 
@@ -207,6 +208,24 @@ def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, i
     row["command"] = load_u16(buffer, at + COMMAND_AT)
     row["codec"] = buffer[at + CODEC_AT]
     row["flags"] = buffer[at + FLAGS_AT]
+
+
+@kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64, int64))
+def seal_epoch(
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of so many batches, which lie behind it in the memory; bytes of the epoch."""
+    store_u32(memory, 0, EPOCH_MAGIC)
+    store_u64(memory, 8, salt)
+    store_u64(memory, 16, epoch)
+    store_u64(memory, 24, length)
+    store_u64(memory, 32, synced_through)
+    store_u64(memory, 40, position)
+    store_u32(memory, 48, count)
+    store_u32(memory, 52, 0)
+    store_u64(memory, 56, time_ns)
+    store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
+    return EPOCH_HEADER + length
 
 
 @kernel(int64(_rows, int64))

@@ -1,23 +1,23 @@
 """Receive, commit and answer, again and again, in one call: what the publish thread runs while it is the commit leader.
 
     receive ──▶ survey, stage ──▶ write and sync ──▶ settle ──▶ answer ──▶ receive …
-    publish_io  arrival_cycle     disk_ring          arrival_cycle  publish_io
+    publish_io  commit_cycle      disk_ring          commit_cycle publish_io
 
 The call returns to Python when there is something that only Python does, with the reason:
 
-    CYCLES_DONE       nothing came for a moment, somebody else wants to lead, or a connection has to be returned
-    CYCLES_GRANT      what was received needs reservations that are not granted
-    CYCLES_APPLY      there is no space for the rows of what was received: those that are pending have to be applied
-    CYCLES_OTHERWISE  what was received, or what is in the rings of brokers, has to be committed another way
-    CYCLES_FAILED     the write failed; `error` says how
+    CYCLES_DONE    nothing came for a moment, somebody else wants to lead, or a connection has to be returned
+    LACKS_GRANTS   what was received needs reservations that are not granted
+    LACKS_ROWS     there is no space for the rows of what was received: those that are pending have to be applied
+    NOT_ELIGIBLE   what was received, or what is in the rings of brokers, has to be committed another way
+    CYCLES_FAILED  the write failed; `error` says how
 
     run_cycles       all of it
     stage_received   the steps before the write, and
     settle_received  those behind it: for who writes otherwise, as a simulated disk does
 
-Somebody who waits for what was stored is notified by an event, without Python. Behind GRANT and APPLY the same batches
-are tried again by the next call. The memory that a commit shares with readers is changed under `lock`; it is not held
-while the disk or a socket is waited for.
+Somebody who waits for what was stored is notified by an event, without Python. Behind LACKS_… the same batches are
+tried again by the next call. The memory that a commit shares with readers is changed under `lock`; it is not held while
+the disk or a socket is waited for.
 
 INV-RESIDENT-ANSWERED: no batch is answered before its epoch is written, and synced if its topic asks for that.
 """
@@ -27,17 +27,14 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from seawall.kernels.arrival_cycle import (
-    CYCLE,
-    RECEIVED_ROW,
-    advance_log,
-    lacks_grants,
-    settle_cycle,
-    stage_cycle,
-    survey_cycle,
-)
 from seawall.kernels.atomics import load_acquire, store_release
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, TAIL_CLAIMED, TAIL_WORDS
+from seawall.kernels.commit_cycle import (
+    advance_log,
+    settle_cycle,
+    stage_arrived,
+)
+from seawall.kernels.cycle_records import CYCLE, NOT_ELIGIBLE, RECEIVED_ROW
 from seawall.kernels.disk_ring import (
     SUBMIT_AT,
     SUBMIT_COUNT,
@@ -65,9 +62,9 @@ PUBLISHER_ARRAYS = (
 #: What does not change: the descriptors to wait on, the event for who waits for news, and the addresses of the lock and
 #: of signals.
 CONSTANTS = ("epoll", "waker", "news", "lock_at", "signals_at")
-#: Arguments: the log's descriptor, whether a durable write is one call there, the address of the log from which on
-#: something is due, and whether reservations have been asked for.
-ARGUMENTS = ("fd", "direct_sync", "due_at", "is_granted")
+#: Arguments: the log's descriptor, whether a durable write is one call there, and the address of the log from which on
+#: something is due.
+ARGUMENTS = ("fd", "direct_sync", "due_at")
 #: Results: how many cycles there ever were, and batches in them; and minus errno of a write that failed.
 RESULTS = ("cycles", "batches", "error")
 PUBLISHERS = np.dtype(
@@ -77,10 +74,8 @@ PUBLISHERS = np.dtype(
     ]
 )
 
+#: Beside the reasons of `stage_arrived`.
 CYCLES_DONE = 0
-CYCLES_GRANT = 1
-CYCLES_APPLY = 2
-CYCLES_OTHERWISE = 3
 CYCLES_FAILED = 4
 
 #: Words of `operation` and of `iovec`.
@@ -139,21 +134,11 @@ def _write_epoch(publisher: np.void, cycle: np.void, memory: Bytes, size: int) -
 def stage_received(publishers: Array, cycles: Array, memory: Bytes) -> int:
     """Make an epoch of what the receive buffer has, at the beginning of a memory: its size, or minus a reason."""
     publisher, cycle = publishers[0], cycles[0]
-    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
     if _has_arrivals(cycle) != 0:
-        return -CYCLES_OTHERWISE
-    if cycle["staged_count"] - load_acquire(pending, 0) < cycle["received"]:
-        return -CYCLES_APPLY
+        return -NOT_ELIGIBLE
     lock_mutex(publisher["lock_at"])
-    size = -CYCLES_OTHERWISE
-    if survey_cycle(cycles) != 0:
-        if lacks_grants(cycles) != 0 and publisher["is_granted"] == 0:
-            size = -CYCLES_GRANT
-        else:
-            staged = stage_cycle(cycles, memory)
-            size = staged if staged > 0 else -CYCLES_OTHERWISE
+    size = stage_arrived(cycles, memory)
     unlock_mutex(publisher["lock_at"])
-    publisher["is_granted"] = 0
     return size
 
 
@@ -162,7 +147,7 @@ def settle_received(publishers: Array, cycles: Array, size: int) -> None:
     """The epoch of so many bytes is written: publish its batches."""
     publisher, cycle = publishers[0], cycles[0]
     lock_mutex(publisher["lock_at"])
-    settle_cycle(cycles)
+    settle_cycle(cycles, cycle["first_row"], cycle["count"])
     advance_log(cycles, size)
     unlock_mutex(publisher["lock_at"])
     publisher["cycles"] += 1

@@ -1,7 +1,7 @@
 """Receive the small batches of many connections in one call, and answer them in another.
 
     receive_batches   wait until connections are readable, receive, split and judge: whole batches of all of them, as
-                      rows for a commit cycle (`arrival_cycle.RECEIVED_ROW`), where they lie in the receive buffer
+                      rows for a commit cycle (`commit_cycle.RECEIVED_ROW`), where they lie in the receive buffer
     accept_batches    the part of it that is about one connection, without system calls
     accept_v1_frames  the same for a connection of version 1, whose frames become batches first
     send_acks         one ACK frame for each connection whose batches are stored, sent at once
@@ -27,7 +27,6 @@ import platform
 
 import numpy as np
 
-from seawall.kernels.arrival_cycle import LARGE_SIZE, RECEIVED_ROW
 from seawall.kernels.arriving import NO_TOPIC, TAKEN, judge_batch
 from seawall.kernels.batch_header import (
     CLIENT_SEQ_AT,
@@ -41,6 +40,7 @@ from seawall.kernels.batch_header import (
     TOPIC_AT,
 )
 from seawall.kernels.checksum import crc32, crc32c
+from seawall.kernels.cycle_records import LARGE_SIZE, RECEIVED_ROW
 from seawall.kernels.frames import (
     FRAME_ROW,
     KIND_ACK,

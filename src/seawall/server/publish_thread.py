@@ -10,7 +10,7 @@ answered by another kernel call. So publishers that wait for each record share t
 batch or for a connection.
 
 A connection goes back to its event loop, with what was received and not handled, when it sends anything else, when a
-batch of it is not eligible for a commit cycle (`engine.arrival_cycle`), when it ends, or when the loop recalls it.
+batch of it is not eligible for a commit cycle (`engine.commit_cycle`), when it ends, or when the loop recalls it.
 
 INV-ATTACHED-ALONE: of an attached connection, only this thread uses the socket. The loop closes it after its return.
 INV-ATTACHED-DECIDED: a connection is returned when everything that was received before is decided, or with the numbers

@@ -59,7 +59,7 @@ from seawall.storage.wal_files import WalEnd, WalFile, name_spare, open_wal_file
 from seawall.storage.wal_handles import WalHandles
 
 #: Places in `LOG_NUMBERS`, and the first of them by one call.
-_AT, _EPOCH, _POSITION, _TIMESTAMP, _SYNCED_THROUGH, _LIMIT_AT, _FILE_OFFSET, _SALT = range(8)
+_AT, _EPOCH, _POSITION, _TIMESTAMP, _SYNCED_THROUGH, _LIMIT_AT, _FILE_OFFSET, _SALT, _NEXT_AT, _NEXT_EPOCH = range(10)
 _pack_end: Final = Struct("=5q").pack_into
 
 
@@ -94,9 +94,8 @@ class WalWriter:
         self._is_closed = False
         self._spare: File | None = None
         self._current: WalFile | None = None
-        #: Where the next epoch goes, behind those that have begun; and how many that were encoded elsewhere have.
-        self._next_at = start.at
-        self._next_epoch = start.epoch + 1
+        self._numbers[_NEXT_AT], self._numbers[_NEXT_EPOCH] = start.at, start.epoch + 1
+        #: How many epochs that were encoded elsewhere have begun, and were finished.
         self._begun = self._finished = 0
         self._encoded: list[EpochWrite] = []
         #: Whether the last of them becomes durable by its own write.
@@ -177,28 +176,31 @@ class WalWriter:
     def begin_encoded(
         self, buffer: memoryview, next_position: Position, timestamp_ns: TimestampNs, *, durable: bool
     ) -> EpochWrite:
-        """`begin_epoch` of one that its writer has encoded, header included, for what `due` said.
+        """`begin_epoch` of one that its writer has encoded, header included, as `numbers` say, and that fits the file.
 
         One more may begin before this one is finished, but none other; they are written and finished in turn. What is
         returned is valid until the next but one begins: most epochs are such, so there are two objects for them all.
         """
+        if self._is_closed or (self._is_poisoned and self._begun != self._finished + 1):
+            self._require_usable()
         self._is_poisoned = True
         self._begun += 1
-        write, at = self._encoded[self._begun & 1], self._next_at
+        numbers = self._numbers
+        write, at = self._encoded[self._begun & 1], WalAddress(numbers[_NEXT_AT])
         write.buffers = [buffer]
         write.size = len(buffer)
-        write.file_at = at + self._numbers[_FILE_OFFSET]
+        write.file_at = at + numbers[_FILE_OFFSET]
         # What is under way before it counts if its write makes it durable: nobody is told before both are done.
         write.follows_synced = self.synced_through == at or (
             self._is_ahead_durable and self._begun != self._finished + 1
         )
         self._is_ahead_durable = durable and write.follows_synced
         write.at = at
-        write.epoch = self._next_epoch
+        write.epoch = numbers[_NEXT_EPOCH]
         write.next_position = next_position
         write.timestamp_ns = timestamp_ns
-        self._next_at = write.end_at
-        self._next_epoch += 1
+        numbers[_NEXT_AT] = write.end_at
+        numbers[_NEXT_EPOCH] += 1
         return write
 
     def finish_encoded(self, write: EpochWrite, *, durable: bool) -> None:
@@ -210,15 +212,6 @@ class WalWriter:
             following.follows_synced = self.synced_through == following.at
         else:
             self._is_poisoned = False
-
-    def due(self) -> tuple[int, int, int, int]:
-        """What the header of the next epoch says: salt (as a signed number), number, synced_through; and its address.
-
-        It must fit the present file.
-        """
-        if self._is_closed or (self._is_poisoned and self._begun != self._finished + 1):
-            self._require_usable()
-        return self._numbers[_SALT], self._next_epoch, self._numbers[_SYNCED_THROUGH], self._next_at
 
     def lend(self) -> File:
         """Let a kernel write epochs behind the end, as `numbers` say, into this file and no further, until `take_back`.
@@ -233,13 +226,12 @@ class WalWriter:
 
     def take_back(self) -> None:
         """The kernel has ended, and all that it wrote is counted in."""
-        self._next_at, self._next_epoch = self.at, self._numbers[_EPOCH] + 1
         self._is_poisoned = False
 
     def finish_epoch(self, write: EpochWrite, *, durable: bool) -> None:
         """Count in an epoch that was written; `durable` if it was carried out so."""
         self._count_in(write, durable=durable)
-        self._next_at, self._next_epoch = write.end_at, write.epoch + 1
+        self._numbers[_NEXT_AT], self._numbers[_NEXT_EPOCH] = write.end_at, write.epoch + 1
         self._is_poisoned = False
 
     def _count_in(self, write: EpochWrite, *, durable: bool) -> None:
@@ -252,7 +244,7 @@ class WalWriter:
 
     def fits(self, length: int) -> bool:
         """Whether an epoch with `length` bytes of batches fits the present file."""
-        return self._next_at + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._numbers[_LIMIT_AT]
+        return self._numbers[_NEXT_AT] + EPOCH_HEADER_SIZE + length + MARKS_SIZE <= self._numbers[_LIMIT_AT]
 
     def reserve(self, length: int, timestamp_ns: TimestampNs, *, small: bool = False) -> None:
         """Make sure that an epoch with `length` bytes of batches can be appended; errors as `append_epoch` has them.

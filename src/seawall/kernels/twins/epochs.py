@@ -58,6 +58,15 @@ def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, i
     )
 
 
+def seal_epoch(
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of so many batches."""
+    body = struct.pack("<QQQQQIIQ", salt % (1 << 64), epoch, length, synced_through, position, count, 0, time_ns)
+    memory[: kernels.EPOCH_HEADER] = memoryview(struct.pack("<II", kernels.EPOCH_MAGIC, _crc(body)) + body)
+    return kernels.EPOCH_HEADER + length
+
+
 def verify_epoch(
     buffer: Bytes,
     start: int,

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from seawall.kernels import publish_io as places
-from seawall.kernels.arrival_cycle import LARGE_SIZE
 from seawall.kernels.arriving import NO_TOPIC, TAKEN
 from seawall.kernels.batch_header import CLIENT_SEQ_AT, LEVEL_AT, RECORD_COUNT_AT, TOPIC_AT
+from seawall.kernels.cycle_records import LARGE_SIZE
 from seawall.kernels.frames import (
     KIND_BATCH,
     SPLIT_MORE,

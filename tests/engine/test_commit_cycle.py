@@ -1,4 +1,4 @@
-"""What connections have brought, committed by one kernel call: as the long way would have, and only what is simple."""
+"""Commit cycles of what connections have brought: they leave what the sequencer would have left."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TimestampNs
-from seawall.engine import arrival_cycle
+from seawall.engine import commit_cycle
 from seawall.engine.appends import Commit
-from seawall.engine.arrival_cycle import ArrivalCycle
+from seawall.engine.commit_cycle import CommitCycle
 from seawall.engine.orderer import WantedSession
 from seawall.engine.sequenced_orderer import open_sequenced_store
 from seawall.engine.settings import Machine, StoreSettings
 from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import FatalError
-from seawall.kernels import arrival_cycle as kernels
+from seawall.kernels import commit_cycle as kernels
 from seawall.kernels import jit
 from seawall.kernels.batch_header import COMMAND_AT
-from seawall.kernels.twins import arrival_cycle as twin
+from seawall.kernels.twins import commit_cycle as twin
 from seawall.limits import KIB, MIB
 from seawall.storage.wal_reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk, SimSharedMemory
@@ -138,7 +138,7 @@ def test_many_batches_of_many_sources_are_one_epoch(log: Log) -> None:
     log.arrive(log.batch(STRONG, 4, b"strong"), strong=True)
     log.arrive(log.batch(PLAIN, 1, b"no session", client=NOBODY))
     commit = log.commit()
-    assert (commit.goes_short, commit.row_count, commit.durable) == (True, 8, True)
+    assert (commit.is_cycle, commit.row_count, commit.durable) == (True, 8, True)
     assert int(log.store.parts.wal.numbers["epoch"][0]) == before + 1
     assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 8
     assert [each.base_seq for each in log.stored(PLAIN)] == [1, 2, 4, 6, 8, 10, 12, 14]
@@ -150,7 +150,7 @@ def test_nobody_is_answered_before_it_is_written(log: Log) -> None:
     log.arrive(log.batch(PLAIN, 1))
     commit = log.store.begin([])
     window, pod = log.store.sessions.window, log.store.orderer
-    assert commit.goes_short
+    assert commit.is_cycle
     assert log.answers() == []
     assert window.state(CLIENTS[0]).next_expected == 1
     assert pod.sequencer.frontier.committed == pod._follower.next_position
@@ -195,8 +195,8 @@ def test_what_is_not_simple_goes_the_long_way_and_the_rest_does_not(log: Log, od
     log.arrive(log.batch(PLAIN, 1, b"before", client=CLIENTS[1]), ODD[odd](log))
     log.arrive(log.batch(PLAIN, 2, b"behind", client=CLIENTS[1]))
     first, second = log.commit(), log.commit()
-    assert (first.goes_short, first.row_count) == (True, 1)
-    assert not second.goes_short
+    assert (first.is_cycle, first.row_count) == (True, 1)
+    assert not second.is_cycle
     log.commit_all()
     assert len(log.answers()) == 3
     values = [bytes(each.block) for each in log.stored(PLAIN)]
@@ -207,8 +207,8 @@ def test_what_is_not_simple_goes_the_long_way_and_the_rest_does_not(log: Log, od
 def test_a_topic_whose_records_are_evicted_goes_through_the_sequencer(log: Log) -> None:
     log.arrive(log.batch(PLAIN, 1), *(log.batch(CAPPED, seq, b"%d" % seq) for seq in (2, 3, 4, 5)))
     # The batch before them is committed by itself.
-    assert log.commit().goes_short
-    assert not log.commit().goes_short
+    assert log.commit().is_cycle
+    assert not log.commit().is_cycle
     log.commit_all()
     assert [status for _, status, _, _ in log.answers()] == [AckStatus.OK] * 5
     assert [bytes(each.block) for each in log.stored(CAPPED)] == [encode_raw(b"%d" % seq) for seq in (3, 4, 5)]
@@ -216,18 +216,18 @@ def test_a_topic_whose_records_are_evicted_goes_through_the_sequencer(log: Log) 
 
 def test_a_batch_that_waits_for_an_earlier_one_is_held_the_long_way(log: Log) -> None:
     log.arrive(log.batch(STRONG, 2, b"second"), strong=True)
-    assert not log.commit().goes_short
+    assert not log.commit().is_cycle
     log.arrive(log.batch(STRONG, 1, b"first"), strong=True)
     log.commit_all()
     assert [bytes(each.block) for each in log.stored(STRONG)[1:]] == [encode_raw(b"first"), encode_raw(b"second")]
     # The order has come to rest: what comes now is simple again.
     log.arrive(log.batch(STRONG, 3, b"third"), strong=True)
-    assert log.commit().goes_short
+    assert log.commit().is_cycle
 
 
 def test_it_is_there_after_a_restart(log: Log) -> None:
     log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in (1, 2, 3)))
-    assert log.commit().goes_short
+    assert log.commit().is_cycle
     log.disk.crash(keep="none")
     log.store = log.open()
     assert [bytes(each.block) for each in log.stored(PLAIN)[1:]] == [encode_raw(b"%d" % seq) for seq in (1, 2, 3)]
@@ -240,7 +240,7 @@ def test_classes_below_fsync_are_written_and_not_synced(log: Log) -> None:
     log.commit_all()
     log.arrive(log.batch("disk", 1, client=CLIENTS[0]))
     commit = log.commit()
-    assert (commit.goes_short, commit.durable) == (True, False)
+    assert (commit.is_cycle, commit.durable) == (True, False)
 
 
 def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
@@ -250,7 +250,7 @@ def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
         if first == 11:
             log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in range(21, 31)))
         commit = log.store.begin([])
-        assert commit.goes_short
+        assert commit.is_cycle
         assert len(log.stored(PLAIN)) == first
         commit.carry_out()
         log.store.finish(commit)
@@ -272,7 +272,7 @@ def test_a_ring_that_is_always_full_leaves_room_to_the_others() -> None:
         assert other.publish(np.frombuffer(batch, np.uint8), 2, defaults).count == 1
     # Of three rings one is empty.
     for _ in range(3):
-        assert log.commit().goes_short
+        assert log.commit().is_cycle
     assert sorted((len(log.ring.answers()), len(other.answers()))) == [3, 6]
     log.store.close()
 
@@ -309,9 +309,9 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
     """Answers, and everything in the log behind its beginning, and how many commits went the short way."""
     shim = SimpleNamespace(**{**vars(kernels), **vars(twin)}) if way == "twin" else kernels
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrival_cycle, "kernels", shim)
+        patch.setattr(commit_cycle, "kernels", shim)
         if way == "long":
-            patch.setattr(ArrivalCycle, "begin", lambda _self: None)
+            patch.setattr(CommitCycle, "begin", lambda _self: None)
         log = Log()
         at = log.store.parts.wal.at
         log.warm()
@@ -324,7 +324,7 @@ def _run(steps: list[Step], way: str) -> tuple[list[tuple[int, int, int, int]], 
                 strong=step.topic == STRONG,
             )
             while step.commits and log.store.orderer.is_behind:
-                short += log.commit().goes_short
+                short += log.commit().is_cycle
                 answers += log.answers()
         log.commit_all()
         answers += log.answers()

@@ -1,26 +1,34 @@
-"""A commit of what has arrived, in three calls: collect, decide, number and stage before the write; publish behind it.
+"""The commit cycle: collect, decide, number and stage before the write; publish behind it. The same at every count of
+batches and sources; one batch is a cycle of one.
 
-Batches arrive at two places, judged and whole: the receive buffer of the publish thread (`publish_io`), and the rings
-of brokers (`arriving`). One call looks at what is there, so that space is reserved for it; one makes an epoch of it;
-whoever commits has that written, by any executor; and one publishes the result. One batch is a cycle of one batch.
+Batches lie at two places, judged and whole: a receive buffer, which a publish thread fills from its connections
+(`publish_io`) or a local orderer with the blocks of its callers (`DRAFT_ROW`), and the rings of brokers (`arriving`).
+One call looks at what is there and makes an epoch of it, if nothing is lacking; whoever commits has that written, by
+any executor; and one publishes the result.
 
+    stage_arrived  the next three, or a reason why that cannot be
     survey_cycle   batches that are eligible, up to where in each ring, and what they need of each topic
     lacks_grants   what of that the caller has to reserve first
     stage_cycle    each is decided by the window of the orderer, numbered, copied behind the epoch header, and answered
-    settle_cycle   the store's window is updated, and the frontiers: the positions are committed and durable
+    settle_cycle   the store's window is updated, the rows are pending, and the positions are committed and durable
 
-A batch is eligible if it is small, its topic accepts it and has a reservation, and it is new to both windows where it
-has a session. The first that is not ends the cycle for its connection or its ring: it goes through the sequencer, with
-everything behind it. Positions of a cycle have no entries in the GOI.
+Two orderers use it. A *local* one stages what its callers bring, all or nothing, and its window is the store's: what
+is known or refused is answered and not stored. Where a sequencer orders (`is_sequenced`), a batch is eligible if it is
+small, its topic accepts it and has a reservation, and it is new to both windows where it has a session. The first that
+is not ends the cycle for its connection or its ring: it goes through the sequencer, with everything behind it.
+Positions of a cycle have no entries in the GOI.
 
-All arguments and results are fields of one record, `CYCLE`.
+All arguments and results are fields of one record, `CYCLE` (`cycle_records`).
 
-INV-CYCLE-NEXT: a cycle begins only where every reserved position is durable, every collected slot is completed, and
-nothing is held, waiting or unsettled: so nothing can come before it.
-INV-CYCLE-SAME: what it stages is, byte for byte, what the sequencer and the follower would have staged for the same
-batches.
-INV-CYCLE-BEHIND: the store's window, and all frontiers, change when the epoch is written, never before.
+INV-CYCLE-NEXT: a cycle of a sequencer begins only where every reserved position is durable, every collected slot is
+completed, and nothing is held, waiting or unsettled: so nothing can come before it.
+INV-CYCLE-SAME: what it stages is, byte for byte, what would have been staged otherwise for the same batches: by the
+sequencer and the follower, or in the lane.
+INV-CYCLE-BEHIND: the window of a store behind a sequencer, the pending rows, and all frontiers, change when the epoch
+is written, never before.
 INV-CYCLE-ORDER: of one connection and of one ring, batches are staged in the order in which they came, without a hole.
+INV-ROW-APART: a row is taken and filled while the store's memory is held, and never one that is being applied or that
+another commit has.
 """
 
 from __future__ import annotations
@@ -33,10 +41,12 @@ from seawall.kernels.batch_header import (
     BLOCK_CRC_AT,
     CLIENT_ID_AT,
     CLIENT_SEQ_AT,
+    HEADER_SIZE,
     RECORD_COUNT_AT,
     SESSION_EPOCH_AT,
     TOPIC_AT,
 )
+from seawall.kernels.client_frontier import admit_client_batch
 from seawall.kernels.client_index import find_row
 from seawall.kernels.client_window import (
     CHECK_NEW,
@@ -48,7 +58,20 @@ from seawall.kernels.client_window import (
     judge_row,
 )
 from seawall.kernels.collecting import CURSOR, LINE_WORDS, PBR_TOKEN, TAIL_CLAIMED, TAIL_WORDS
-from seawall.kernels.epochs import EPOCH_HEADER, LOG_NUMBERS, WAL_ROW, list_batch
+from seawall.kernels.cycle_records import (
+    CYCLE,
+    DRAFT_ROW,
+    LACKS_GRANTS,
+    LACKS_ROWS,
+    LARGE_SIZE,
+    NEED_ROW,
+    NOT_ELIGIBLE,
+    PASSES_ON,
+    PENDING_NUMBERS,
+    RECEIVED_ROW,
+    UNDECIDED,
+)
+from seawall.kernels.epochs import EPOCH_HEADER, LOG_NUMBERS, WAL_ROW, list_batch, seal_epoch
 from seawall.kernels.following import PROGRESS_TIME, batch_in_blog
 from seawall.kernels.frontier import (
     ADMISSION_ROW,
@@ -69,73 +92,11 @@ from seawall.kernels.goi_frontier import (
 )
 from seawall.kernels.holding import HELD, READY_HEAD, READY_TAIL, UNSETTLED_HEAD, UNSETTLED_TAIL
 from seawall.kernels.jit import bytes_in, bytes_out, int64, kernel, record_array, void
-from seawall.kernels.lone_batch import seal_epoch
 from seawall.kernels.memory import Array, Bytes, as_int64, copy_bytes, load_i64, load_u32, pointer_at
 from seawall.kernels.order_entries import FLOOR, RESERVED
 from seawall.kernels.rings import SLOT_WORDS
+from seawall.kernels.staging import write_header
 from seawall.kernels.tables import ABSENT, table_find
-
-#: What a cycle needs of one topic; what is granted, by the caller: records, bytes, up to which time, and whether they
-#: have to be durable; and what cycles have taken of it. `is_reserved` says whether the need is granted.
-NEED_ROW = np.dtype(
-    [
-        *((name, np.int64) for name in ("topic_id", "records", "size")),
-        *((name, np.int64) for name in ("records_left", "bytes_left", "until_ns", "is_durable")),
-        *((name, np.int64) for name in ("taken_records", "taken_size", "is_reserved")),
-    ]
-)
-
-#: A batch in the receive buffer: whose it is, where it lies, its ack level, and where the frames lie that it came in;
-#: and where it was stored, once it is staged. Batches of one connection are in one stretch, in the order in which they
-#: came.
-RECEIVED_ROW = np.dtype(
-    [
-        ("connection", np.int64),
-        ("at", np.int64),
-        ("size", np.int64),
-        ("is_strong", np.int64),
-        ("level", np.int64),
-        ("frames_at", np.int64),
-        ("frames", np.int64),
-        ("is_staged", np.int64),
-        ("position", np.int64),
-        ("base_seq", np.int64),
-        ("timestamp_ns", np.int64),
-    ]
-)
-
-#: Arrays by the names of their fields in `CYCLE`: each has an address there, and a length.
-CYCLE_ARRAYS = (
-    *("keys", "values", "used", "topics", "numbers", "admitted", "staged"),
-    *("order_places", "order_clients", "order_sides", "order_slots", "order_results"),
-    *("store_places", "store_clients", "store_sides", "store_slots", "store_results"),
-    *("control", "counters", "replica", "tails", "completion", "worker", "collected"),
-    *("slots", "blogs", "results", "needs", "ends", "received", "buffer", "log", "pending", "reached", "following"),
-)
-
-#: Arguments: which ring comes first, how many batches the receive buffer has, and the time.
-ARGUMENTS = ("first_ring", "received", "wall_ns")
-#: What no cycle changes: the term, when a checkpoint of the order is due, how many bytes a cycle may take, and how many
-#: have to stay free behind it in a file of the log.
-CONSTANTS = ("term", "checkpoint_after", "size_max", "headroom")
-#: Results: batches of the receive buffer that were surveyed, topics, bytes and batches of the cycle, how many of these
-#: were in rings, whether it has to be durable, its first row, its first position, and the numbers of its last batch.
-RESULTS = (
-    *("surveyed", "needed", "size", "count", "of_rings", "is_durable", "first_row"),
-    *("first_position", "position", "base_seq", "timestamp_ns"),
-)
-CYCLE = np.dtype(
-    [
-        *((name, np.int64) for name in (*ARGUMENTS, *CONSTANTS, *RESULTS)),
-        *((f"{name}_{what}", np.int64) for name in CYCLE_ARRAYS for what in ("at", "count")),
-    ]
-)
-
-#: Nothing that has arrived is eligible.
-PASSES_ON = -1
-
-#: Bytes of a batch from which on it is written to its segment at once.
-LARGE_SIZE = 65_536
 
 _SLOT_SIZE = 1
 _SLOT_TOPIC = 2
@@ -151,6 +112,8 @@ _needs = record_array(NEED_ROW)
 @kernel(int64(_cycle))
 def _is_at_rest(cycle: np.void) -> int:
     """INV-CYCLE-NEXT, and no checkpoint of the order is due."""
+    if cycle["is_sequenced"] == 0:
+        return 1
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     control = carray(pointer_at(cycle["control_at"]), cycle["control_count"], np.int64)
     counters = carray(pointer_at(cycle["counters_at"]), cycle["counters_count"], np.int64)
@@ -227,6 +190,29 @@ def _count_need(cycle: np.void, needs: Array, topic_id: int, records: int, size:
     return 1
 
 
+@kernel(void(_cycle))
+def _put_drafts(cycle: np.void) -> None:
+    """Make batches of the drafts, in the receive buffer. Each is a connection of its own."""
+    buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
+    received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
+    drafts = carray(pointer_at(cycle["drafts_at"]), cycle["drafts_count"], DRAFT_ROW)
+    at = 0
+    for number in range(cycle["received"]):
+        draft, row = drafts[number], received[number]
+        start = at + HEADER_SIZE
+        end = start + as_int64(draft["length"])
+        write_header(
+            *(buffer, at, buffer, start, end),
+            *(draft["record_count"], draft["topic_id"], draft["client_id"], draft["client_seq"]),
+            *(draft["session_epoch"], draft["raw_length"], draft["choices"]),
+        )
+        row["connection"] = number
+        row["at"] = at
+        row["size"] = end - at
+        row["is_strong"] = 0
+        at = end
+
+
 @kernel(int64(_cycles))
 def survey_cycle(cycles: Array) -> int:
     """Find what is eligible now: how many batches, with `ends` and `needs`; 0 if nothing is.
@@ -245,11 +231,11 @@ def survey_cycle(cycles: Array) -> int:
     ends = carray(pointer_at(cycle["ends_at"]), cycle["ends_count"], np.int64)
     received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
     buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
-    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
     for row in range(cycle["needed"]):
         needs[row]["records"] = 0
         needs[row]["size"] = 0
-    count_max = cycle["staged_count"] - pending[0]
+    count_max = cycle["staged_count"] - pending[0]["next"]
     total = 0
     for number in range(cycle["received"]):
         at, size = as_int64(received[number]["at"]), as_int64(received[number]["size"])
@@ -283,7 +269,7 @@ def lacks_grants(cycles: Array) -> int:
     cycle = cycles[0]
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
-    behind = log[0]["at"] + EPOCH_HEADER + cycle["size"] + cycle["headroom"]
+    behind = log[0]["next_at"] + EPOCH_HEADER + cycle["size"] + cycle["headroom"]
     fits = behind <= log[0]["limit_at"]
     lacking = 0
     for row in range(cycle["needed"]):
@@ -333,56 +319,82 @@ def _remember_stored(result: np.void, position: int, base_seq: int, timestamp_ns
     result["known"] = 1
 
 
-@kernel(int64(_cycle, bytes_out, int64, int64, bytes_in, int64, int64, int64))
-def _stage_batch(
-    cycle: np.void, memory: Bytes, at: int, count: int, source: Bytes, source_at: int, size: int, flags: int
-) -> int:
-    """Decide and number one batch, and stage it behind `count` others: its size, or PASSES_ON."""
+@kernel(int64(_cycle, bytes_out, int64, int64, int64))
+def _admit(cycle: np.void, memory: Bytes, at: int, client_id: int, row: int) -> int:
+    """Number the batch at `at`, behind the window of a local orderer if it has a session: what `admit_batch` says.
+
+    For a sequencer its session is found already, at `row`: the window of the orderer remembers what is stored.
+    """
     keys = carray(pointer_at(cycle["keys_at"]), cycle["keys_count"], np.uint64)
     values = carray(pointer_at(cycle["values_at"]), cycle["values_count"], np.int64)
     used = carray(pointer_at(cycle["used_at"]), cycle["used_count"], np.uint8)
     topics = carray(pointer_at(cycle["topics_at"]), cycle["topics_count"], TOPIC_ROW)
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
+    clients = carray(pointer_at(cycle["order_clients_at"]), (cycle["order_clients_count"], ROW_WORDS), np.uint64)
+    sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
+    memories = carray(pointer_at(cycle["order_slots_at"]), (cycle["order_slots_count"], ROW_WORDS), np.uint64)
+    known = carray(pointer_at(cycle["order_results_at"]), cycle["order_results_count"], WINDOW_RESULT)
+    term, wall_ns = as_int64(cycle["term"]), as_int64(cycle["wall_ns"])
+    if client_id >= 0 and cycle["is_sequenced"] == 0:
+        places = carray(pointer_at(cycle["order_places_at"]), cycle["order_places_count"], np.uint32)
+        answers = carray(pointer_at(cycle["answers_at"]), cycle["answers_count"], WINDOW_RESULT)
+        return admit_client_batch(
+            *(memory, at, term, wall_ns, keys, values, used, topics, numbers),
+            *(places, clients, sides, memories, known, answers, rows, 0),
+        )
+    code = admit_batch(memory, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+    if row != ABSENT and code == RUN_DONE and rows[0]["status"] == STATUS_OK:
+        seq, crc = load_i64(memory, at + CLIENT_SEQ_AT), load_u32(memory, at + BLOCK_CRC_AT)
+        numbered = (as_int64(rows[0]["position"]), as_int64(rows[0]["base_seq"]), as_int64(rows[0]["timestamp_ns"]))
+        _remember_stored(known[decide_row(seq, 1, clients, sides, memories, row)], *numbered, crc)
+    return code
+
+
+@kernel(int64(_cycle, bytes_out, int64, int64, bytes_in, int64, int64, int64))
+def _stage_batch(
+    cycle: np.void, memory: Bytes, at: int, count: int, source: Bytes, source_at: int, size: int, flags: int
+) -> int:
+    """Decide and number one batch, and stage it behind `count` others: its size, or PASSES_ON.
+
+    If it `is_decided`, the first row of `admitted` says how.
+    """
+    keys = carray(pointer_at(cycle["keys_at"]), cycle["keys_count"], np.uint64)
+    values = carray(pointer_at(cycle["values_at"]), cycle["values_count"], np.int64)
+    used = carray(pointer_at(cycle["used_at"]), cycle["used_count"], np.uint8)
+    topics = carray(pointer_at(cycle["topics_at"]), cycle["topics_count"], TOPIC_ROW)
+    rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     needs = carray(pointer_at(cycle["needs_at"]), cycle["needs_count"], NEED_ROW)
+    cycle["is_decided"] = 0
     topic_id = load_u32(source, source_at + TOPIC_AT)
     need = _need_of(needs, cycle["needed"], topic_id)
     if need < 0 or needs[need]["is_reserved"] == 0:
         return PASSES_ON
+    is_sequenced = cycle["is_sequenced"] != 0
     topic = table_find(keys, used, np.uint64(topic_id))
-    if topic == ABSENT or refusal_of(as_int64(topics[values[topic]]["flags"]), flags) != 0:
+    if topic == ABSENT or (is_sequenced and refusal_of(as_int64(topics[values[topic]]["flags"]), flags) != 0):
         return PASSES_ON
     client_id, seq = load_i64(source, source_at + CLIENT_ID_AT), load_i64(source, source_at + CLIENT_SEQ_AT)
     row = ABSENT
-    if client_id >= 0:
+    if client_id >= 0 and is_sequenced:
         epoch = load_u32(source, source_at + SESSION_EPOCH_AT)
         row = _new_to_order(cycle, client_id, epoch, seq, flags & FLAG_STRONG_ORDER)
         if row == ABSENT or _new_to_store(cycle, client_id, epoch, seq) == ABSENT:
             return PASSES_ON
     copy_bytes(memory, at, source, source_at, size)
-    code = admit_batch(memory, at, cycle["term"], cycle["wall_ns"], keys, values, used, topics, numbers, rows, 0)
-    if code != RUN_DONE or rows[0]["status"] != STATUS_OK:
+    if _admit(cycle, memory, at, client_id, row) != RUN_DONE:
+        return PASSES_ON
+    cycle["is_decided"] = 1
+    if rows[0]["status"] != STATUS_OK:
         return PASSES_ON
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
-    list_batch(memory, at, log[0]["at"] + at, size, staged, cycle["first_row"] + count)
-    position, base_seq = as_int64(rows[0]["position"]), as_int64(rows[0]["base_seq"])
-    timestamp_ns = as_int64(rows[0]["timestamp_ns"])
-    if row != ABSENT:
-        clients = carray(pointer_at(cycle["order_clients_at"]), (cycle["order_clients_count"], ROW_WORDS), np.uint64)
-        sides = carray(pointer_at(cycle["order_sides_at"]), (cycle["order_sides_count"], ROW_WORDS), np.uint64)
-        memories = carray(pointer_at(cycle["order_slots_at"]), (cycle["order_slots_count"], ROW_WORDS), np.uint64)
-        known = carray(pointer_at(cycle["order_results_at"]), cycle["order_results_count"], WINDOW_RESULT)
-        crc = load_u32(source, source_at + BLOCK_CRC_AT)
-        _remember_stored(
-            known[decide_row(seq, 1, clients, sides, memories, row)], position, base_seq, timestamp_ns, crc
-        )
+    list_batch(memory, at, log[0]["next_at"] + at, size, staged, cycle["first_row"] + count)
     needs[need]["taken_records"] += load_u32(source, source_at + RECORD_COUNT_AT)
     needs[need]["taken_size"] += size
     cycle["is_durable"] |= needs[need]["is_durable"]
-    cycle["position"] = position
-    cycle["base_seq"] = base_seq
-    cycle["timestamp_ns"] = timestamp_ns
+    cycle["position"] = rows[0]["position"]
+    cycle["timestamp_ns"] = rows[0]["timestamp_ns"]
     return size
 
 
@@ -390,23 +402,29 @@ def _stage_batch(
 def _stage_received(cycle: np.void, memory: Bytes, at: int, count: int) -> int:
     """Stage what the receive buffer has, behind so many batches that end at `at`: how many it staged."""
     received = carray(pointer_at(cycle["received_at"]), cycle["received_count"], RECEIVED_ROW)
+    rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     buffer = carray(pointer_at(cycle["buffer_at"]), cycle["buffer_count"], np.uint8)
     first, stopped = count, -1
     for number in range(cycle["received"]):
         batch = received[number]
         batch["is_staged"] = 0
+        batch["status"] = UNDECIDED
         if as_int64(batch["connection"]) == stopped or number >= cycle["surveyed"]:
             continue
         flags = FLAG_STRONG_ORDER if batch["is_strong"] != 0 else 0
         source_at, size = as_int64(batch["at"]), as_int64(batch["size"])
         size = _stage_batch(cycle, memory, at, count, buffer, source_at, size, flags)
+        if cycle["is_decided"] != 0:
+            batch["status"] = as_int64(rows[0]["status"])
+            batch["reason"] = as_int64(rows[0]["reason"])
+            batch["position"] = as_int64(rows[0]["position"])
+            batch["base_seq"] = as_int64(rows[0]["base_seq"])
+            batch["base_offset"] = as_int64(rows[0]["base_offset"])
+            batch["timestamp_ns"] = as_int64(rows[0]["timestamp_ns"])
         if size < 0:
             stopped = as_int64(batch["connection"])
             continue
         batch["is_staged"] = 1
-        batch["position"] = cycle["position"]
-        batch["base_seq"] = cycle["base_seq"]
-        batch["timestamp_ns"] = cycle["timestamp_ns"]
         at += size
         count += 1
     cycle["size"] = at
@@ -419,14 +437,15 @@ def _stage_slot(cycle: np.void, memory: Bytes, at: int, broker: int, index: int,
     slots = carray(pointer_at(cycle["slots_at"]), cycle["slots_count"], np.int64)
     blogs = carray(pointer_at(cycle["blogs_at"]), cycle["blogs_count"], np.uint8)
     results = carray(pointer_at(cycle["results_at"]), cycle["results_count"], np.int64)
+    rows = carray(pointer_at(cycle["admitted_at"]), cycle["admitted_count"], ADMISSION_ROW)
     base = _slot_word(cycle, broker, index)
     flags, size = (slots[base + _SLOT_FLAGS] >> 32) & _LOW, slots[base + _SLOT_SIZE] & _LOW
     size = _stage_batch(cycle, memory, at, count, blogs, _source_of(cycle, broker, base), size, flags)
     if size < 0:
         return PASSES_ON
-    results[base] = cycle["position"]
-    results[base + 1] = cycle["base_seq"]
-    results[base + 2] = cycle["timestamp_ns"]
+    results[base] = rows[0]["position"]
+    results[base + 1] = rows[0]["base_seq"]
+    results[base + 2] = rows[0]["timestamp_ns"]
     results[base + 3] = _UNKNOWN
     results[base + 4] = 0
     results[base + 5] = 0
@@ -443,8 +462,8 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     or ring. `ends`, `is_staged` and `taken_…` say what was staged.
     """
     cycle = cycles[0]
-    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
-    cycle["first_row"] = pending[0]
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
+    cycle["first_row"] = pending[0]["next"]
     cycle["is_durable"] = 0
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)
     collected = carray(pointer_at(cycle["collected_at"]), cycle["collected_count"], np.int64)
@@ -470,26 +489,51 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle["size"] = at
     if count == 0:
         return PASSES_ON
+    pending[0]["next"] += count
+    pending[0]["under_way"] += 1
     first, time_ns = cycle["first_position"], numbers[LAST_TIMESTAMP]
     log = carray(pointer_at(cycle["log_at"]), cycle["log_count"], LOG_NUMBERS)
-    salt, epoch, synced_through = log[0]["salt"], log[0]["epoch"] + 1, log[0]["synced_through"]
+    salt, epoch, synced_through = log[0]["salt"], log[0]["next_epoch"], log[0]["synced_through"]
     return seal_epoch(memory, at - EPOCH_HEADER, count, salt, epoch, synced_through, first, time_ns)
 
 
-@kernel(void(_cycles))
-def settle_cycle(cycles: Array) -> None:
-    """The epoch is written: update the store's window, the rows that catalog and index apply later, and the frontiers.
+@kernel(int64(_cycles, bytes_out))
+def stage_arrived(cycles: Array, memory: Bytes) -> int:
+    """Survey what has arrived, and stage it, if nothing is lacking: the size of the epoch, or minus the reason.
 
-    Somebody may have applied rows meanwhile: then those of the cycle move to the front.
+    What a local orderer stages are drafts.
+
+    With `is_granted` what is not granted is left out, where a sequencer orders. A local orderer stages all or nothing;
+    0 if everything was known before, or is refused.
     """
     cycle = cycles[0]
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
+    if cycle["staged_count"] - pending[0]["next"] < cycle["received"]:
+        return -LACKS_ROWS
+    if cycle["is_sequenced"] == 0:
+        _put_drafts(cycle)
+    total = survey_cycle(cycles)
+    if total == 0 or (cycle["is_sequenced"] == 0 and total < cycle["received"]):
+        return -NOT_ELIGIBLE
+    if lacks_grants(cycles) != 0 and (cycle["is_granted"] == 0 or cycle["is_sequenced"] == 0):
+        return -LACKS_GRANTS
+    cycle["is_granted"] = 0
+    size = stage_cycle(cycles, memory)
+    if size > 0:
+        return size
+    return -NOT_ELIGIBLE if cycle["is_sequenced"] != 0 else 0
+
+
+@kernel(void(_cycle, int64, int64))
+def _settle_order(cycle: np.void, first_row: int, count: int) -> None:
+    """The store's window, and how far the order has come, behind a sequencer."""
     staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
     clients = carray(pointer_at(cycle["store_clients_at"]), (cycle["store_clients_count"], ROW_WORDS), np.uint64)
     sides = carray(pointer_at(cycle["store_sides_at"]), (cycle["store_sides_count"], ROW_WORDS), np.uint64)
     memories = carray(pointer_at(cycle["store_slots_at"]), (cycle["store_slots_count"], ROW_WORDS), np.uint64)
     known = carray(pointer_at(cycle["store_results_at"]), cycle["store_results_count"], WINDOW_RESULT)
-    for number in range(cycle["count"]):
-        batch = staged[cycle["first_row"] + number]
+    for number in range(count):
+        batch = staged[first_row + number]
         client_id, seq = as_int64(batch["client_id"]), as_int64(batch["client_seq"])
         if client_id < 0:
             continue
@@ -501,16 +545,12 @@ def settle_cycle(cycles: Array) -> None:
             as_int64(batch["timestamp_ns"]),
             as_int64(batch["block_crc"]),
         )
-    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], np.int64)
-    if pending[0] != cycle["first_row"]:
-        for number in range(cycle["count"]):
-            staged[pending[0] + number] = staged[cycle["first_row"] + number]
-    store_release(pending, 0, pending[0] + cycle["count"])
-    behind = cycle["position"] + 1
+    last = staged[first_row + count - 1]
+    behind = as_int64(last["position"]) + 1
     reached = carray(pointer_at(cycle["reached_at"]), cycle["reached_count"], np.int64)
     following = carray(pointer_at(cycle["following_at"]), cycle["following_count"], np.int64)
     reached[0] = behind
-    following[PROGRESS_TIME] = max(following[PROGRESS_TIME], cycle["timestamp_ns"])
+    following[PROGRESS_TIME] = max(following[PROGRESS_TIME], as_int64(last["timestamp_ns"]))
     counters = carray(pointer_at(cycle["counters_at"]), cycle["counters_count"], np.int64)
     control = carray(pointer_at(cycle["control_at"]), cycle["control_count"], np.int64)
     replica = carray(pointer_at(cycle["replica_at"]), cycle["replica_count"], np.int64)
@@ -518,6 +558,27 @@ def settle_cycle(cycles: Array) -> None:
     store_release(control, CONTROL_COMMITTED, behind)
     store_release(replica, 0, behind)
     store_release(control, CONTROL_DURABLE, behind)
+
+
+@kernel(void(_cycles, int64, int64))
+def settle_cycle(cycles: Array, first_row: int, count: int) -> None:
+    """The epoch with these rows is written: they are pending, and how far the order has come is published.
+
+    Somebody may have applied rows meanwhile: then those of the cycle move to the front.
+    """
+    cycle = cycles[0]
+    if cycle["is_sequenced"] != 0:
+        _settle_order(cycle, first_row, count)
+    staged = carray(pointer_at(cycle["staged_at"]), cycle["staged_count"], WAL_ROW)
+    pending = carray(pointer_at(cycle["pending_at"]), cycle["pending_count"], PENDING_NUMBERS)
+    front = as_int64(pending[0]["count"])
+    if front != first_row:
+        for number in range(count):
+            staged[front + number] = staged[first_row + number]
+    pending[0]["count"] = front + count
+    pending[0]["under_way"] -= 1
+    if pending[0]["under_way"] == 0:
+        pending[0]["next"] = front + count
 
 
 @kernel(void(_cycles, int64))
@@ -529,6 +590,8 @@ def advance_log(cycles: Array, size: int) -> None:
     end = log[0]
     end["at"] += size
     end["epoch"] += 1
+    end["next_at"] = end["at"]
+    end["next_epoch"] = end["epoch"] + 1
     end["position"] = cycle["position"] + 1
     end["timestamp_ns"] = numbers[LAST_TIMESTAMP]
     if cycle["is_durable"] != 0:

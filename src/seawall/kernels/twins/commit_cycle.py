@@ -1,4 +1,4 @@
-"""What the kernels of `arrival_cycle` mean, by the twins they are made of."""
+"""What the kernels of `commit_cycle` mean, by the twins they are made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from seawall.kernels import arrival_cycle as places
+from seawall.kernels import cycle_records as places
 from seawall.kernels.batch_header import (
     BLOCK_CRC_AT,
     CLIENT_ID_AT,
@@ -29,13 +29,14 @@ from seawall.kernels.memory import Array, Bytes
 from seawall.kernels.order_entries import FLOOR, RESERVED
 from seawall.kernels.rings import SLOT_WORDS
 from seawall.kernels.tables import ABSENT
+from seawall.kernels.twins.client_frontier import admit_client_batch
 from seawall.kernels.twins.client_index import find_row
 from seawall.kernels.twins.client_window import decide_row, judge_row
-from seawall.kernels.twins.epochs import list_batch
+from seawall.kernels.twins.epochs import list_batch, seal_epoch
 from seawall.kernels.twins.following import batch_in_blog
 from seawall.kernels.twins.frontier import admit_batch
 from seawall.kernels.twins.goi_frontier import refusal_of
-from seawall.kernels.twins.lone_batch import seal_epoch
+from seawall.kernels.twins.staging import write_header
 
 _NUMBER: Final = np.dtype(np.int64)
 _ROW: Final = np.dtype((np.uint64, ROW_WORDS))
@@ -43,7 +44,16 @@ _WINDOW: Final[tuple[np.dtype[Any], ...]] = (np.dtype(np.uint32), _ROW, _ROW, _R
 _TYPES: Final[tuple[np.dtype[Any], ...]] = (
     *(np.dtype(np.uint64), _NUMBER, np.dtype(np.uint8), TOPIC_ROW, _NUMBER, ADMISSION_ROW, WAL_ROW),
     *(*_WINDOW, *_WINDOW, *[_NUMBER] * 8, np.dtype(np.uint8), _NUMBER, places.NEED_ROW, _NUMBER),
-    *(places.RECEIVED_ROW, np.dtype(np.uint8), LOG_NUMBERS, *[_NUMBER] * 3),
+    *(
+        places.RECEIVED_ROW,
+        np.dtype(np.uint8),
+        LOG_NUMBERS,
+        places.PENDING_NUMBERS,
+        _NUMBER,
+        _NUMBER,
+        WINDOW_RESULT,
+        places.DRAFT_ROW,
+    ),
 )
 #: The fields of a batch header that matter here.
 _BATCH: Final = np.dtype(
@@ -78,7 +88,21 @@ def _arrays(cycle: Any) -> SimpleNamespace:
     )
 
 
+def _put_drafts(cycle: Any, arrays: SimpleNamespace) -> None:
+    """A header before each block, and a row."""
+    at = 0
+    for number in range(int(cycle["received"])):
+        length, *fields = arrays.drafts[number].tolist()
+        start, end = at + HEADER_SIZE, at + HEADER_SIZE + length
+        write_header(arrays.buffer, at, arrays.buffer, start, end, *fields)
+        row = arrays.received[number]
+        row["connection"], row["at"], row["size"], row["is_strong"] = number, at, end - at, 0
+        at = end
+
+
 def _is_at_rest(cycle: Any, arrays: SimpleNamespace) -> bool:
+    if not cycle["is_sequenced"]:
+        return True
     position = int(arrays.numbers[NEXT_POSITION])
     control, counters, worker = arrays.control, arrays.counters, arrays.worker
     reached = {int(counters[RESERVED]), int(control[CONTROL_COMMITTED]), int(control[CONTROL_DURABLE])}
@@ -144,7 +168,7 @@ def survey_cycle(cycles: Array) -> int:
     if not _is_at_rest(cycle, arrays):
         return 0
     arrays.needs["records"][: cycle["needed"]] = arrays.needs["size"][: cycle["needed"]] = 0
-    count_max = len(arrays.staged) - int(arrays.pending[0])
+    count_max = len(arrays.staged) - int(arrays.pending[0]["next"])
     total = 0
     for batch in arrays.received[: cycle["received"]]:
         header = _header(arrays.buffer, int(batch["at"]))
@@ -173,7 +197,7 @@ def lacks_grants(cycles: Array) -> int:
     cycle = cycles[0]
     arrays = _arrays(cycle)
     needs, log = arrays.needs[: cycle["needed"]], arrays.log[0]
-    fits = int(log["at"]) + EPOCH_HEADER + int(cycle["size"]) + int(cycle["headroom"]) <= int(log["limit_at"])
+    fits = int(log["next_at"]) + EPOCH_HEADER + int(cycle["size"]) + int(cycle["headroom"]) <= int(log["limit_at"])
     is_granted = (
         (needs["taken_records"] + needs["records"] <= needs["records_left"])
         & (needs["taken_size"] + needs["size"] <= needs["bytes_left"])
@@ -210,26 +234,35 @@ def _stage_batch(
 ) -> int:
     """Decide, number and stage the batch that `source` is."""
     batch, size = _header(source, 0), len(source)
+    cycle["is_decided"] = 0
     topic_id = int(batch["topic_id"])
     known = arrays.needs["topic_id"][: cycle["needed"]].tolist()
     if topic_id not in known or not arrays.needs[known.index(topic_id)]["is_reserved"]:
         return places.PASSES_ON
     found = [int(arrays.values[entry]) for entry in np.flatnonzero(arrays.used) if int(arrays.keys[entry]) == topic_id]
-    if not found or refusal_of(int(arrays.topics[found[0]]["flags"]), flags):
+    if not found or (cycle["is_sequenced"] and refusal_of(int(arrays.topics[found[0]]["flags"]), flags)):
         return places.PASSES_ON
     order, store, row = _window(arrays, "order"), _window(arrays, "store"), ABSENT
-    if batch["client_id"] >= 0:
+    has_session = batch["client_id"] >= 0
+    if has_session and cycle["is_sequenced"]:
         row = _row_if_new(order, batch)
         if ABSENT in (row, _row_if_new(store, batch)) or order[2][row, SIDE_PAGE]:
             return places.PASSES_ON
         if flags & FLAG_STRONG_ORDER and batch["seq"] != order[1][row, NEXT_EXPECTED]:
             return places.PASSES_ON
     memory[at : at + size] = source
-    frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers, arrays.admitted)
-    code = admit_batch(memory, at, int(cycle["term"]), int(cycle["wall_ns"]), *frontier, 0)
+    frontier = (arrays.keys, arrays.values, arrays.used, arrays.topics, arrays.numbers)
+    given = (memory, at, int(cycle["term"]), int(cycle["wall_ns"]))
+    where, clients, sides, slots, results = order
+    if has_session and not cycle["is_sequenced"]:
+        window = (where, clients, sides, slots, results, arrays.answers)
+        code = admit_client_batch(*given, *frontier, *window, arrays.admitted, 0)
+    else:
+        code = admit_batch(*given, *frontier, arrays.admitted, 0)
+    cycle["is_decided"] = code == RUN_DONE
     if code != RUN_DONE or arrays.admitted[0]["status"] != STATUS_OK:
         return places.PASSES_ON
-    list_batch(memory, at, int(arrays.log[0]["at"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
+    list_batch(memory, at, int(arrays.log[0]["next_at"]) + at, size, arrays.staged, int(cycle["first_row"]) + count)
     numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
     if row != ABSENT:
         _decide(order, row, int(batch["seq"]), *numbers, int(batch["crc"]))
@@ -237,7 +270,7 @@ def _stage_batch(
     need["taken_records"] += int(batch["count"])
     need["taken_size"] += size
     cycle["is_durable"] |= need["is_durable"]
-    cycle["position"], cycle["base_seq"], cycle["timestamp_ns"] = numbers
+    cycle["position"], _, cycle["timestamp_ns"] = numbers
     return size
 
 
@@ -245,19 +278,19 @@ def _stage_received(cycle: Any, arrays: SimpleNamespace, memory: Bytes, at: int)
     """What the receive buffer has: how many batches were staged, and where they end."""
     count, stopped = 0, -1
     for number, batch in enumerate(arrays.received[: cycle["received"]]):
-        batch["is_staged"] = 0
+        batch["is_staged"], batch["status"] = 0, places.UNDECIDED
         if int(batch["connection"]) == stopped or number >= cycle["surveyed"]:
             continue
         source = arrays.buffer[int(batch["at"]) :][: int(batch["size"])]
         flags = FLAG_STRONG_ORDER if batch["is_strong"] else 0
         size = _stage_batch(cycle, arrays, memory, at, count, source, flags)
+        if cycle["is_decided"]:
+            for name in ("status", "reason", "position", "base_seq", "base_offset", "timestamp_ns"):
+                batch[name] = arrays.admitted[0][name].astype(np.int64)
         if size < 0:
             stopped = int(batch["connection"])
             continue
         batch["is_staged"] = 1
-        batch["position"], batch["base_seq"], batch["timestamp_ns"] = (
-            int(cycle[name]) for name in ("position", "base_seq", "timestamp_ns")
-        )
         at, count = at + size, count + 1
     return count, at
 
@@ -269,7 +302,7 @@ def _stage_slot(
     source = arrays.blogs[_source(arrays, broker, slot) :][: int(slot["size"])]
     size = _stage_batch(cycle, arrays, memory, at, count, source, int(slot["flags"]))
     if size > 0:
-        numbers = [int(cycle[name]) for name in ("position", "base_seq", "timestamp_ns")]
+        numbers = arrays.admitted[["position", "base_seq", "timestamp_ns"]][0].tolist()
         arrays.results[base : base + SLOT_WORDS] = (*numbers, -1, 0, 0, 0, index + 1)
     return size
 
@@ -279,7 +312,7 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle = cycles[0]
     arrays = _arrays(cycle)
     cycle["first_position"] = arrays.numbers[NEXT_POSITION]
-    cycle["first_row"], cycle["is_durable"] = arrays.pending[0], 0
+    cycle["first_row"], cycle["is_durable"] = arrays.pending[0]["next"], 0
     count, at = _stage_received(cycle, arrays, memory, EPOCH_HEADER)
     cycle["of_rings"] = -count
     for broker in _turns(cycle, arrays):
@@ -295,30 +328,57 @@ def stage_cycle(cycles: Array, memory: Bytes) -> int:
     cycle["count"], cycle["size"] = count, at
     if not count:
         return places.PASSES_ON
-    salt, epoch, synced_through = (int(arrays.log[0][name]) for name in ("salt", "epoch", "synced_through"))
+    arrays.pending["next"] += count
+    arrays.pending["under_way"] += 1
+    salt, epoch, synced_through = (int(arrays.log[0][name]) for name in ("salt", "next_epoch", "synced_through"))
     length, time_ns = at - EPOCH_HEADER, int(arrays.numbers[LAST_TIMESTAMP])
-    return seal_epoch(memory, length, count, salt, epoch + 1, synced_through, int(cycle["first_position"]), time_ns)
+    return seal_epoch(memory, length, count, salt, epoch, synced_through, int(cycle["first_position"]), time_ns)
 
 
-def settle_cycle(cycles: Array) -> None:
-    """The store's window, and everything that says how far the order has come."""
+def stage_arrived(cycles: Array, memory: Bytes) -> int:
+    """Survey, then stage, unless something is lacking."""
     cycle = cycles[0]
     arrays = _arrays(cycle)
-    store = _window(arrays, "store")
-    first = int(cycle["first_row"])
-    for batch in arrays.staged[first : first + int(cycle["count"])]:
-        if int(batch["client_id"]) >> 63:
-            continue
-        row = find_row(store[0], store[1], int(batch["client_id"]))
-        numbers = [int(batch[name]) for name in ("position", "base_seq", "timestamp_ns", "block_crc")]
-        _decide(store, row, int(batch["client_seq"]), *numbers)
-    pending, count = int(arrays.pending[0]), int(cycle["count"])
-    arrays.staged[pending : pending + count] = arrays.staged[first : first + count].copy()
-    arrays.pending[0] += count
-    arrays.following[PROGRESS_TIME] = max(int(arrays.following[PROGRESS_TIME]), int(cycle["timestamp_ns"]))
-    behind = int(cycle["position"]) + 1
-    arrays.reached[0] = arrays.counters[RESERVED] = arrays.replica[0] = behind
-    arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = behind
+    is_sequenced, received = bool(cycle["is_sequenced"]), int(cycle["received"])
+    if len(arrays.staged) - int(arrays.pending[0]["next"]) < received:
+        return -places.LACKS_ROWS
+    if not is_sequenced:
+        _put_drafts(cycle, arrays)
+    total = survey_cycle(cycles)
+    if not total or (not is_sequenced and total < received):
+        return -places.NOT_ELIGIBLE
+    if lacks_grants(cycles) and not (is_sequenced and cycle["is_granted"]):
+        return -places.LACKS_GRANTS
+    cycle["is_granted"] = 0
+    size = stage_cycle(cycles, memory)
+    return size if size > 0 else -places.NOT_ELIGIBLE if is_sequenced else 0
+
+
+def settle_cycle(cycles: Array, first_row: int, count: int) -> None:
+    """The store's window, and everything that says how far the order has come; then the rows are pending."""
+    cycle = cycles[0]
+    arrays = _arrays(cycle)
+    staged = arrays.staged[first_row : first_row + count].copy()
+    if cycle["is_sequenced"]:
+        store = _window(arrays, "store")
+        for batch in staged:
+            if int(batch["client_id"]) >> 63:
+                continue
+            row = find_row(store[0], store[1], int(batch["client_id"]))
+            numbers = [int(batch[name]) for name in ("position", "base_seq", "timestamp_ns", "block_crc")]
+            _decide(store, row, int(batch["client_seq"]), *numbers)
+        last_ns = int(staged[-1]["timestamp_ns"])
+        arrays.following[PROGRESS_TIME] = max(int(arrays.following[PROGRESS_TIME]), last_ns)
+        behind = int(staged[-1]["position"]) + 1
+        arrays.reached[0] = arrays.counters[RESERVED] = arrays.replica[0] = behind
+        arrays.control[CONTROL_COMMITTED] = arrays.control[CONTROL_DURABLE] = behind
+    pending = arrays.pending[0]
+    front = int(pending["count"])
+    arrays.staged[front : front + count] = staged
+    pending["count"] = front + count
+    pending["under_way"] -= 1
+    if not pending["under_way"]:
+        pending["next"] = front + count
 
 
 def advance_log(cycles: Array, size: int) -> None:
@@ -328,5 +388,6 @@ def advance_log(cycles: Array, size: int) -> None:
     log = arrays.log[0]
     at, epoch, synced_through = int(log["at"]) + size, int(log["epoch"]) + 1, int(log["synced_through"])
     log["at"], log["epoch"], log["position"] = at, epoch, int(cycle["position"]) + 1
+    log["next_at"], log["next_epoch"] = at, epoch + 1
     log["timestamp_ns"] = arrays.numbers[LAST_TIMESTAMP]
     log["synced_through"] = at if cycle["is_durable"] else synced_through
