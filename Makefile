@@ -135,8 +135,9 @@ bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
 
 .PHONY: docs
 docs: $(DOCS_READY) ## Build the documentation as a site into build/docs; every warning is an error
-	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet $(ARGS) docs build/docs
-	@echo "build/docs/index.html"
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --fresh-env --doctree-dir build/doctrees \
+		$(ARGS) docs build/docs
+	@echo "The site is at build/docs/index.html"
 
 .PHONY: wheel
 wheel: $(READY) ## Build the wheel into dist/

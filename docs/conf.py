@@ -22,7 +22,6 @@ author = "the Seawall contributors"
 release = version = seawall.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["Thumbs.db", ".DS_Store"]
 
 # Headings are link targets as they are on a code host: `format.md#control-batches`.
 myst_heading_anchors = 4
@@ -31,7 +30,11 @@ highlight_language = "text"
 # One backtick in a docstring is code, as in Markdown.
 default_role = "code"
 autodoc_member_order = "bysource"
+# Aliases keep their names, which the API page explains.
+_ALIASES = "Item JsonObject JsonValue PositionItem PositionStart Publishable ReadMode Start Tls"
+autodoc_type_aliases = {name: name for name in _ALIASES.split()}
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
 # Signatures name types of other projects, whose sites a build does not ask, and types that no user makes.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!seawall\.).*"),
@@ -41,6 +44,7 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = f"Seawall {release}"
 html_copy_source = False
+html_show_copyright = False
 html_show_sourcelink = False
 
 

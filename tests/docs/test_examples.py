@@ -6,16 +6,26 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_runner import PageRunner, blocks_of, console_commands, is_slow, run_page, shows
+from page_runner import Block, PageRunner, blocks_of, console_commands, is_slow, run_page, shows
 
 ROOT = Path(__file__).parents[2]
-PAGES = {
-    path.relative_to(ROOT).as_posix(): blocks_of(path.read_text(encoding="utf-8"))
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-}
+
+
+def pages() -> Iterator[tuple[str, list[Block]]]:
+    """Every page with its examples."""
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        name = path.relative_to(ROOT).as_posix()
+        try:
+            yield name, blocks_of(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from error
+
+
+PAGES = dict(pages())
 RUNNABLE = [name for name, blocks in PAGES.items() if any(block.mark != "not run" for block in blocks)]
 SLOW = [name for name, blocks in PAGES.items() if any(map(is_slow, blocks))]
 
