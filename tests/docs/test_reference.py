@@ -111,6 +111,17 @@ def test_left_out_members_are_read_as_sphinx_does() -> None:
     assert documented(page + ".. autoclass:: seawall.c.D\n   :members:\n") == {"a.B": {"one", "two"}, "c.D": set()}
 
 
+def test_the_table_of_differences_is_true() -> None:
+    """Which kinds of log have a method that not all of them have."""
+    shown = {
+        name: tuple(cell.strip() == "yes" for cell in cells.split("|"))
+        for name, cells in re.findall(r"^\| `(\w+)` \|((?: (?:yes|no) \|){3} (?:yes|no)) \|", API, re.MULTILINE)
+    }
+    kinds = [set(public_names(path)) - documented(API)[path] for path in SURFACES[:4]]
+    presence = {name: tuple(name in kind for kind in kinds) for name in set().union(*kinds)}
+    assert shown == {name: present for name, present in presence.items() if not all(present)}
+
+
 def test_every_name_for_spark_is_on_the_page() -> None:
     for name in seawall.spark.__all__:
         assert f".. autofunction:: seawall.spark.{name}\n" in API
