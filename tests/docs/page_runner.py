@@ -102,8 +102,8 @@ class PageRunner:
     def __exit__(self, *_: object) -> None:
         for server in self._servers:
             server.send_signal(signal.SIGTERM)
-        codes = [(server.communicate(timeout=TIMEOUT_S)[1], server.returncode) for server in self._servers]
-        assert all(code == 0 for _, code in codes), codes
+        ends = [ended(server) for server in self._servers]
+        assert all(code == 0 for code, _ in ends), ends
 
     def run(self, *, slow: bool) -> None:
         """Run every block, the slow ones only if they are wanted."""
@@ -178,6 +178,16 @@ class PageRunner:
         assert port, f"{command}\nserves nothing:\n{server.communicate(timeout=TIMEOUT_S)[1]}"
         self._servers.append(server)
         self._ports[port_of(command)] = int(port[1])
+
+
+def ended(server: subprocess.Popen[str]) -> tuple[int, str]:
+    """The exit code of a server that ends, and what it said; one that does not end is killed."""
+    try:
+        said = server.communicate(timeout=TIMEOUT_S)[1]
+    except subprocess.TimeoutExpired:
+        server.kill()
+        said = server.communicate()[1]
+    return server.returncode, said
 
 
 def port_of(command: str) -> int:
