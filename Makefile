@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PYTEST := $(BIN)/pytest
 FUZZ_EXECUTIONS ?= 100000
 FUZZ_BYTES ?= 10000000
@@ -33,6 +34,10 @@ $(READY): requirements/dev.txt requirements/spark.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
+$(DOCS_READY): $(READY) requirements/docs.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 .PHONY: setup
 setup: $(READY) ## Create .venv with the pinned dependencies and compile the kernels
 	@$(BIN)/python -m seawall.kernels.warm
@@ -49,8 +54,9 @@ test: setup ## Run the tests that a person waits for, with compiled kernels
 .PHONY: test-slow
 test-slow: setup test-compiled-slow test-checked test-python ## Run the slow tests, and the kernels in their other two modes
 
+# The slow tests build the site, too.
 .PHONY: test-compiled-slow
-test-compiled-slow: setup
+test-compiled-slow: setup $(DOCS_READY)
 	$(PYTEST) -q -n 2 --durations=20 -m slow $(ARGS) tests
 
 .PHONY: kernels-checked
@@ -127,6 +133,12 @@ scenarios: setup ## Store what the scenarios of the simulated pod do now as what
 bench: setup ## Run a benchmark suite: make bench SUITE=limits ARGS=--check
 	$(BIN)/seawall bench $(SUITE) $(ARGS)
 
+.PHONY: docs
+docs: $(DOCS_READY) ## Build the documentation as a site into build/docs; every warning is an error
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --nitpicky --quiet --fresh-env --doctree-dir build/doctrees \
+		$(ARGS) docs build/docs
+	@echo "The site is at build/docs/index.html"
+
 .PHONY: wheel
 wheel: $(READY) ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist
@@ -137,6 +149,9 @@ lock: $(READY) ## Renew the hashed locks in requirements/
 		--no-annotate --no-emit-index-url --extra server --extra dev pyproject.toml -o requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
 		--no-annotate --no-emit-index-url --extra spark -c requirements/dev.txt pyproject.toml -o requirements/spark.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-strip-extras --no-header \
+		--no-annotate --no-emit-index-url --extra docs -c requirements/dev.txt -c requirements/spark.txt pyproject.toml \
+		-o requirements/docs.txt
 
 .PHONY: ci
 ci: ## What a clean checkout must pass

@@ -13,7 +13,10 @@ need them, when they are first used.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
+
+from seawall import errors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +27,32 @@ if TYPE_CHECKING:
     from seawall.engine.aio import AsyncLog
     from seawall.engine.embedded import EmbeddedLog
     from seawall.io.tls import Tls
+    from seawall.wire.publishable import Message
+    from seawall.wire.received import Gap, ReceivedBatch, ReceivedRecord, ReceivedSkip
+
+__all__ = [
+    "Gap",
+    "Message",
+    "ReceivedBatch",
+    "ReceivedRecord",
+    "ReceivedSkip",
+    "connect",
+    "connect_async",
+    "errors",
+    "open",
+    "open_async",
+]
 
 __version__ = "0.1.0"
+
+#: Where the classes come from that are loaded by their first use.
+_LAZY = {
+    "Gap": "seawall.wire.received",
+    "Message": "seawall.wire.publishable",
+    "ReceivedBatch": "seawall.wire.received",
+    "ReceivedRecord": "seawall.wire.received",
+    "ReceivedSkip": "seawall.wire.received",
+}
 
 
 def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> EmbeddedLog:
@@ -113,3 +140,9 @@ def _config(settings: dict[str, object]) -> Config:
     from seawall.config import load
 
     return load(flags={key.replace("_", ".", 1): value for key, value in settings.items()}).config
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,17 +14,11 @@ from seawall.cli import main as shell
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
-def command_of(lazy: click.Command) -> click.Command:
-    command = getattr(import_module(lazy._module), str(lazy.name))
-    assert isinstance(command, click.Command)
-    return command
-
-
 def paths() -> Iterator[tuple[str, ...]]:
     """Every command and every one below it."""
     for lazy in shell.COMMANDS:
         yield (str(lazy.name),)
-        command = command_of(lazy)
+        command = lazy.loaded()
         if isinstance(command, click.Group):
             yield from ((str(lazy.name), name) for name in command.commands)
 
@@ -46,6 +39,13 @@ def test_every_command_has_a_section() -> None:
     assert sorted(re.findall(r"^## seawall (\w+)$", DOCUMENT, re.MULTILINE)) == sorted(
         str(command.name) for command in shell.COMMANDS
     )
+
+
+def test_every_section_shows_the_help_of_its_command() -> None:
+    """The site has it there; `docs/generated.py` makes it."""
+    sections = re.split(r"^## seawall (\w+)$", DOCUMENT, flags=re.MULTILINE)[1:]
+    for name, text in zip(sections[::2], sections[1::2], strict=True):
+        assert f"\n<!-- generated: help {name} -->\n" in text
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
@@ -74,7 +74,7 @@ def check_example(line: str) -> None:
                 assert word in known, line
             elif isinstance(command, click.Group) and word in command.commands:
                 command = command.commands[word]
-                command = command_of(command) if isinstance(command, shell.LazyCommand) else command
+                command = command.loaded() if isinstance(command, shell.LazyCommand) else command
 
 
 def test_a_wrong_example_is_found() -> None:

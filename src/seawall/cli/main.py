@@ -45,9 +45,13 @@ class LazyCommand(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: object
     ) -> click.Context:
         """Load the command and let it take over."""
+        return self.loaded().make_context(info_name, args, parent, **extra)
+
+    def loaded(self) -> click.Command:
+        """The command itself."""
         command = getattr(import_module(self._module), str(self.name))
         assert isinstance(command, click.Command)
-        return command.make_context(info_name, args, parent, **extra)
+        return command
 
 
 class Shell(click.Group):

@@ -1,0 +1,155 @@
+"""The reference is whole: every public name is on the API page with an example, and every setting on its page.
+
+The examples themselves run in `test_examples.py`. What Sphinx makes of the pages is `test_site.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import generated
+import pytest
+from page_runner import blocks_of
+
+import seawall
+import seawall.spark
+from seawall import errors
+from seawall.config import SETTINGS
+from seawall.topics.config import TopicConfig
+
+ROOT = Path(__file__).parents[2]
+API = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+EXAMPLES = "\n".join(block.code for block in blocks_of(API) if block.language == "python" and block.mark is None)
+
+#: A directive for a class, and what of it is left out.
+CLASS = re.compile(r"^\.\. autoclass:: seawall\.([\w.]+)\n((?:   .*\n)*)", re.MULTILINE)
+
+#: What users get from the names of the package, by the place that autodoc reads it from.
+SURFACES = (
+    *("engine.embedded.EmbeddedLog", "client.remote_log.RemoteLog"),
+    *("engine.aio.AsyncLog", "client.aio_remote_log.AsyncRemoteLog"),
+    *("engine.publisher.Publisher", "client.publisher.RemotePublisher", "client.aio_publisher.AsyncRemotePublisher"),
+    *("engine.subscribing.Subscriber", "engine.subscribing.PositionSubscriber"),
+    *("client.subscriber.RemoteSubscriber", "client.subscriber.RemotePositionSubscriber"),
+    *("engine.aio.AsyncSubscriber", "engine.aio.AsyncPositionSubscriber"),
+    *("client.aio_subscriber.AsyncRemoteSubscriber", "client.aio_subscriber.AsyncRemotePositionSubscriber"),
+    *("engine.delivery.Delivery", "wire.transactions.Transaction", "wire.transactions.Stager"),
+    *("wire.aio_transactions.AsyncTransaction", "wire.aio_transactions.AsyncStager"),
+)
+
+#: Topic settings of parts that are not built yet: nothing acts on them, so no page explains them.
+UNUSED_TOPIC_SETTINGS = {
+    *("type", "priority", "auto_priority", "auto_create", "dedupe_node", "lease_ms", "claim_jitter_ms"),
+    *("max_deliveries", "dead_letter", "leases_durable"),
+}
+
+
+def without_example(names: list[str], page: str) -> list[str]:
+    """Names of the package that have no section, no directive or no example on a page."""
+    sections = dict(re.findall(r"^### seawall\.(\w+)\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL))
+    return [name for name in names if not _is_described(name, sections.get(name, ""))]
+
+
+def _is_described(name: str, section: str) -> bool:
+    directive = re.compile(rf"^(\.\. auto\w+:: seawall\.{name}|<!-- generated: {name} -->)$", re.MULTILINE)
+    examples = [block.code for block in blocks_of(section) if block.language == "python" and block.mark is None]
+    return bool(directive.search(section)) and any(f"seawall.{name}" in code for code in examples)
+
+
+def documented(page: str) -> dict[str, set[str]]:
+    """The classes of a page, and which members of each it leaves out, which is the last option."""
+    found = {}
+    for path, options in CLASS.findall(page):
+        left_out = options.partition(":exclude-members:")[2]
+        assert ":" not in left_out, f"{path}: name what is excluded last"
+        found[path] = set(re.findall(r"\w+", left_out))
+    return found
+
+
+def public_names(path: str) -> Iterator[str]:
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(f"seawall.{module}"), name)
+    return (each for each in dir(found) if not each.startswith("_"))
+
+
+def test_every_name_of_the_package_has_an_example() -> None:
+    assert without_example(seawall.__all__, API) == []
+
+
+def test_a_name_without_section_directive_or_example_is_found() -> None:
+    directive = "```{eval-rst}\n.. autofunction:: seawall.open\n```\n"
+    example = '```python\nseawall.open("data")\n```\n'
+    assert without_example(["open"], f"### seawall.open\n\n{directive}\n{example}") == []
+    assert without_example(["open"], f"### seawall.opened\n\n{directive}\n{example}") == ["open"]
+    assert without_example(["open"], f"### seawall.open\n\n{directive}") == ["open"]
+    assert without_example(["open"], f"### seawall.open\n\n{example}") == ["open"]
+    assert without_example(["open"], f"### seawall.open\n\n{directive}\n## Next\n\n{example}") == ["open"]
+    unrun = f"<!-- not run: breaks -->\n{example}"
+    assert without_example(["open"], f"### seawall.open\n\n{directive}\n{unrun}") == ["open"]
+
+
+@pytest.mark.parametrize("path", SURFACES)
+def test_every_member_of_what_users_get_has_an_example(path: str) -> None:
+    left_out = documented(API)[path]
+    names = set(public_names(path))
+    missing = {name for name in names - left_out if not re.search(rf"\.{name}\b", EXAMPLES)}
+    assert missing == set(), f"show {missing} of {path} in an example, or exclude them on the page"
+
+
+def test_what_the_page_leaves_out_is_there() -> None:
+    """An excluded name that is none any more hides a later one of the same name."""
+    instance_attributes = {"own_keys", "queue", "topic_named"}
+    for path in SURFACES:
+        assert documented(API)[path] - instance_attributes <= set(public_names(path)), path
+
+
+def test_left_out_members_are_read_as_sphinx_does() -> None:
+    page = ".. autoclass:: seawall.a.B\n   :members:\n   :exclude-members: one,\n      two\n\n"
+    assert documented(page + ".. autoclass:: seawall.c.D\n   :members:\n") == {"a.B": {"one", "two"}, "c.D": set()}
+
+
+def test_the_table_of_differences_is_true() -> None:
+    """Which kinds of log have a method that not all of them have."""
+    shown = {
+        name: tuple(cell.strip() == "yes" for cell in cells.split("|"))
+        for name, cells in re.findall(r"^\| `(\w+)` \|((?: (?:yes|no) \|){3} (?:yes|no)) \|", API, re.MULTILINE)
+    }
+    kinds = [set(public_names(path)) - documented(API)[path] for path in SURFACES[:4]]
+    presence = {name: tuple(name in kind for kind in kinds) for name in set().union(*kinds)}
+    assert shown == {name: present for name, present in presence.items() if not all(present)}
+
+
+def test_every_name_for_spark_is_on_the_page() -> None:
+    for name in seawall.spark.__all__:
+        assert f".. autofunction:: seawall.spark.{name}\n" in API
+
+
+def test_every_setting_of_a_topic_is_in_the_table() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", API, re.MULTILINE))
+    defaults = {key: value for key, value in TopicConfig().to_json().items() if key not in UNUSED_TOPIC_SETTINGS}
+    assert rows == {key: str(value).lower() for key, value in defaults.items()}
+
+
+def test_every_setting_is_on_the_settings_page() -> None:
+    page = generated.filled((ROOT / "docs" / "settings.md").read_text(encoding="utf-8"))
+    for key, setting in SETTINGS.items():
+        _, _, rest = page.partition(f"\n### `{key}`\n")
+        own = rest.partition("\n##")[0]
+        for part in (setting.help[1:], setting.rule.allowed, f"`{setting.variable}`", f"`--set {key}=VALUE`"):
+            assert part in own, key
+        assert f"Default: `{generated.default_of(setting)}`" in own
+    assert "`seawall serve --memory-limit`" in page
+
+
+def test_every_error_is_on_the_api_page() -> None:
+    page = generated.filled(API)
+    for name in errors.__all__:
+        assert f".. autoexception:: seawall.errors.{name}\n" in page
+
+
+def test_what_nothing_generates_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        generated.filled("<!-- generated: nothing -->")
