@@ -283,9 +283,9 @@ def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
     """What has arrived is acked when it is written."""
     real = CommitCycle._begun
 
-    def begun(self: CommitCycle, memory: Any, size: int) -> Commit:
+    def begun(self: CommitCycle, size: int) -> Commit:
         self.cycles["is_durable"] = 0
-        return real(self, memory, size)
+        return real(self, size)
 
     patch.setattr(CommitCycle, "_begun", begun)
 
