@@ -1,7 +1,7 @@
 """The batches of one connection that are under way, and the ACK frames that answer them.
 
-INV-INGEST-THROUGH: an ACK calls decided what was answered on its connection, and nothing behind a batch that was not.
-INV-INGEST-WINDOW: a connection has at most its window of batches undecided, and one receive beyond its window of bytes.
+INV-INGEST-THROUGH: an ACK calls no client seq decided whose batch was not answered on that connection.
+INV-INGEST-WINDOW: a connection has at most its window of undecided batches, and one receive beyond its window of bytes.
 
 This module must not know the log, rings or sockets.
 """
