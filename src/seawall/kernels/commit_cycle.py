@@ -22,8 +22,8 @@ All arguments and results are fields of one record, `CYCLE` (`cycle_records`).
 
 INV-CYCLE-SAME: a commit cycle stages the same bytes as the general path would for the same batches. That is the path by
 the sequencer and the follower, or the one by the lane.
-INV-CYCLE-BEHIND: a commit cycle becomes visible, to readers and to deduplication, only after its epoch is written. Only
-then change the window of a store behind a sequencer, the pending rows, and all frontiers.
+INV-CYCLE-BEHIND: a commit cycle becomes visible, to readers and to deduplication, only after its epoch is written. The
+window of a store behind a sequencer, the pending rows and all frontiers do not change before.
 
 A cycle of a sequencer begins only where every reserved position is durable, every collected slot is completed, and
 nothing is held, waiting or unsettled: so nothing can come before it. Of one connection and of one ring, batches are

@@ -1,6 +1,7 @@
 """The batches of one connection that are under way, and the ACK frames that answer them.
 
-INV-INGEST-THROUGH: an ACK calls no client seq decided whose batch was not answered on that connection.
+INV-INGEST-THROUGH: an ACK reports client seqs as decided only below the first batch of its connection that waits for
+its answer.
 INV-INGEST-WINDOW: a connection has at most its window of undecided batches, and one receive beyond its window of bytes.
 
 This module must not know the log, rings or sockets.

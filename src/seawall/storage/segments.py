@@ -17,8 +17,8 @@ Invariants
   anything is promised.
 - INV-SEALED-WHOLE: a segment is sealed only when its index covers all of its batches, and after every earlier segment
   of its topic.
-- INV-READ-VERIFIED: readers get whole batches whose checksums were verified. What is not as its index entry says is
-  left out (`segment_scan.py`).
+- INV-READ-VERIFIED: what is read from a segment is delivered as whole batches whose checksums were verified. What is
+  not as its index entry says is left out (`segment_scan.py`).
 
 One owner at a time for each object: nothing here takes a lock. What is read without the owner's lock is read from a
 file that was pinned under it (`shared_file.py`). This module must not know the write-ahead log.

@@ -14,9 +14,9 @@ log continues in the next file.
 Invariants
 - INV-WAL-SYNCED: what the log calls durable has been synced. Neither an epoch's synced_through nor what `sync` returns
   covers a byte whose sync has not returned.
-- INV-WAL-CONTINUED: a lost file of the log is noticed by the file before it. A new file gets its name after all earlier
-  bytes, its space and its preface are durable. It takes an epoch only after its name is durable and the file before it
-  says, durably, that the log continues there.
+- INV-WAL-CONTINUED: each file of the log records that the next one exists, so a lost file is noticed. A new file gets
+  its name after all earlier bytes, its space and its preface are durable. It takes an epoch only after its name is
+  durable and the file before it says, durably, that the log continues there.
 - INV-WAL-ORDER: epoch numbers rise by one, and positions and addresses of the log never go back.
 - INV-WAL-ZERO-TAIL: zeros follow the last epoch of the log, so a torn write is never found later. `repair_tail` sees to
   it before a writer starts.
