@@ -6,7 +6,7 @@ What is small goes by `LoneExchange`, past the queue of what is under way; it ha
 it is sent again if anything else came of it than its ack. The rest, and everything that meets others, goes as the
 records of any publisher do.
 
-INV-SENDER-LEADER: whoever is in an exchange leads.
+Whoever is in an exchange leads.
 """
 
 from __future__ import annotations

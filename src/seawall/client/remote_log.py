@@ -10,9 +10,9 @@ Threads may share one log. Questions have connections of their own; `publish` ha
 however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
 words for is an `UnsupportedError`.
 
-INV-FORK-PARENT: a forked child sends nothing over its parent's connections and under none of its numbers or keys. There
-the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse in the
-child (`WrongStateError`), and closing them there does nothing.
+INV-FORK-PARENT: a forked child sends nothing over its parent's connections, and nothing under its numbers or keys.
+There the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse
+in the child (`WrongStateError`), and closing them there does nothing.
 """
 
 from __future__ import annotations

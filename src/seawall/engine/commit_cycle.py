@@ -12,7 +12,7 @@ and in the receive buffer of the publish thread. The same kernels run there with
 behind. The lane must be empty, so that positions stay in order. Of a local orderer two cycles may have begun and not be
 finished, so there are two memories.
 
-INV-CYCLE-NEXT, INV-CYCLE-SAME, INV-CYCLE-BEHIND: as in the kernels. A crash in the middle loses what was not acked, or
+What the kernels promise holds here. A crash in the middle loses what was not acked, or
 leaves it in the log, where a publisher that sends it again gets the result of the first. This module must not know
 connections, nor where reservations come from.
 """

@@ -12,10 +12,9 @@ large, keyed and in-memory batches, one commit is made by steps:
 
 A change that is no append is made at once: nothing is ordered that is not stored.
 
-INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
-INV-REFERENCE-AFTER-DATA: the log refers to a large batch only after the batch is durable at its place.
-INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun; one is under way at a time,
-and at most one more ahead of its end.
+Once a batch has its numbers nothing but a failing disk can keep it out of the log. The log refers to a large batch only
+after the batch is durable in its segment. Commits are finished in the order in which they were begun; one is under way
+at a time, and at most one more ahead of its end.
 
 A crash takes what was not written. This module must not know who waits.
 """

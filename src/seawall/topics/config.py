@@ -10,10 +10,10 @@ would delete everything, and nobody means that.
 `durable` is a short form of `durability`: true is `fsync`, false is `disk`. Where both are given `durability` counts;
 `to_json` shows it as whether the class is `fsync`.
 
-INV-TOPIC-CONFIG-VALID: a `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range
-that is marked "clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`.
-`type`, `order`, and whether it is `ephemeral`, are fixed when the topic is made (`ConflictError`): queues have leases,
-ordered clients have windows and files have records that no later change could make up.
+A `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range that is marked
+"clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`. `type`, `order`, and
+whether it is `ephemeral`, are fixed when the topic is made (`ConflictError`): queues have leases, ordered clients have
+windows and files have records that no later change could make up.
 """
 
 from __future__ import annotations
