@@ -116,7 +116,7 @@ def test_records_are_deleted_by_seq_and_by_tag(log: RemoteLog) -> None:
 
     async def work() -> None:
         async with seawall.connect_async(str(log.target)) as other:
-            assert (await other.create_topic("more", order=1)).settings["order"] == 1
+            assert (await other.create_topic("more", order=1)).config.order == 1
             assert await other.delete("events", before_seq=1 << 62) == 3
 
     asyncio.run(work())

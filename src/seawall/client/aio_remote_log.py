@@ -29,7 +29,6 @@ from seawall.client.commands import (
     READ_SIZE,
     PositionStart,
     ReadMode,
-    RemoteTopic,
     Start,
     check_mode,
     consumer_of,
@@ -68,6 +67,7 @@ from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetir
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, PositionItem, to_arrow
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +115,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
     # --- topics --------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
         frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
@@ -134,18 +134,18 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
         return self._topics.get(name) or await self._find(name)
 
-    async def describe(self, name: str) -> RemoteTopic:
+    async def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
 
-        async def ask(topic: TopicReply) -> RemoteTopic:
+        async def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply((await self._requests.ask(TopicDescribe(topic.topic_id))).payload))
 
         return await self._with_topic(name, ask)
 
-    async def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
 
-        async def ask(topic: TopicReply) -> RemoteTopic:
+        async def ask(topic: TopicReply) -> TopicInfo:
             frame = await self._requests.ask(TopicConfigure(topic.topic_id, settings))
             return info_of(parse_topic_reply(frame.payload))
 

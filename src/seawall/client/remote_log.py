@@ -31,7 +31,6 @@ from seawall.client.commands import (
     READ_SIZE,
     PositionStart,
     ReadMode,
-    RemoteTopic,
     Start,
     check_mode,
     consumer_of,
@@ -86,6 +85,7 @@ from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetir
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
 from seawall.wire.received import Item, PositionItem, to_arrow
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,17 +113,17 @@ class RemoteLog(RemoteTransactions):
 
     # --- topics --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
         frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
-    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[RemoteTopic | SeawallError]:
+    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
         """Create topics with the same settings, several at a time: each topic, or the error that prevented it."""
         check_names(names)
 
-        def create(name: str) -> RemoteTopic | SeawallError:
+        def create(name: str) -> TopicInfo | SeawallError:
             try:
                 return self.create_topic(name, **settings)
             except SeawallError as error:
@@ -145,18 +145,18 @@ class RemoteLog(RemoteTransactions):
         """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
         return self._topics.get(name) or self._find(name)
 
-    def describe(self, name: str) -> RemoteTopic:
+    def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
 
-        def ask(topic: TopicReply) -> RemoteTopic:
+        def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply(self._requests.ask(TopicDescribe(topic.topic_id)).payload))
 
         return self._with_topic(name, ask)
 
-    def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
 
-        def ask(topic: TopicReply) -> RemoteTopic:
+        def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply(self._requests.ask(TopicConfigure(topic.topic_id, settings)).payload))
 
         return self._with_topic(name, ask)

@@ -23,7 +23,7 @@ from seawall.config import Config
 from seawall.core.sessions import SessionInfo
 from seawall.engine.aio_transactions import AsyncTransactions
 from seawall.engine.delivery import Bundle, Delivery
-from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start, TopicInfo
+from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
 from seawall.engine.open_log import open_log
 from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
 from seawall.engine.records import Item, PositionItem, Publishable, seq_after
@@ -36,6 +36,7 @@ from seawall.io.process import disown_on_fork
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
 from seawall.wire.fields import JsonObject, JsonValue
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,13 +18,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.core.identifiers import check_names
-from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.creations import Creation, Creations
@@ -45,11 +44,11 @@ from seawall.io.shared_lock import MemoryLock
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
-from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
 from seawall.wire.codes import AckLevel
 from seawall.wire.fields import JsonObject, JsonValue
 from seawall.wire.records import encode_raw
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,19 +61,6 @@ ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
 READ_SIZE: Final = 8 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read."""
-
-    name: str
-    topic_id: TopicId
-    floor: Seq
-    next_seq: Seq
-    record_count: int
-    byte_count: int
-    config: TopicConfig
 
 
 class EmbeddedLog(EmbeddedSessions):
@@ -118,7 +104,7 @@ class EmbeddedLog(EmbeddedSessions):
         """Create topics, each with its own settings. Concurrent calls share their commits."""
         creations = [Creation.of(name, settings) for name, settings in wanted]
         self._creations.carry_out(creations)
-        return [_info(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
+        return [info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -128,12 +114,12 @@ class EmbeddedLog(EmbeddedSessions):
     def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
         with self.looking() as store:
-            return _info(store.catalog.named(name))
+            return info_of(store.catalog.named(name))
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
         with self.changing() as store:
-            return _info(store.configure_topic(name, settings))
+            return info_of(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
@@ -457,7 +443,8 @@ class EmbeddedLog(EmbeddedSessions):
             raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
 
 
-def _info(topic: TopicState) -> TopicInfo:
+def info_of(topic: TopicState) -> TopicInfo:
+    """A topic as it is now, for those who describe it."""
     return TopicInfo(
         topic.name,
         topic.topic_id,
@@ -465,5 +452,7 @@ def _info(topic: TopicState) -> TopicInfo:
         topic.next_seq,
         topic.live_records,
         topic.live_bytes,
+        topic.epoch,
+        topic.created_ms // 1_000,
         topic.config,
     )
