@@ -236,7 +236,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
                 delivery.result()
             await publisher.flush(20)
             assert publisher.in_flight == 0
-            assert publisher.next_client_seq == 3
+            assert publisher._sender.next_number == 3
         with pytest.raises(InvalidInputError, match="closed"):
             publisher.publish(b"late")
         await publisher.close()

@@ -46,25 +46,17 @@ from seawall.client.delivery import Delivery
 from seawall.client.keyed_records import KeyedRecords
 from seawall.client.lone_sender import LoneSender
 from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import (
-    BATCH_SIZE,
-    IN_FLIGHT_SIZE,
-    LONE,
-    Compression,
-    PublisherOptions,
-    RemotePublisher,
-    WhenFull,
-    encode_lone,
-)
+from seawall.client.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
+from seawall.client.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
-from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
+from seawall.errors import NotFoundError, SeawallError, UnsupportedError
 from seawall.io.process import disown_on_fork
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
@@ -84,6 +76,7 @@ from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_
 from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
+from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
 from seawall.wire.received import Item, PositionItem, to_arrow
 from seawall.wire.topic_info import TopicInfo
 
@@ -114,13 +107,13 @@ class RemoteLog(RemoteTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
+        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
     def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
-        """Create topics with the same settings, several at a time: each topic, or the error that prevented it."""
+        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
         check_names(names)
 
         def create(name: str) -> TopicInfo | SeawallError:
@@ -180,7 +173,10 @@ class RemoteLog(RemoteTransactions):
         return found
 
     def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+
+        What such a client sends again under an old number is refused; a new session of it is welcome.
+        """
         self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
 
     def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
@@ -244,7 +240,10 @@ class RemoteLog(RemoteTransactions):
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+
+        Readers are not told of deleted records: they are simply not there any more.
+        """
 
         def ask(found: TopicReply) -> int:
             request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
@@ -272,8 +271,7 @@ class RemoteLog(RemoteTransactions):
         Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
         mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
         """
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        check_seq(from_seq)
         ordered = check_mode(mode)
 
         def ask(found: TopicReply) -> list[Item]:
@@ -289,8 +287,7 @@ class RemoteLog(RemoteTransactions):
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the present end, piece by piece."""
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        check_seq(from_seq)
         # The topic may be another one by now.
         self._with_topic(topic, self._bounds)
         subscriber = self.subscriber(topic, from_seq)
@@ -356,8 +353,7 @@ class RemoteLog(RemoteTransactions):
         Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
         goes on at `next_position` of the last item.
         """
-        if from_position < 0:
-            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
@@ -366,7 +362,7 @@ class RemoteLog(RemoteTransactions):
         reader = PositionReader(*place_of_position(start))
         if start == "latest":
             self._take_positions(reader, 1, 1, 0)
-        return RemotePositionSubscriber(self._take_positions, reader)
+        return RemotePositionSubscriber(self._take_positions, reader, self._requests.clock)
 
     def _take_positions(self, reader: PositionReader, size: int, records: int, wait_ms: int) -> list[PositionItem]:
         found: list[PositionItem] = []
@@ -380,10 +376,31 @@ class RemoteLog(RemoteTransactions):
             if (found or reader.is_at_end) and not reader.is_within:
                 return found
 
-    def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
-        """Wait until the record `seq` is there; false if it does not come in time."""
-        subscriber = self.subscriber(topic, seq)
-        return bool(subscriber.poll(timeout_s))
+    def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+
+        def ask(found: TopicReply) -> bool:
+            # Of deleted records no read tells.
+            return self._bounds(found).end_seq > seq or self._wait(RecordWait(topic, found.topic_id, seq), timeout_s)
+
+        return self._with_topic(topic, ask)
+
+    def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+
+        None is no limit.
+        """
+        return self._wait(PositionWait(position), timeout_s)
+
+    def _wait(self, wait: Wait, timeout_s: float | None) -> bool:
+        clock = self._requests.clock
+        patience = Patience(timeout_s, clock.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(clock.monotonic_ns())
+            if wait.take(self._requests.fetch(wait.fetch(wait_ms), wait_ms / 1e3)):
+                return True
+            if wait.is_at_end and not wait_ms:
+                return False
 
     def ask(self, payload: ControlPayload) -> Frame:
         """The answer to a question that changes nothing, for who speaks the protocol; raises what is refused."""
@@ -431,7 +448,7 @@ class RemoteLog(RemoteTransactions):
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     self._sender.close()
-                self._sender = LoneSender(self.target, LONE.outgoing())
+                self._sender = LoneSender(self.target, outgoing_of(LONE))
                 self._sender.open()
             return self._sender
 
