@@ -56,7 +56,7 @@ def test_a_protocol_error_says_what_the_connection_does() -> None:
     assert errors.ProtocolError("bad payload", code=4, closes=False).answered
 
 
-@pytest.mark.parametrize(("detail", "text"), [("", "INV-X violated"), ("1 > 0", "INV-X violated: 1 > 0")])
+@pytest.mark.parametrize(("detail", "text"), [("", "INV-SEQ-ONCE violated"), ("1 > 0", "INV-SEQ-ONCE violated: 1 > 0")])
 def test_an_invariant_error_names_its_invariant(detail: str, text: str) -> None:
-    error = errors.InvariantError("INV-X", detail)
-    assert (str(error), error.name) == (text, "INV-X")
+    error = errors.InvariantError("INV-SEQ-ONCE", detail)
+    assert (str(error), error.name) == (text, "INV-SEQ-ONCE")

@@ -70,6 +70,7 @@ def test_what_is_no_ack_of_a_message_is_an_error() -> None:
 
 
 def test_an_answer_that_is_no_ack_is_an_error_and_no_figure() -> None:
+    """INV-BENCH-OK."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(bytes(108))

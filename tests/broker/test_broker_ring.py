@@ -192,7 +192,7 @@ def finished(arrays: FabricArrays, ring: BrokerRing, decide: Callable[..., None]
 def test_who_waits_for_room_gets_it_before_those_who_come_later(
     arrays: FabricArrays, ring: BrokerRing, defaults: TopicDefaults, make_batch: Make, decide: Callable[..., None]
 ) -> None:
-    """INV-RING-TURN: small batches would take what comes free, again and again, and the large one would never fit."""
+    """Small batches would take what comes free, again and again, and the large one would never fit."""
     large, small, other = 70, 71, 72
     assert ring.publish(make_batch(1, 40_000), small, defaults).stop is Stop.DONE
     waiting = make_batch(1, 60_000)

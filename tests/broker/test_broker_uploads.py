@@ -130,7 +130,7 @@ def test_a_slot_that_somebody_else_gave_up_is_a_bug(
     upload = uploads.begin(70, 200, 0)
     receive(upload, make_batch(1), 200)
     ring.abandon(0)
-    with pytest.raises(InvariantError, match="INV-UPLOAD-WHOLE"):
+    with pytest.raises(InvariantError, match="INV-BROKER-CLAIM-ENDS"):
         uploads.finish(upload, defaults)
 
 

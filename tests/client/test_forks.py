@@ -70,6 +70,7 @@ def test_children_of_a_parent_whose_threads_are_busy(server: ServerProcess) -> N
 
 
 def test_what_existed_before_a_fork_refuses_in_the_child(server: ServerProcess) -> None:
+    """INV-FORK-PARENT."""
     assert run("inherited", server) == {"codes": [0, 0], "items": 7, "followed": True}
     once = ["in-a-transaction", "under-way", "parent"]
     assert stored(server) == Counter([*once, *["child", "child in a transaction"] * 2])

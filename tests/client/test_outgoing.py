@@ -174,6 +174,7 @@ def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
 
 
 def test_what_was_sent_on_a_lost_connection_is_sent_again_under_its_number() -> None:
+    """INV-OUTGOING-WINDOW."""
     outgoing = machine()
     first, second, third = fill(outgoing, 3)
     assert send_all(outgoing) == [1, 2, 3]

@@ -7,10 +7,10 @@ from seawall.errors import InvariantError
 
 
 def test_a_holding_invariant_is_silent() -> None:
-    check(True, "INV-ANY", "never shown")
+    check(True, "INV-SEQ-ONCE", "never shown")
 
 
 def test_a_broken_invariant_is_named_with_what_was_seen() -> None:
-    with pytest.raises(InvariantError, match=r"^INV-SEQ-DENSE violated: 7 follows 5$") as caught:
-        check(False, "INV-SEQ-DENSE", "7 follows 5")
-    assert caught.value.name == "INV-SEQ-DENSE"
+    with pytest.raises(InvariantError, match=r"^INV-SEQ-ONCE violated: 5 follows 7$") as caught:
+        check(False, "INV-SEQ-ONCE", "5 follows 7")
+    assert caught.value.name == "INV-SEQ-ONCE"

@@ -44,6 +44,8 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def ack_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """Breaks INV-ANSWER-DURABLE: what was not synced is acked."""
+
     def sync(self: WalWriter) -> int:
         self._synced_through = self.at
         return self.at
@@ -151,7 +153,7 @@ class Unsynced:
 
 
 def reference_before_data(patch: pytest.MonkeyPatch) -> None:
-    """The log refers to a large batch that was written and not synced."""
+    """Breaks INV-REFERENCE-AFTER-DATA: the log refers to a large batch that was written and not synced."""
 
     def carry_out(self: Commit) -> None:
         for place in self.places:
@@ -163,7 +165,7 @@ def reference_before_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def ceiling_ignored(patch: pytest.MonkeyPatch) -> None:
-    """After a crash numbering goes on behind the last record that survived."""
+    """Breaks INV-FRONTIER-CEILING: after a crash numbering goes on behind the last record that survived."""
     real = opening._numbers_of
 
     def numbers_of(topic: object) -> TopicNumbers:
@@ -198,7 +200,7 @@ def log_dropped_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def places_not_filled(patch: pytest.MonkeyPatch) -> None:
-    """A checkpoint forgets the batches that wait in the log, and copies none."""
+    """Breaks INV-PLACED-DURABLE: a checkpoint forgets the batches that wait in the log, and copies none."""
 
     def fill(self: TopicLog, *_: object) -> None:
         for filling in self.filling:
@@ -208,7 +210,7 @@ def places_not_filled(patch: pytest.MonkeyPatch) -> None:
 
 
 def roll_not_replayed(patch: pytest.MonkeyPatch) -> None:
-    """Replay takes the batches of a new segment for batches of the old one."""
+    """Breaks INV-PLACES-FOLLOW: replay takes the batches of a new segment for batches of the old one."""
     patch.setattr(replay, "SegmentRoll", type("Never", (), {}))
 
 
@@ -224,7 +226,7 @@ def clean_mark_always(patch: pytest.MonkeyPatch) -> None:
 
 
 def torn_tail_kept(patch: pytest.MonkeyPatch) -> None:
-    """Recovery leaves what a crash has torn behind the end of the log."""
+    """Breaks INV-WAL-ZERO-TAIL: recovery leaves what a crash has torn behind the end of the log."""
     patch.setattr(wal_reader, "is_zero", lambda *_: 1)
 
 
@@ -283,15 +285,15 @@ def cycle_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
     """What has arrived is acked when it is written."""
     real = CommitCycle._begun
 
-    def begun(self: CommitCycle, memory: Any, size: int) -> Commit:
+    def begun(self: CommitCycle, size: int) -> Commit:
         self.cycles["is_durable"] = 0
-        return real(self, memory, size)
+        return real(self, size)
 
     patch.setattr(CommitCycle, "_begun", begun)
 
 
 def cycle_settled_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    """The window and the order count what is staged."""
+    """Breaks INV-CYCLE-BEHIND: the window and the order count what is staged."""
     real, settle = CommitCycle.begin, commit_cycle.kernels.settle_cycle
 
     def begin(self: CommitCycle) -> Commit | None:
@@ -372,7 +374,7 @@ def cycle_window_not_updated(patch: pytest.MonkeyPatch) -> None:
 
 
 def resident_acked_before_sync(patch: pytest.MonkeyPatch) -> None:
-    """The resident kernel answers what is written."""
+    """Breaks INV-ANSWER-DURABLE: the resident kernel answers what is written."""
     real = publish_cycle.stage_received
 
     def stage_received(publishers: Any, cycles: Any, memory: Any) -> int:
@@ -478,7 +480,7 @@ PLANTED: dict[str, Plant] = {
 
 
 def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
-    """The log tells of a transaction whose batches were written to their places and not synced."""
+    """Breaks INV-REFERENCE-AFTER-DATA: the log has a transaction whose batches were written and not synced."""
 
     def unsynced(name: str) -> None:
         real = getattr(Transactions, name)
@@ -495,7 +497,7 @@ def transaction_before_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def transaction_half_applied(patch: pytest.MonkeyPatch) -> None:
-    """Replay stops in the middle of a transaction, as if each of its batches were a commit of its own."""
+    """Breaks INV-TRANSACTION-WHOLE: replay stops in the middle of a transaction, as if each batch were a commit."""
     real = TopicCatalog.apply
 
     def apply(self: TopicCatalog, control: Control, position: Position) -> bool:

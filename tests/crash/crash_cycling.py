@@ -44,7 +44,7 @@ class CyclingWorld(World):
     def open(self) -> Store:
         store = super().open()
         #: Epoch and next number of the session, 0 before it is opened; and the last batch of it that was stored.
-        self.epoch = self.next_seq = 0
+        self.client, self.epoch, self.next_seq = CLIENT, 0, 0
         self.last: Batch | None = None
         self.cycles = self.ahead = 0
         return store
@@ -74,17 +74,19 @@ class CyclingWorld(World):
     def _append(self, groups: list[tuple[TopicState, list[Written]]]) -> None:
         if not self.epoch:
             with self.changing() as store:
-                self.epoch, self.next_seq = store.session_keeper.open(WantedSession(CLIENT, ClientSeq(1)))
+                self.epoch, self.next_seq = store.session_keeper.open(WantedSession(self.client, ClientSeq(1)))
         with self.changing() as store:
             self.level = Level.STAGED
             batches = [self._batch(topic, values) for topic, values in groups]
             self._commit_some(store, batches)
             # What each commit has made durable is known by then.
             self.level = Level.STAGED
-            due = store.sessions.window.state(CLIENT).next_expected
-            is_full = any(isinstance(batch.append.error, DiskFullError) for batch in batches)
-            require(is_full or due == self.next_seq, f"the session is at {self.next_seq}, the store at {due}")
-            self.next_seq = due
+            if any(batch.append.error is not None and batch.append.has_session for batch in batches):
+                # The number of a batch that was refused stays undecided: go on as another client.
+                self.client, self.epoch, self.last = ClientId(self.client + 1), 0, None
+            else:
+                due = store.sessions.window.state(self.client).next_expected
+                require(due == self.next_seq, f"the session is at {self.next_seq}, the store at {due}")
         for batch in batches:
             if isinstance(batch.append.error, DiskFullError):
                 raise batch.append.error
@@ -92,7 +94,9 @@ class CyclingWorld(World):
     def _batch(self, topic: TopicState, values: list[Written]) -> Batch:
         append = append_of(topic.topic_id, values)
         if self.chance.random() < 0.4:
-            append = replace(append, client_id=CLIENT, client_seq=ClientSeq(self.next_seq), session_epoch=self.epoch)
+            append = replace(
+                append, client_id=self.client, client_seq=ClientSeq(self.next_seq), session_epoch=self.epoch
+            )
             self.next_seq += 1
         return Batch(topic, values, append)
 

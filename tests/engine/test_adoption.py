@@ -146,7 +146,7 @@ def test_the_first_segment_of_a_topic_may_be_one(log: EmbeddedLog, tmp_path: Pat
 
 
 def test_nobody_seals_meanwhile(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-ADOPTED-ALONE."""
+    """INV-ADOPTED-OR-BACK."""
     real = adoption.adopt_file
     held: list[bool] = []
 

@@ -244,7 +244,7 @@ def test_classes_below_fsync_are_written_and_not_synced(log: Log) -> None:
 
 
 def test_who_looks_while_it_is_written_changes_nothing(log: Log) -> None:
-    """INV-ROW-APART: rows that wait are let take effect, and those of the cycle close up."""
+    """Rows that wait are let take effect, and those of the cycle close up."""
     for first in (1, 11, 31):
         log.arrive(*(log.batch(PLAIN, seq, b"%d" % seq) for seq in range(first, first + 10)))
         if first == 11:

@@ -27,6 +27,7 @@ EPHEMERAL = TopicConfig(durability=Durability.EPHEMERAL)
 
 @pytest.mark.parametrize("brokers", [0, 1])
 def test_topics_without_caps_hold_no_more_than_the_bound_together(tmp_path: Path, brokers: int) -> None:
+    """INV-EPHEMERAL-BOUND."""
     with open_log(tmp_path / "data", SETTINGS, brokers=brokers) as log:
         names = [f"topic-{number}" for number in range(3)]
         for name in names:

@@ -271,7 +271,7 @@ def test_entries_must_follow_each_other_and_be_whole() -> None:
         pod.follower.follow(*rings, Position(first + 3), 1, pod.order.blogs)
     pod.batch(1, b"c")
     pod.order.blogs[:] = 0
-    with pytest.raises(FatalError, match="INV-FOLLOW-SAME"):
+    with pytest.raises(FatalError, match="INV-FOLLOW-DENSE"):
         pod.follow()
     with pytest.raises(FatalError, match="an earlier change failed"):
         pod.follow()
@@ -282,7 +282,7 @@ def test_a_large_batch_that_is_not_in_its_blog_is_found() -> None:
     pod = pod_with(Durability.FSYNC)
     pod.batch(1, b"x" * 70_000)
     pod.order.blogs[:] = 0
-    with pytest.raises(FatalError, match="INV-FOLLOW-SAME"):
+    with pytest.raises(FatalError, match="INV-FOLLOW-DENSE"):
         pod.follow()
     pod.store.close()
 

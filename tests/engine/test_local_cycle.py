@@ -17,6 +17,7 @@ import pytest
 from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.engine import commit_cycle
 from seawall.engine.appends import Append, Commit
+from seawall.engine.commit_cycle import CommitCycle
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.local_orderer import LocalOrderer
 from seawall.engine.open_log import open_log
@@ -87,7 +88,7 @@ def test_both_ways_leave_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cycles = publish_all(tmp_path / "cycles", durability)
     assert len(calls) > 250
     calls.clear()
-    monkeypatch.setattr(LocalOrderer, "_allows_cycle", lambda *_: False)
+    monkeypatch.setattr(CommitCycle, "begin_appends", lambda *_: None)
     assert publish_all(tmp_path / "steps", durability) == cycles
     assert not calls
 
@@ -405,7 +406,7 @@ def run(way: str, seed: int) -> tuple[list[bytes], list[tuple[int, ...]], str]:
     chance = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         if way == "steps":
-            patch.setattr(LocalOrderer, "_allows_cycle", lambda *_: False)
+            patch.setattr(CommitCycle, "begin_appends", lambda *_: None)
         elif way == "twin":
             patch.setattr(commit_cycle, "kernels", SimpleNamespace(**{**vars(commit_cycle.kernels), **vars(twin)}))
         local = Local()

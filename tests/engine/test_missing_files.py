@@ -111,6 +111,7 @@ def test_the_directory_has_every_kind(whole: Path, data: Path, answers: dict[str
 
 @cases
 def test_an_opening_notices(kind: Kind, how: str, whole: Path, data: Path, answers: dict[str, Answer]) -> None:
+    """INV-REPLAY-WHOLE."""
     take_away(kind.choose(data), how)
     before = tree(data)
     if kind.outcome is Outcome.REFUSED:
@@ -185,6 +186,7 @@ def test_verification_notices(kind: Kind, how: str, killed: Path) -> None:
 
 @pytest.mark.parametrize("kept", ["topics", "nothing"])
 def test_a_directory_that_lost_its_log_is_not_a_new_one(kept: str, data: Path) -> None:
+    """INV-REPLAY-WHOLE."""
     for name in ("meta", "wal", *(["topics"] if kept == "nothing" else [])):
         shutil.rmtree(data / name)
         (data / name).mkdir()

@@ -63,6 +63,7 @@ def told(items: list[PositionItem]) -> list[tuple[int, str, list[int]]]:
 
 @pytest.mark.parametrize("brokers", [0, 1, 2])
 def test_everything_in_one_order_however_it_is_cut(tmp_path: Path, brokers: int) -> None:
+    """INV-POSITION-ONCE."""
     chance = random.Random(brokers)
     with opened(tmp_path, brokers) as log:
         for number in range(4):

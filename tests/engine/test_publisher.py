@@ -195,6 +195,7 @@ def test_a_turn_interrupted_just_when_it_has_come_is_handed_on(
 
 
 def test_callbacks_are_called_once_early_or_late(log: EmbeddedLog) -> None:
+    """INV-DELIVERY-ONCE."""
     told: list[Delivery] = []
     delivery = log.queue.offer(log.bundle_of("events", b"x"))
     delivery.add_callback(told.append)
@@ -303,6 +304,7 @@ def test_a_failure_is_told_at_every_level(log: EmbeddedLog, monkeypatch: pytest.
 
 
 def test_changes_wait_for_what_was_queued_before(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-ONE-LEADER."""
     gate = Gate(monkeypatch)
     publisher = log.publisher("events")
     publisher.publish(b"first")

@@ -85,6 +85,7 @@ class Life:
 
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
 def test_no_crash_brings_records_back_or_takes_more(keep: str) -> None:
+    """INV-DELETE-RESOLVED."""
     images = 0
     for seed in range(3):
         for nth in itertools.count(30 + seed, 11):

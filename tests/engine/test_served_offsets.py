@@ -240,6 +240,7 @@ payload = st.one_of(
 def test_reading_on_at_the_next_offset_gives_every_byte_once(
     tmp_path_factory: pytest.TempPathFactory, payloads: list[tuple[bool, list[bytes]]], sizes: list[int]
 ) -> None:
+    """INV-STREAM-ONWARD."""
     with opened(tmp_path_factory.mktemp("stream"), segment_max_records=3) as log:
         stream = b""
         edges = {0}

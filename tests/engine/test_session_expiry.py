@@ -425,6 +425,7 @@ class Model:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_is_forgotten_nothing_is_stored_twice(kind: str, seed: int) -> None:
+    """INV-SESSION-RETIRED."""
     Model(kind, seed).run(150)
 
 

@@ -331,6 +331,7 @@ def test_what_is_in_memory_alone_takes_no_part(log: EmbeddedLog) -> None:
 
 
 def test_the_last_epoch_is_answered_again_and_an_older_one_refused(log: EmbeddedLog) -> None:
+    """INV-TRANSACTION-ONCE."""
     with log.transaction("job", 7) as transaction:
         transaction.publish("a", [b"1", b"2"])
     first = transaction.result

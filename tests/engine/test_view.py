@@ -277,6 +277,7 @@ def deleted(log: EmbeddedLog) -> None:
 def test_whatever_a_writer_does_in_between_nothing_is_missed(
     data: Path, tmp_path: Path, act: Callable[[EmbeddedLog], None]
 ) -> None:
+    """INV-VIEW-MOVED."""
     with open_log(data, SETTINGS) as log:
         log.create_topic("events", segment_max_records=4)
         log.create_topic("other")

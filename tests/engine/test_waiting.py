@@ -37,6 +37,6 @@ def test_it_says_what_a_dictionary_says(steps: list[tuple[int, int]], dropped: i
 @pytest.mark.parametrize(("entry", "address"), [(4, 11), (5, 11), (6, 10), (6, 9)])
 def test_it_rises(entry: int, address: int) -> None:
     waiting = Waiting([5], [10])
-    with pytest.raises(InvariantError, match="INV-WAITING-RISES"):
+    with pytest.raises(InvariantError, match="INV-WAL-ORDER"):
         waiting.add(entry, WalAddress(address))
     assert len(waiting) == 1

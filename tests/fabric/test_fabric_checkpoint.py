@@ -67,7 +67,7 @@ def test_no_flipped_bit_goes_unnoticed_and_the_other_slot_counts(arrays: FabricA
 
 @pytest.mark.parametrize("written", [0, 64, 100, 64 + 5 * 64])
 def test_a_crash_in_the_middle_leaves_the_one_before(arrays: FabricArrays, written: int) -> None:
-    """Generation 3 got as far as some bytes of its rows: its slot says nothing, generation 2 counts."""
+    """INV-CHECKPOINT-OTHER: generation 3 got as far as some bytes of its rows, and generation 2 counts."""
     write_checkpoint(arrays, checkpoint(1))
     write_checkpoint(arrays, checkpoint(2))
     slot = arrays.checkpoints[1]

@@ -55,6 +55,7 @@ def test_regions_follow_each_other_on_pages(sizes: FabricSizes) -> None:
 
 @given(some_sizes)
 def test_entries_of_different_writers_share_no_line(sizes: FabricSizes) -> None:
+    """INV-FABRIC-ONE-WRITER."""
     layout = FabricLayout.of(sizes)
     for region in layout.regions():
         assert region.at % limits.CACHE_LINE_SIZE == 0

@@ -388,6 +388,7 @@ def test_a_fabric_that_somebody_removed_or_replaced_can_be_let_go(
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
 def test_what_somebody_put_under_a_name_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    """INV-OWN-MEMORY."""
     path = tmp_path / "squatted"
     if kind == "fifo":
         os.mkfifo(path)
@@ -402,6 +403,7 @@ def test_what_somebody_put_under_a_name_is_refused_without_waiting(tmp_path: Pat
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_memory_of_another_user_is_not_written(tmp_path: Path) -> None:
+    """INV-OWN-MEMORY."""
     path = tmp_path / "others"
     path.write_bytes(bytes(4096))
     os.chown(path, 65_534, 65_534)

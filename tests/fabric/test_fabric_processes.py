@@ -177,6 +177,7 @@ def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_small_dev_shm_is_an_error_and_no_signal(small_tmpfs: Path, sizes: FabricSizes) -> None:
+    """INV-FABRIC-BACKED."""
     child = start(SUPERVISOR, str(small_tmpfs / "fabric"))
     _, errors = child.communicate(timeout=DEADLINE_S)
     assert child.returncode == 1

@@ -103,7 +103,7 @@ def locate_in(data: bytes) -> None:
     check(0 <= code <= count, "result of locating", data)
     starts, lengths = spans
     check(bool((lengths >= -1).all()), "length of a field", data)
-    # INV-ENVELOPE-INSIDE
+    # INV-SCAN-BOUNDS
     inside = (starts >= offsets[:count]) & (starts + np.maximum(lengths, 0) <= offsets[1 : count + 1])
     check(bool(inside.all()), "a field outside its record", data)
     if asks_twin(data):
@@ -127,7 +127,7 @@ def split(data: bytes) -> None:
     count, consumed, needed = (int(value) for value in state[frames.STATE_FRAMES : frames.STATE_NEEDED + 1])
     check(0 <= code <= frames.SPLIT_NO_SUM, "result of a split", data)
     check(0 <= count <= rows.size and start <= consumed <= end, "state of a split", data)
-    # INV-SPLIT-BOUND
+    # INV-DECODER-BOUND
     check(needed <= LARGEST_FRAME, "a frame above its bound", data)
     check(code != frames.SPLIT_MORE or needed == 0 or needed > end - consumed, "a whole frame left over", data)
     at = start
@@ -153,7 +153,7 @@ def split_behind_the_checksum(data: bytes) -> None:
 
 
 def scanned_epochs(data: bytes) -> None:
-    """INV-EPOCH-BOUNDS: what is listed lies back to back in epochs inside the bytes, at rising positions."""
+    """INV-SCAN-BOUNDS: what is listed lies back to back in epochs inside the bytes, at rising positions."""
     buffer, start, end = surrounded(data)
     rows = np.zeros(RECORDS_MAX, epochs.WAL_ROW)
     walk = np.zeros(epochs.WALK_SIZE, np.int64)

@@ -307,6 +307,7 @@ def test_every_target_has_a_corpus() -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_mutations_give_only_typed_errors(name: str) -> None:
+    """INV-TYPED-ERRORS."""
     random_source = random.Random(f"seawall {name}")
     target = TARGETS[name]
     for data in CORPUS[name]:

@@ -208,4 +208,5 @@ QUICK = {("index", "truncate"), ("sealed", "halve"), ("active", "remove")}
 def test_a_damaged_file_ends_no_server_and_no_reader(
     start_node: StartNode, monkeypatch: pytest.MonkeyPatch, kind: str, attack: str
 ) -> None:
+    """INV-MAPPED-NOT-SERVED."""
     attacked(start_node, monkeypatch, kind, ATTACKS[attack])

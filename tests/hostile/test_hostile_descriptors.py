@@ -25,6 +25,7 @@ def connect_silently(node: HostileNode, count: int, stack: ExitStack) -> None:
 
 
 def test_silent_connections_leave_descriptors_for_segments(start_node: Callable[..., HostileNode]) -> None:
+    """INV-LISTENER-BOUND."""
     node = start_node(descriptors=512)
     names = [f"t{number}" for number in range(120)]
     create(node, names)

@@ -86,6 +86,7 @@ def _fabric_of(node: HostileNode) -> Path:
 
 @pytest.mark.usefixtures("open_umask")
 def test_files_are_for_their_owner_whatever_the_umask(start_node: StartNode, tmp_path: Path) -> None:
+    """INV-FILES-PRIVATE."""
     node = start_node()
     _publish(node)
     assert _modes(node.data) == {"files": {0o600}, "directories": {0o700}}

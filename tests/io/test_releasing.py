@@ -89,7 +89,7 @@ def test_a_name_that_cannot_be_removed_leaves_nothing_open(
 def test_a_disk_is_not_full_while_space_is_on_its_way_back(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-RELEASE-FULL, of reserved and of written space; once everything is back, full is full."""
+    """This holds of reserved and of written space; once everything is back, full is full."""
     reserve, write = files.reserve_space, os.pwritev
     refused: list[str] = []
 
@@ -127,7 +127,7 @@ def test_a_disk_is_not_full_while_space_is_on_its_way_back(
 def test_space_that_comes_back_before_anybody_waits_for_it_counts(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """INV-RELEASE-FULL: it was on its way when the disk was found full."""
+    """It was on its way when the disk was found full."""
     reserve = files.reserve_space
 
     def reserve_space(descriptor: int, length: int) -> None:
@@ -146,7 +146,6 @@ def test_space_that_comes_back_before_anybody_waits_for_it_counts(
 
 
 def test_only_so_many_wait(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """INV-RELEASE-BOUND."""
     monkeypatch.setattr(releasing, "_WAITING_MAX", 2)
     paths = [make(tmp_path / f"{number}", 8 * MIB) for number in range(3)]
     disk = OsFiles()

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,7 @@ def test_a_failed_operation_is_minus_errno(served: Served, tmp_path: Path, file:
 
 
 def test_a_failure_cancels_the_rest_of_its_chain_alone(served: Served, file: BinaryIO) -> None:
+    """INV-DISK-LINK."""
     ring = served.ring
     ring.write(file, [b"one"], 0, tag=1, link=True)
     ring.write(Descriptor(-1), [b"two"], 3, tag=2, link=True)
@@ -405,6 +407,24 @@ def test_one_operation_after_another(backend: str, file: BinaryIO) -> None:
         ring.submit()
         assert ring.reap(wait_ms=WAIT_MS) == [Completion(1, 1)]
     assert content(file) == bytes(index % 256 for index in range(OPERATIONS // 10))
+    ring.close()
+
+
+def test_buffers_live_until_their_completion_is_taken(file: BinaryIO) -> None:
+    """INV-RING-HELD: the caller has forgotten them, and nobody else refers to them."""
+    ring = DiskRing(4)
+    buffer = np.full(4096, 7, np.uint8)
+    alive = weakref.ref(buffer)
+    ring.write(file, [buffer.data], 0, tag=1)
+    del buffer
+    gc.collect()
+    assert alive() is not None
+    serve_inline(ring)
+    assert alive() is not None
+    assert ring.reap() == [Completion(1, 4096)]
+    gc.collect()
+    assert alive() is None
+    assert content(file) == b"\x07" * 4096
     ring.close()
 
 

@@ -111,7 +111,7 @@ def test_the_server_returns_what_the_kernel_refuses() -> None:
 
 @needs_uring
 def test_nothing_is_in_flight_after_the_end(file: BinaryIO) -> None:
-    """INV-URING-QUIET: as many completions as entries, the reads of the doorbell among them."""
+    """As many completions as entries, the reads of the doorbell among them."""
     for turn in range(20 if jit.PYTHON_MODE else 100):
         ring = open_disk_ring(DiskBackend.URING, 2)
         if turn % 2:

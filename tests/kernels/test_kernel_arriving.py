@@ -133,6 +133,7 @@ class Ring:
 
 
 def test_only_what_was_taken_gets_into_the_ring() -> None:
+    """INV-ARRIVAL-JUDGED."""
     ring = Ring(arriving)
     batches = [batch(), batch(client_seq=2), batch(client_seq=3, topic=2)]
     code, _, progress = ring.publish(batches, [0, 4, 0])

@@ -102,6 +102,7 @@ def test_a_refusal_is_told_at_every_level_without_waiting(level: int, status: in
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_level_1_is_told_when_ordered_level_2_when_durable_and_level_0_never(status: int) -> None:
+    """INV-ANSWER-DURABLE."""
     desk = Desk((2, 0), (2, 1), (2, 2))
     for index in range(3):
         desk.settle(index, 10 + index, status)

@@ -158,7 +158,7 @@ def test_a_ring_equals_its_twin(steps: list[tuple[str, Any, Any]]) -> None:
 @settings(max_examples=EXAMPLES)
 @given(st.lists(st.tuples(st.integers(96, 700), st.integers(0, 3)), max_size=60))
 def test_bytes_in_use_are_never_written_again(steps: list[tuple[int, int]]) -> None:
-    """Every slot between completed and claimed keeps its token and its batch, byte for byte, over many laps."""
+    """INV-BROKER-REUSE: every slot between completed and claimed keeps its token and its batch over many laps."""
     ring, held, completed = Ring(), {}, 0
     for number, (size, done) in enumerate(steps, start=1):
         sent = batch(size, number)
@@ -196,6 +196,7 @@ def test_a_batch_that_leaves_it_to_the_topic_gets_the_topics_order_and_level() -
 
 
 def test_a_full_ring_takes_more_only_after_completion_and_answer() -> None:
+    """INV-BROKER-REUSE."""
     ring = Ring()
     sent = batch(100)
     assert ring.publish(sent * 6) == (broker_ring.RUN_FULL, [4, 0, 400])
@@ -272,6 +273,7 @@ def test_a_reserved_slot_has_no_token_until_its_batch_is_whole() -> None:
 
 
 def test_an_overdue_reservation_becomes_a_nop() -> None:
+    """INV-BROKER-CLAIM-ENDS."""
     ring = Ring()
     late, soon = ring.reserve(200, 5), ring.reserve(200, 9)
     assert ring.overdue(4) == []

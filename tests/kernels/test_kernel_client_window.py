@@ -137,7 +137,7 @@ def test_every_step_equals_its_twin(taken: list[tuple[str, int, int, int, int]],
         elif client_id != SYNTHETIC:
             pair.skip_to(client_id, min(max(seq, 0), window.CLIENT_SEQ_MAX))
         next_expected, highest = pair.window_of(row)
-        assert next_expected - 1 <= highest <= next_expected + 255, "INV-WINDOW-SPAN"
+        assert next_expected - 1 <= highest <= next_expected + 255, "INV-WINDOW-EXACT"
 
 
 @settings(max_examples=EXAMPLES)

@@ -128,7 +128,7 @@ def test_located_envelopes_equal_their_twin(records: list[bytes], before: int) -
     assert code == expected[0]
     for given_array, expected_array in zip((starts, lengths, moments), expected[1:], strict=True):
         assert given_array.tolist() == expected_array.tolist()
-    # INV-ENVELOPE-INSIDE
+    # INV-SCAN-BOUNDS
     for index in range(len(records)):
         for start, length in zip(starts[:, index], lengths[:, index], strict=True):
             assert length == -1 or offsets[index] <= start <= start + length <= offsets[index + 1]

@@ -1,6 +1,6 @@
 """Admission kernels and their twins on the same bytes, and a stamped batch against the codec's own stamp.
 
-Also of batches that take effect together, at one position (INV-TOGETHER-ONE).
+Also of batches that take effect together, at one position (INV-TRANSACTION-WHOLE).
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_control_batches_take_a_position_and_no_seq() -> None:
 
 
 def test_time_rises_and_never_falls_within_a_topic() -> None:
-    """INV-FRONTIER-TIME: topic 5 was stamped by a clock far ahead."""
+    """Topic 5 was stamped by a clock far ahead."""
     done = admit(batch(1) + batch(5) + batch(1) + batch(5))
     first, late, second, again = done.done["timestamp_ns"].tolist()
     assert first < second

@@ -210,6 +210,7 @@ def test_frames_of_version_1_become_batches_and_are_acked_each() -> None:
 
 
 def test_every_byte_is_in_a_row_or_left() -> None:
+    """INV-PUBLISH-IO-WHOLE."""
     frames = [batch(HIGHEST + 1), batch(HIGHEST + 2, STRONG), encode_ping(1), batch(HIGHEST + 3)]
     publishers = Publishers()
     assert publishers.accept(kernels, b"".join(frames), at=0) == 2

@@ -56,6 +56,7 @@ def test_a_run_ends_at_the_first_hole() -> None:
 
 
 def test_zeroed_memory_and_the_lap_before_are_not_ready() -> None:
+    """INV-RING-TOKEN."""
     ring, content = np.zeros(4 * WORDS, np.int64), np.zeros(WORDS, np.int64)
     assert slots.read_slot(ring, 0, 0, content) == 0
     slots.publish_slot(ring, 0, 1, content)
@@ -67,6 +68,7 @@ def test_zeroed_memory_and_the_lap_before_are_not_ready() -> None:
 
 @pytest.mark.parametrize("token_word", [0, 7])
 def test_content_without_its_token_is_not_ready(token_word: int) -> None:
+    """INV-RING-TOKEN."""
     ring, content = np.zeros(2 * WORDS, np.int64), np.arange(WORDS, dtype=np.int64)
     slots.publish_slot(ring, token_word, 3, content)
     ring[WORDS + token_word] = 0

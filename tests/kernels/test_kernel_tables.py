@@ -39,7 +39,7 @@ class KernelTable:
         return {int(self.keys[slot]): int(self.values[slot]) for slot in np.flatnonzero(self.used)}
 
     def check_runs(self) -> None:
-        """INV-TABLE-RUN for every entry, INV-TABLE-FREE for every other slot."""
+        """No slot is free between the home of an entry and its slot, and the key of every free slot is zero."""
         slots = self.keys.size
         assert not self.keys[self.used == 0].any()
         for slot in np.flatnonzero(self.used):

@@ -164,7 +164,7 @@ def test_a_sync_that_succeeds_after_a_failed_one_is_reported_as_failed() -> None
 
 @pytest.mark.parametrize("result", [0, -errno.EIO, -errno.ECANCELED])
 def test_what_follows_a_sync_in_its_chain_waits_for_it(result: int) -> None:
-    """INV-URING-BARRIER: the operating system would go on behind a sync that failed."""
+    """INV-DISK-LINK: the operating system would go on behind a sync that failed."""
     queue = Queue()
     queue.submit(1, disk_ring.WRITE, link=True)
     queue.submit(2, disk_ring.SYNC, link=True)

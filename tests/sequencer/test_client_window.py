@@ -182,7 +182,7 @@ class WindowMachine(RuleBasedStateMachine):
                 client_id, SessionEpoch(client.epoch), ClientSeq(client.next_expected), ClientSeq(client.highest)
             )
             assert self.window.state(client_id) == expected
-            assert client.next_expected - 1 <= client.highest <= client.next_expected + 255, "INV-WINDOW-SPAN"
+            assert client.next_expected - 1 <= client.highest <= client.next_expected + 255, "INV-WINDOW-EXACT"
 
 
 WindowMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=50)

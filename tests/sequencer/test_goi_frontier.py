@@ -217,7 +217,7 @@ def test_a_repetition_of_what_the_frontier_refused_is_refused() -> None:
 
 
 def test_results_come_after_the_position_that_readers_may_see() -> None:
-    """With `committed` where it was, no result is there: what is stamped and not committed was told to nobody."""
+    """INV-GOI-ORDER: with `committed` where it was, no result is there for what is stamped and not committed."""
     world = World()
     world.order(*(Item(slot=published(world)) for _ in range(3)), Item(records.FLAG_CONTROL))
 

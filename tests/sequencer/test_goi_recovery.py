@@ -382,6 +382,7 @@ def test_a_run_that_is_cut_anywhere_is_recovered(written: int, committed: int) -
 
 
 def test_recovering_twice_is_recovering_once() -> None:
+    """INV-RECOVERY-TWICE."""
     pod = Pod()
     pod.order(*(Item(slot=published(pod, broker)) for broker in range(BROKERS)))
     pod.settle()

@@ -50,6 +50,7 @@ def outcomes(pod: Pod) -> list[tuple[int, int]]:
 
 
 def test_strong_order_is_the_clients_own_whatever_the_arrival() -> None:
+    """INV-ORDER-CLIENT."""
     pod = pod_with_session()
     for broker, seq in ((0, 3), (1, 2), (0, 4)):
         pod.publish(broker, ME, seq, flags=STRONG)
@@ -82,6 +83,7 @@ def test_the_same_seq_again_while_it_is_held(crc: int, count: int) -> None:
 
 
 def test_a_gap_is_skipped_when_its_time_is_over_and_not_because_of_what_else_arrives() -> None:
+    """INV-GAP-UNDECIDED."""
     pod = pod_with_session(after_gap_ns=100)
     pod.publish(0, ME, 4, flags=STRONG)
     pod.step(1_000)
@@ -396,6 +398,7 @@ def test_settings_that_leave_nothing_are_told() -> None:
 
 
 def test_workers_on_threads_write_disjoint_entries_and_lap_nobody() -> None:
+    """INV-GOI-WRAP."""
     arrays = small_fabric(brokers=2, goi_entries=128, pbr_entries=1024)
     shared = SequencerShared.make(128, 1, 2, queue_refs=1024)
     pod = Pod(arrays)

@@ -363,6 +363,7 @@ def act(random: Random, both: Both) -> None:
 
 @pytest.mark.parametrize("seed", range(16))
 def test_every_entry_is_the_one_that_the_model_expects(seed: int) -> None:
+    """INV-ORDER-ONCE."""
     random = Random(seed)
     both = Both(start=random.choice((0, 1000)), pages=random.choice((1, 2, 4)), hold_max=random.choice((3, 10, 60)))
     for _ in range(1_500):

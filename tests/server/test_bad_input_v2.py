@@ -85,6 +85,8 @@ def flipped(frame, at):
     ],
 )
 def test_complete_earlier_frames_are_answered_before_the_end(on_loop, tmp_path, damage, code):
+    """INV-SESSION-ANSWERED."""
+
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer()

@@ -15,6 +15,8 @@ def on_loop(work):
 
 
 def test_what_has_no_room_waits_until_some_is_returned():
+    """INV-BUDGET-BOUND."""
+
     async def work():
         budget = Budget(80 * MIB)
         first, second = (budget.account(80 * MIB) for _ in range(2))
@@ -122,6 +124,8 @@ def test_who_gives_up_waiting_has_nothing(is_granted):
 
 
 def test_a_connection_that_is_gone_has_returned_everything():
+    """INV-BUDGET-BOUND."""
+
     async def work():
         memory = PeerMemory(80 * MIB, 80 * MIB)
         gone, other = memory.open(), memory.open()

@@ -317,6 +317,8 @@ def test_a_reader_that_comes_back_is_read_from_again(on_loop):
 
 @pytest.mark.parametrize(("start", "answer"), [(frame(b"a") + frame(b"bcd")[:46], b"error 0a"), (b"LAN", b"")])
 def test_a_frame_that_does_not_come_ends_the_connection(on_loop, start, answer):
+    """INV-CONNECTION-ENDS."""
+
     async def work():
         async with world(QUICK) as made:
             reader, writer = await made.connect()

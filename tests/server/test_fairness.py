@@ -121,7 +121,7 @@ def test_files_that_are_not_in_memory_are_read_by_others_than_the_loop(on_loop, 
 
 
 def test_a_file_stays_pinned_while_it_is_read_for_somebody_who_is_gone(on_loop, tmp_path, monkeypatch):
-    """INV-COLD-PINNED."""
+    """INV-PINNED-OPEN."""
 
     async def work():
         is_reading, may_end, released = threading.Event(), threading.Event(), asyncio.Event()

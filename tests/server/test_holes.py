@@ -193,6 +193,8 @@ def test_a_batch_too_large_for_the_ring_uses_its_number(on_loop, tmp_path):
 
 
 def test_a_refusal_ahead_of_its_turn_is_told_at_once_and_its_number_is_passed_over(on_loop, tmp_path):
+    """INV-INGEST-THROUGH."""
+
     async def work():
         async with world(tmp_path, order=5) as made, asyncio.timeout(PATIENCE_S):
             peer = await made.peer(7)

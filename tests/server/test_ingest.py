@@ -301,6 +301,8 @@ def test_versions_that_are_not_spoken_are_refused(on_loop, tmp_path):
 
 
 def test_the_window_stops_the_reading_and_loses_nothing(on_loop, tmp_path):
+    """INV-INGEST-WINDOW."""
+
     async def work():
         async with world(tmp_path) as made:
             peer = await made.peer(window_batches=4)

@@ -250,7 +250,7 @@ class Gate:
     [(ServerSettings(window_batches=2), 2), (ServerSettings(window_bytes=250), 3), (ServerSettings(), 5)],
 )
 def test_the_window_stops_the_reading_and_loses_nothing(on_loop, tmp_path, monkeypatch, settings, under_way):
-    """INV-KEYED-WINDOW."""
+    """INV-INGEST-WINDOW."""
 
     async def work():
         async with world(tmp_path, settings) as made:
@@ -311,7 +311,7 @@ def test_what_waits_for_the_window_is_not_too_many_when_many_are_answered_at_onc
 
 
 def test_memory_that_is_short_holds_it_and_not_for_ever(on_loop, tmp_path, monkeypatch):
-    """INV-PRESSURE-NOTHING-LOST and INV-PRESSURE-GOES-ON."""
+    """INV-PRESSURE-NOTHING-LOST."""
 
     async def work():
         async with world(tmp_path) as made:

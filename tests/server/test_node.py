@@ -100,7 +100,7 @@ def test_a_node_says_where_it_is_and_ends_in_order(tmp_path):
 def test_what_does_not_end_is_cut_off(tmp_path, again):
     """A peer that takes no answers keeps a connection open until the deadline, or until it is told twice.
 
-    INV-NODE-CUT-OFF: the directory is recovered by the next opening, and nothing that was acked is missing.
+    INV-NODE-DRAINED: the directory is recovered by the next opening, and nothing that was acked is missing.
     """
 
     async def work(made):

@@ -103,7 +103,7 @@ def test_a_failed_disk_is_told_to_who_runs_the_node(on_loop, tmp_path, monkeypat
 
 
 def test_who_is_left_at_the_deadline_is_cut_off(on_loop, tmp_path):
-    """INV-NODE-CUT-OFF: no mark of an orderly end is left, and everything that was acked is there."""
+    """INV-NODE-DRAINED: no mark of an orderly end is left, and everything that was acked is there."""
 
     async def work():
         node = await started(tmp_path)

@@ -98,7 +98,7 @@ def with_node(on_loop, tmp_path, work):
     ],
 )
 def test_levels_do_not_change_with_every_look(percents, levels):
-    """INV-PRESSURE-HYSTERESIS of memory: a level ends five percent below where it began."""
+    """A level ends five percent below where it began."""
     words = {Level.CALM: "C", Level.FLUSH: "F", Level.HOLD: "H"}
     watched = Levels(LIMIT)
     assert "".join(words[watched.observe(LIMIT * percent // 100)] for percent in percents) == levels
@@ -190,7 +190,7 @@ def test_who_finds_the_ring_full_for_a_second_is_told_to_wait(on_loop, tmp_path)
 
 
 def test_after_a_while_one_after_the_other_is_let_through(on_loop, tmp_path):
-    """INV-PRESSURE-GOES-ON: what was sent takes memory until it is stored, so it is, however short memory is."""
+    """INV-PRESSURE-NOTHING-LOST: what was sent takes memory until it is stored, so it is, however short memory is."""
 
     async def work(made):
         made.look(99)

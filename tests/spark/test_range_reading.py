@@ -87,6 +87,7 @@ def seal(server: RealServer) -> None:
 
 
 def test_files_and_network_tell_the_same(near_server: RealServer, near_log: RemoteLog) -> None:
+    """INV-READ-RANGE."""
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
@@ -143,6 +144,7 @@ def test_deleted_records_are_passed_over_in_silence(near_server: RealServer, nea
 def test_a_cap_under_the_reader_is_a_loss(
     near_server: RealServer, near_log: RemoteLog, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """INV-READ-LOSS."""
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)
@@ -206,6 +208,7 @@ def test_files_that_are_not_there_are_not_needed(near_server: RealServer, near_l
 def test_another_directory_under_the_same_path_is_not_read(
     near_server: RealServer, near_log: RemoteLog, tmp_path: Path
 ) -> None:
+    """INV-FILES-SAME."""
     end = fill(near_log, "all")
     seal(near_server)
     await_sealed(near_log, "all", end - 80)

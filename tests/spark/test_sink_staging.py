@@ -122,6 +122,7 @@ def test_many_rows_at_once_are_staged_as_several_batches(
 def test_of_two_attempts_the_one_that_is_told_counts(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer
 ) -> None:
+    """INV-SINK-COUNTED."""
     slow = stage(options, rows("b", "a"))
     fast = stage(options, rows("a", "b"))
     commit_parts(options.server, ("q", 0), fast)
@@ -136,6 +137,7 @@ def test_of_two_attempts_the_one_that_is_told_counts(
 def test_a_key_happens_once_and_what_was_staged_again_is_deleted(
     options: WriteOptions, near_log: RemoteLog, near_server: RealServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """INV-SINK-ONCE."""
     commit_parts(options.server, ("q", 3), stage(options, rows("a", "b")))
     commit_parts(options.server, ("q", 3), stage(options, rows("b", "a")))
     assert caplog.text == ""

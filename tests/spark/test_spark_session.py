@@ -71,7 +71,6 @@ def test_importing_loads_no_spark() -> None:
 
 
 def test_types_are_those_that_spark_makes() -> None:
-    """INV-SCHEMA-SAME."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     entry = StructType([StructField("key", StringType()), StructField("value", BinaryType())])

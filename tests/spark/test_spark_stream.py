@@ -66,6 +66,7 @@ def publish(log: RemoteLog, topic: str, count: int) -> None:
 def test_batches_restarts_and_other_bounds(
     spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
 ) -> None:
+    """INV-STREAM-REPLAY."""
     query = Query(spark, server.url, tmp_path, subscribe=topic)
     publish(log, topic, 100)
     batches = query.run(maxOffsetsPerTrigger="40")
@@ -127,6 +128,7 @@ def test_bounds_are_shared_by_topics_and_new_ones_are_found(
 def test_a_topic_that_was_made_anew(
     spark: SparkSession, server: ServerProcess, log: RemoteLog, topic: str, tmp_path: Path
 ) -> None:
+    """INV-STREAM-LIFE."""
     query = Query(spark, server.url, tmp_path, subscribe=topic)
     publish(log, topic, 8)
     query.run()

@@ -109,7 +109,7 @@ def report(recovery: TopicRecovery) -> Any:
 
 
 def recover(home: TopicHome, expected: Any = None, **options: Any) -> TopicRecovery:
-    """Recover twice: the second run changes nothing and says the same (INV-RECOVERY-REPEATS)."""
+    """Recover twice: the second run changes nothing and says the same."""
     first = report(recover_topic(home, expected, **options))
     files = everything(home.files)
     again = recover_topic(home, expected, **options)

@@ -445,6 +445,7 @@ def test_a_stale_index_of_the_same_seqs_returns_nothing_wrong() -> None:
 
 
 def test_damage_is_named_and_stepped_over() -> None:
+    """INV-DAMAGE-NAMED."""
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     index = sealed.index
@@ -535,7 +536,7 @@ def test_a_preface_that_ends_early_is_damaged() -> None:
 
 @pytest.mark.parametrize("has_index", [True, False])
 def test_no_flipped_byte_of_a_segment_returns_anything_wrong(has_index: bool) -> None:
-    """Each byte in turn: every batch comes back as written or is named as damaged, and the others come back."""
+    """INV-READ-VERIFIED, for each byte in turn: every batch comes back as written, or is named as damaged."""
     disk = new_disk()
     sealed = new_sealed(home_on(disk))
     data = content(disk, sealed.path)

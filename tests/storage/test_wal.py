@@ -164,6 +164,7 @@ def test_more_buffers_than_one_call_takes(disk: SimDisk) -> None:
 
 
 def test_synced_through_is_what_a_sync_had_reached(disk: SimDisk) -> None:
+    """INV-WAL-SYNCED."""
     writer = open_writer(disk)
     append(writer, 200)
     append(writer, 200)
@@ -485,7 +486,7 @@ def test_other_refusals_of_a_new_file_come_out_as_they_are(disk: SimDisk) -> Non
 
 
 def require_poisoned(disk: SimDisk, writer: WalWriter) -> None:
-    """INV-WAL-POISON: every later change fails, and closing changes nothing."""
+    """INV-STORE-FAILED: every later change fails, and closing changes nothing."""
     disk.clear_faults()
     before = disk.calls
     for call in (lambda: append(writer, 200), writer.sync, writer.prepare, lambda: writer.drop_before(0)):

@@ -198,6 +198,7 @@ def sweep(seed: int, unit_size: int, keeps: Iterable[Any] = KEEPS, writer_class:
 
 @pytest.mark.parametrize(("seed", "unit_size"), list(zip(SEEDS, [SECTOR_SIZE, PAGE_SIZE] * 2, strict=True)))
 def test_no_crash_loses_or_invents_anything(seed: int, unit_size: int) -> None:
+    """INV-WAL-NO-SILENT-END."""
     assert sweep(seed, unit_size) > 40
 
 
@@ -299,6 +300,7 @@ def sweep_all(writer_class: type[WalWriter] = WalWriter) -> None:
 
 @pytest.mark.parametrize("writer_class", [ClaimsTooMuch, ClaimsItself, NeverSyncs, RotatesUnsynced])
 def test_a_writer_with_a_mistake_is_caught(writer_class: type[WalWriter]) -> None:
+    """INV-WAL-SYNCED."""
     with pytest.raises(AssertionError):
         sweep_all(writer_class)
 
@@ -316,6 +318,7 @@ def test_a_name_that_is_never_synced_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_tail_that_is_not_zeroed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """INV-WAL-ZERO-TAIL."""
     monkeypatch.setattr(wal_reader, "is_zero", lambda *_: 1)
     with pytest.raises(AssertionError):
         sweep(SEEDS[1], SECTOR_SIZE)

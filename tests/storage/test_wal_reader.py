@@ -679,6 +679,7 @@ def test_a_last_file_that_ends_before_its_reader_starts_is_not_the_last() -> Non
 
 
 def test_the_newest_file_is_missed_by_the_one_before_it() -> None:
+    """INV-WAL-CONTINUED."""
     log = new_log()
     for _ in range(4):
         log.append(40_000)

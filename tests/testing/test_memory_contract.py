@@ -91,6 +91,7 @@ def test_a_lock_is_shared_by_many_or_held_by_one(memory, tmp_path):
 
 
 def test_a_lock_on_what_has_no_name_is_worth_nothing(memory, tmp_path):
+    """INV-LOCK-NAMED."""
     path = str(tmp_path / "fabric")
     old = memory.create(path, 100)
     memory.remove(path)

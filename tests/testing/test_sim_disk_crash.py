@@ -343,6 +343,7 @@ def test_a_crash_point_lies_ahead():
 
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
 def test_replacing_a_file_is_atomic_at_every_crash_point(keep):
+    """INV-REPLACE-ATOMIC."""
     crashes = 0
     for seed in range(4):
         for point in itertools.count(1):

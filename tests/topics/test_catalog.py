@@ -167,6 +167,7 @@ def test_settings_change_by_a_control() -> None:
 
 
 def test_a_batch_takes_effect_once() -> None:
+    """INV-APPLY-ONCE."""
     log = Log()
     log.create("a")
     header = append_header(1, 1, 5, 1)

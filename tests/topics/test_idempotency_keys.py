@@ -64,7 +64,7 @@ def test_mistakes() -> None:
     with pytest.raises(InvalidInputError, match="16 bytes"):
         keys.remember(b"short", append(1, 1000))
     keys.remember(key(1), append(1, 1000))
-    with pytest.raises(InvariantError, match="INV-KEYS-RISING"):
+    with pytest.raises(InvariantError, match="INV-SEQ-ONCE"):
         keys.remember(key(2), append(1, 1000))
 
 

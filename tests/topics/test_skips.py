@@ -30,7 +30,7 @@ def test_skips_are_found_by_position() -> None:
     assert [skip.position for skip in skips.between(3, 12)] == [3, 9]
     assert [skip.position for skip in skips.between(4, 99)] == [9, 12]
     assert skips.between(13, 99) == []
-    with pytest.raises(InvariantError, match="INV-SKIPS-RISE"):
+    with pytest.raises(InvariantError, match="INV-WAL-ORDER"):
         skips.add(Skip(12, 7, 1, 1))
 
 

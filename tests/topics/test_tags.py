@@ -60,7 +60,7 @@ def test_seqs_of_a_tag_rise() -> None:
     add(index, b"a", [])
     assert index.tag_count == 0
     add(index, b"a", [5, 6])
-    with pytest.raises(InvariantError, match="INV-TAGS-RISING"):
+    with pytest.raises(InvariantError, match="INV-SEQ-ONCE"):
         add(index, b"a", [6])
 
 

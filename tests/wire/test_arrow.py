@@ -124,7 +124,6 @@ def test_a_header_name_that_is_no_text_is_shown() -> None:
 
 
 def test_blocks_are_split_at_their_bounds() -> None:
-    """INV-ARROW-BLOCKS."""
     many = list(encode_values([b""] * (limits.BATCH_RECORDS_MAX + 1)))
     assert [each.record_count for each in many] == [limits.BATCH_RECORDS_MAX, 1]
     third = bytes(limits.BLOCK_SIZE_MAX // 3)

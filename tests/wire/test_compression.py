@@ -126,6 +126,7 @@ def test_zstd_dictionary_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
 def test_a_bomb_allocates_no_more_than_stated(codec: Codec) -> None:
+    """INV-BOUNDED-OUTPUT."""
     bomb_size = 8 * limits.MIB
     bomb = bytes(compress(codec, bytes(bomb_size)))
     stated = 64 * 1024

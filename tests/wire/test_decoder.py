@@ -78,6 +78,7 @@ def decode(data: bytes, sizes: list[int]) -> list[bytes]:
     st.lists(st.integers(1, 500), min_size=1, max_size=8),
 )
 def test_any_chunking_gives_the_same_frames(frames: list[bytes], sizes: list[int]) -> None:
+    """INV-SPLIT-ONCE."""
     assert decode(b"".join(frames), sizes) == frames
 
 
@@ -110,7 +111,7 @@ def test_version_1_command_is_not_read_from_the_reserved_bytes() -> None:
 
 
 def test_frames_keep_their_bytes_while_more_arrives() -> None:
-    """INV-DECODER-VIEWS."""
+    """INV-BUFFER-ALONE."""
     decoder = FrameDecoder()
     held = []
     for number in range(50):
@@ -359,7 +360,7 @@ def test_other_large_frames_have_nothing_to_verify() -> None:
 
 
 def test_small_frames_share_memory_until_it_is_full() -> None:
-    """INV-DECODER-VIEWS: what was handed out is not written again, however many frames follow."""
+    """INV-BUFFER-ALONE: what was handed out is not written again, however many frames follow."""
     decoder = FrameDecoder()
     frame = v2_frame(0x40, b"payload" * 100, command=0x40)
     held = []

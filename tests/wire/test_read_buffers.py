@@ -11,6 +11,7 @@ from seawall.wire.read_buffers import ReadBuffers
 
 
 def test_memory_comes_back_when_the_last_view_is_gone() -> None:
+    """INV-BUFFER-ALONE."""
     buffers = ReadBuffers()
     array = buffers.take(3 * MIB)
     assert array.size == 3 * MIB

@@ -19,6 +19,8 @@ warm-up. Whatever happens, also Ctrl-C, the context managers are closed. A subje
                           baseline=MEMORY_COPY, goal=Goal.ratio_at_least(0.5))
 
 Rounds are never dropped: an outlier shows in the spread, not in a hidden decision.
+
+INV-BENCH-OK: a benchmark reports a figure only if everything that it counted succeeded.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@
 
 All of them that are given `TOLD` write where they listen, `host:port`, to that descriptor and close it.
 
-INV-NO-ORPHAN: a peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the
-parent die without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session
-of its own, so Ctrl-C reaches the parent alone, which then closes the context manager.
+A peer never outlives its parent. Leaving the context manager kills it and waits for it; and should the parent die
+without getting there, the pipe that is the peer's standard input ends, which ends the peer. It has a session of its
+own, so Ctrl-C reaches the parent alone, which then closes the context manager.
 
 Loads nothing but the standard library before a part needs more, since the start of a peer is time nobody measures.
 """

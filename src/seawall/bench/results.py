@@ -16,8 +16,8 @@ JSON of a result
     goal, met                     {"of", "relation", "bound"} and whether it was reached; null where none was set
     rounds, note
 
-INV-RATIO-SAME-ROUND: a ratio never mixes rounds. The machine drifts within minutes, so only two sides measured next to
-each other say something about the code.
+A ratio never mixes rounds. The machine drifts within minutes, so only two sides measured next to each other say
+something about the code.
 """
 
 from __future__ import annotations

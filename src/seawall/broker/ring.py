@@ -9,11 +9,11 @@
     leave      an owner does not wait for room any more
 
 Owners that find no room stand in a queue, and only the first of them may publish: so a large batch gets the room that
-comes free, instead of small ones that come later (INV-RING-TURN). Whoever owns the ring has all owners that wait try
+comes free, instead of small ones that come later. Whoever owns the ring has all owners that wait try
 again whenever room may have come free, and says which of them have gone.
 
-INV-RING-LOAN: bytes that are lent are claimed by nobody. They are taken back before anything else is claimed, and
-whoever has them moves what it has there; so a loan holds nobody up, and one that is forgotten ends with the next claim.
+Bytes that are lent are claimed by nobody. They are taken back before anything else is claimed, and whoever has them
+moves what it has there; so a loan holds nobody up, and one that is forgotten ends with the next claim.
 
 Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
 Whoever makes one has seen to it that the broker before has ended.

@@ -5,9 +5,8 @@ pass it, and the whole ring would wait for one slow sender. So a reservation liv
 arrived moves to private memory, its slot becomes a NOP, and the batch gets another slot when it is whole. It starts in
 private memory at once where the ring has no room.
 
-INV-UPLOAD-BOUNDED: no slot is reserved for longer than its life, by the clock that is passed in and as often as
-`expire` is called.
-INV-UPLOAD-WHOLE: a batch is published when its last byte has arrived, or never.
+No slot is reserved for longer than its life, by the clock that is passed in and as often as `expire` is called. A batch
+is published when its last byte has arrived, or never.
 
 What a crash does: batches in private memory are gone, reserved slots become NOPs when the ring is taken over; nobody
 was answered. One thread uses all of this. It must not know sockets: whoever receives asks for `room` and says how much
@@ -116,7 +115,9 @@ class Uploads:
             )
         if upload.index is not None:
             if not self._ring.publish_reserved(upload.index, upload.owner, defaults):
-                raise InvariantError("INV-UPLOAD-WHOLE", f"slot {upload.index} was given up before its batch was whole")
+                raise InvariantError(
+                    "INV-BROKER-CLAIM-ENDS", f"slot {upload.index} was given up before its batch was whole"
+                )
         else:
             done = self._ring.publish(upload.batch, upload.owner, defaults)
             if done.stop is Stop.FULL:

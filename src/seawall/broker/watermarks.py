@@ -6,7 +6,7 @@
 
 All of it is advice: nothing is refused here. What has no room waits where it is.
 
-INV-PRESSURE-HYSTERESIS: between the watermarks the pressure stays what it was, high or not.
+Between the watermarks the pressure stays what it was, high or not.
 
 Time comes from the caller, in nanoseconds of a monotonic clock; one that runs back changes nothing.
 """

@@ -2,7 +2,7 @@
 
 The rules are those of `requests`: what is lost with its connection is asked again, unless it must not happen twice.
 
-INV-REQUESTS-BOUND: no more questions are under way than a server takes on one connection; more wait for their turn.
+No more questions are under way than a server takes on one connection; more wait for their turn.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class AsyncSender:
         finish_at_exit(self)
 
     def disown(self) -> None:
-        """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
+        """This is a forked child: session, connections and records under way are the parent's."""
         self._is_closed = True
         self._connections.clear()
         self._waiters.clear()

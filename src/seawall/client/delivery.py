@@ -4,8 +4,8 @@ They have the words of the embedded log's: `result()`, `await`, `add_callback`, 
 `timestamp_ns`, `is_duplicate`. What is sent and decided together is a *batch*: the records of one call, or of many. A
 delivery is where its records begin in there; one call whose records fill several batches has all of them.
 
-INV-REMOTE-ONCE: a batch is decided once, and what its deliveries say then never changes.
-Batches have no lock: whoever changes one holds that of its sender, or is on its event loop.
+A batch is decided once, and what its deliveries say then never changes. Batches have no lock: whoever changes one holds
+that of its sender, or is on its event loop.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     with self._guard:            # in the thread or task that sends and receives
         …
 
-INV-SENDER-ENDS: a delivery whose sender broke is decided, with the error that broke it.
+INV-SENDER-ENDS: a delivery whose sender fails is decided with the error of the sender.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 The key's bytes travel as they are: what becomes of them, and for how long it is remembered, is the server's.
 
-INV-KEYED-HONEST: what was sent and never answered is not called undone: its outcome is unknown, until it is published
-again under its key.
+INV-KEYED-HONEST: a keyed publish that was sent and never answered has an unknown outcome; it is not reported as failed.
+Publishing it again under its key finds out.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ What is small goes by `LoneExchange`, past the queue of what is under way; it ha
 it is sent again if anything else came of it than its ack. The rest, and everything that meets others, goes as the
 records of any publisher do.
 
-INV-SENDER-LEADER: whoever is in an exchange leads.
+Whoever is in an exchange leads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ _LOOK_MS: Final = LOOK_NS // 1_000_000
 
 
 class LoneSender(Sender):
-    """A sender whose callers wait for what they publish. Threads may share it."""
+    """A sender whose callers wait for what they publish. Threads may share it (`sender_pool`)."""
 
     #: Over the one connection that is wanted, once it was needed.
     _exchange: LoneExchange | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no other thread sends or waits here, and it has not failed."""
+        return not self._leads and self.failure is None
 
     def publish(self, topic: str, topic_id: TopicId, blocks: list[EncodedBlock]) -> Delivery:
         """Publish records and wait until they are decided."""

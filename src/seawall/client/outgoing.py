@@ -9,8 +9,9 @@ A batch is gathered while others are on their way and for `linger_ns` at the mos
 at once. It is numbered when it is sent first and keeps number and block until it is decided, so that the server, which
 knows each number once, stores it once however often it comes.
 
-INV-OUTGOING-WINDOW: no number is sent that lies a window or more above the lowest that is not decided, so the server
-can always tell a repetition. INV-OUTGOING-KEPT: a batch is forgotten only when it is decided.
+INV-OUTGOING-WINDOW: a client keeps each batch until it is decided, and sends no number that the server could not
+recognise as a repetition. No number is sent that lies a window or more above the lowest that is not decided.
+
 A number that was refused before it was used is given to the next batch, or the server would wait for it for ever. If
 later ones are under way by then, a batch without records gives it up: another one must not get before them.
 """

@@ -10,14 +10,13 @@ Threads may share one log. Questions have connections of their own; `publish` ha
 however often a lost connection makes it be sent; under an `idempotency_key` it is a question. What the protocol has no
 words for is an `UnsupportedError`.
 
-INV-FORK-PARENT: a forked child sends nothing over its parent's connections and under none of its numbers or keys. There
-the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse in the
-child (`WrongStateError`), and closing them there does nothing.
+INV-FORK-PARENT: a forked child sends nothing over its parent's connections, and nothing under its numbers or keys.
+There the log opens connections and a session of its own. Publishers, subscribers and transactions of the parent refuse
+in the child (`WrongStateError`), and closing them there does nothing.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -49,6 +48,7 @@ from seawall.client.position_reading import PositionReader, topics_in
 from seawall.client.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
+from seawall.client.sender_pool import SenderPool
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
@@ -94,8 +94,7 @@ class RemoteLog(RemoteTransactions):
         self.target = target
         self._requests = Requests(target)
         self._topics: dict[str, TopicReply] = {}
-        self._sender: LoneSender | None = None
-        self._lock = threading.Lock()
+        self._senders = self._new_pool()
         disown_on_fork(self)
         try:
             # Whoever may only write may not ask for anything else.
@@ -195,7 +194,8 @@ class RemoteLog(RemoteTransactions):
             return self._with_topic(topic, partial(self._publish_keyed, KeyedRecords(topic, blocks, idempotency_key)))
 
         def send(found: TopicReply) -> Delivery:
-            return self._lone_sender().publish(topic, found.topic_id, blocks)
+            self._requests.check_open()
+            return self._senders.publish(topic, found.topic_id, blocks)
 
         return self._with_topic(topic, send)
 
@@ -410,17 +410,13 @@ class RemoteLog(RemoteTransactions):
 
     def close(self) -> None:
         """End all connections; closing twice is fine."""
-        with self._lock:
-            sender, self._sender = self._sender, None
-        if sender is not None:
-            sender.close()
+        self._senders.close()
         self._requests.close()
 
     def disown(self) -> None:
         """This is a forked child: begin a session of its own, under keys of its own, when one is needed."""
         super().disown()
-        self._lock = threading.Lock()
-        self._sender = None
+        self._senders = self._new_pool()
 
     def __enter__(self) -> Self:
         return self
@@ -441,16 +437,8 @@ class RemoteLog(RemoteTransactions):
             told = self._requests.use(ask)
         return keyed.delivery(found.topic_id, told)
 
-    def _lone_sender(self) -> LoneSender:
-        """The session of `publish`; another one if the last one failed."""
-        with self._lock:
-            self._requests.check_open()
-            if self._sender is None or self._sender.failure is not None:
-                if self._sender is not None:
-                    self._sender.close()
-                self._sender = LoneSender(self.target, outgoing_of(LONE))
-                self._sender.open()
-            return self._sender
+    def _new_pool(self) -> SenderPool:
+        return SenderPool(lambda: LoneSender(self.target, outgoing_of(LONE)))
 
     def _load_topics(self) -> None:
         reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)

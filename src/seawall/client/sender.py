@@ -10,9 +10,9 @@ Others are woken when what they wait for is there. A lone publisher needs no oth
 Lost connections are made again after a pause that grows, joining the session; what was sent on one and is not decided
 is sent again under its number. If for as long as the target's patience lasts there is no server, or none that answers
 before its connection is lost, everything under way fails: what was sent is of unknown fate, the rest did not happen.
-So it does if sending breaks by an error that nobody expected (INV-SENDER-ENDS, `failing`).
+So it does if sending breaks by an error that nobody expected (`failing`).
 
-INV-SENDER-LEADER: connections are opened, read and closed by the leader only; sending needs the lock.
+Connections are opened, read and closed by the leader only; sending needs the lock.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Sender:
         finish_at_exit(self)
 
     def disown(self) -> None:
-        """This is a forked child: session, connections and records under way are the parent's (INV-FORK-PARENT)."""
+        """This is a forked child: session, connections and records under way are the parent's."""
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._leads, self._is_closed, self._is_over = False, True, True

@@ -4,7 +4,7 @@ So a large batch is nowhere as a whole, and each part of it is still in a cache 
 is known when the last value was joined, and goes behind it, in a SUM frame. What the socket does not take now goes with
 the next `send`, from where the last one ended.
 
-INV-VALUES-HELD: the list of values is held until the frame is out, and nobody changes it.
+The list of values is held until the frame is out, and nobody changes it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules
 - Closed: a success forgets all failures; a failure older than `failure_window_ns` does not count.
 - Half open: at most `success_threshold` probes are let through, since that many decide the matter. A probe that never
   reports would block the circuit for ever, so a reset timeout after the last of them probing starts anew.
-- INV-BREAKER-OPEN: while open, nothing is admitted before the reset timeout.
+- While open, nothing is admitted before the reset timeout.
 - `trip` and `reset` are for operators. A tripped circuit probes again after the reset timeout like any open one.
 
 Time comes from the caller, in nanoseconds of a monotonic clock; a time before the latest one seen counts as that one.

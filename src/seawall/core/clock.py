@@ -10,8 +10,8 @@ ordinary Unix nanoseconds, and "one more event" is always plus one: when the cou
 the next millisecond, borrowed ahead of the wall clock, which catches up once the burst is over.
 
 Rules
-- INV-CLOCK-RISES: every timestamp is greater than every one this clock gave or received before. A wall clock that
-  stands still or steps back makes it count; a wall clock in a later millisecond takes over with counter 0.
+- Every timestamp is greater than every one this clock gave or received before. A wall clock that stands still or steps
+  back makes it count; a wall clock in a later millisecond takes over with counter 0.
 - A received timestamp moves the clock past it, unless it is more than HLC_AHEAD_MS_MAX ahead of the wall clock: then
   it is refused and the clock stays as it was. One that this clock has passed already moves nothing and is not refused.
 - Drift is how far the clock runs ahead of the wall clock. Being behind is no drift: what arrives from others may be

@@ -5,8 +5,8 @@ Rules
   own file name, URL part and log word on every system, and is never "." or "..".
 - Names that begin with _ are Seawall's own: topics that nobody else can create and that no list shows.
 - A client id is a u64 and not 0 (on the wire 0 asks the server to assign one). Its text form is 16 hex digits.
-- INV-CLIENT-SYNTHETIC: the top bit of a client id is set exactly for synthetic clients, that is for connections that
-  cannot open a session. A publisher can never pick such an id, so the two kinds never meet in one window.
+- The top bit of a client id is set exactly for synthetic clients, that is for connections that cannot open a session. A
+  publisher can never pick such an id, so the two kinds never meet in one window.
 - A unique id is 128 bits and not all zero, as 32 lower-case hex digits.
 
 Nothing here draws a random number or keeps a counter: whoever makes an id passes in the bytes.

@@ -5,7 +5,7 @@ units per nanosecond. Everything is an integer: no sum of many small steps drift
 that is announced is exact to the nanosecond.
 
 Rules
-- INV-BUCKET-BOUND: 0 ≤ level ≤ burst, so over any time t at most burst + rate × t tokens are taken.
+- 0 ≤ level ≤ burst, so over any time t at most burst + rate × t tokens are taken.
 - Time comes from the caller, in nanoseconds of a monotonic clock. A time before the latest one seen adds nothing and
   takes nothing away; tokens flow again once time has passed that point.
 - A bucket starts full. It has one owner and needs no lock.

@@ -10,8 +10,8 @@ other headers (`storage.adopting`), and no block is read or written. Everything 
     carry_out   files are moved and stamped; from here on only a failing disk keeps the transaction out
     settle      the log tells of it
 
-INV-ADOPTED-ALONE: nobody fills, seals or removes a segment while it is adopted: whoever commits has `upkeep.placing`,
-as everybody has it who changes more than appends do.
+Nobody fills, seals or removes a segment while it is adopted: whoever commits has `upkeep.placing`, as everybody has it
+who changes more than appends do.
 
 This module must not know how a transaction is logged.
 """

@@ -1,4 +1,8 @@
-"""Appends on their way: what somebody wants stored, and the commit that stores it together with others."""
+"""Appends on their way: what somebody wants stored, and the commit that stores it together with others.
+
+INV-REFERENCE-AFTER-DATA: the log refers to a batch in a segment only after the batch is durable there. `Commit` writes
+the segments first, durably, then the epoch.
+"""
 
 from __future__ import annotations
 
@@ -155,8 +159,8 @@ Effect: TypeAlias = Append | tuple[Control, Position]
 class Commit:
     """Appends that are numbered and staged, and what has to be written before they take effect.
 
-    First the places, durably, then the epoch, durably if `durable`: INV-REFERENCE-AFTER-DATA.
-    INV-PLACE-PINNED: the file of a place is pinned before its batch is numbered: no descriptor is missing behind that.
+    First the places, durably, then the epoch, durably if `durable`. The file of a place is pinned before its batch is
+    numbered: no descriptor is missing behind that.
     """
 
     durable = False
@@ -191,5 +195,5 @@ class Commit:
             last.buffers.extend(buffers)
             last.size += size
         else:
-            check(shared in self.pins, "INV-PLACE-PINNED", shared.path)
+            check(shared in self.pins, "INV-LOG-ROOM", shared.path)
             self.places.append(PlaceWrite(shared, at, size, [*buffers], is_uncached))

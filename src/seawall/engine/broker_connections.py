@@ -6,8 +6,8 @@
 No Python runs for a batch. A connection whose batches have no room in the ring is not read from until they have: the
 sender feels it. Each publishes for one session, which is open.
 
-INV-CONNECTION-VERIFIED: nothing is published whose checksums are not verified.
-INV-CONNECTION-THROUGH: what an ACK calls decided up to a client seq has been answered by this or an earlier one.
+Nothing is published whose checksums are not verified. What an ACK calls decided up to a client seq has been answered by
+this or an earlier one.
 
 What a crash does: what was received and not published is gone, and so are answers not sent; the sender sends again. A
 connection that breaks the protocol or ends is dropped; answers to it are nobody's. One thread. It must not know which
@@ -252,7 +252,7 @@ class BrokerConnections:
 
 
 def _decided_through(connection: Connection, seqs: npt.NDArray[np.uint64]) -> int:
-    """The client seq up to which everything is answered, now that these are (INV-CONNECTION-THROUGH)."""
+    """The client seq up to which everything is answered, now that these are."""
     early = np.union1d(connection.early, seqs[seqs > connection.through])
     expected = connection.through + 1 + np.arange(early.size, dtype=np.uint64)
     run = int(np.argmin(early == expected)) if early.size and not (early == expected).all() else early.size

@@ -6,8 +6,8 @@ What connections of this loop publish goes into its ring, and the first loop ord
 it is told by `kick`. Answers are taken from the ring here, when the first loop says that there may be some. Questions
 and changes work as ever: the locks of the store are for threads.
 
-INV-DOOR-KNOWN: a topic is told to exist, to have other settings or to be gone when the rules of all loops say so, since
-a peer may be told by one loop and publish through another.
+A topic is told to exist, to have other settings or to be gone when the rules of all loops say so, since a peer may be
+told by one loop and publish through another.
 
 A crash takes what was not acked, as ever. This module must not know connections, sockets or frames.
 """

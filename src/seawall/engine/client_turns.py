@@ -3,7 +3,7 @@
 Within one commit the store has not heard yet of what was published before: so the next seq of each client is counted
 on here, from what the store knows.
 
-INV-TURN-NEXT: only the next batch of a client that is not decided is in turn, or one that was decided before.
+Only the next batch of a client that is not decided is in turn, or one that was decided before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClientTurns:
         self._turns.clear()
 
     def check(self, append: Append) -> bool:
-        """Whether nothing is missing before a batch (INV-TURN-NEXT); else it has its error."""
+        """Whether nothing is missing before a batch; else it has its error."""
         window, client_id = self._sessions.window, append.client_id
         if client_id not in window:
             return True

@@ -12,7 +12,7 @@ and in the receive buffer of the publish thread. The same kernels run there with
 behind. The lane must be empty, so that positions stay in order. Of a local orderer two cycles may have begun and not be
 finished, so there are two memories.
 
-INV-CYCLE-NEXT, INV-CYCLE-SAME, INV-CYCLE-BEHIND: as in the kernels. A crash in the middle loses what was not acked, or
+What the kernels promise holds here. A crash in the middle loses what was not acked, or
 leaves it in the log, where a publisher that sends it again gets the result of the first. This module must not know
 connections, nor where reservations come from.
 """
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from seawall import limits
 from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
 from seawall.engine.admission import is_admitted
-from seawall.engine.appends import AS_TOPIC_CHOICES, Append, Commit
+from seawall.engine.appends import AS_TOPIC_CHOICES, LARGE_BLOCK_SIZE, Append, Commit
 from seawall.engine.control_log import HEADROOM
 from seawall.engine.parts import StoreParts
 from seawall.engine.rooms import Room
@@ -60,9 +60,9 @@ _set_draft: Final = Struct(f"={records.DRAFT_ROW.itemsize // 8}Q").pack_into
 _DRAFT_SIZE: Final = records.DRAFT_ROW.itemsize
 _set_grant: Final = Struct("=4q").pack_into
 _GRANT_AT: Final = 8 * (records.NEED_ROW.names or ()).index("records_left")
-#: What became of the batches of the receive buffer: status, reason, position, seq, offset, time.
+#: What became of a batch of the receive buffer: status, reason, position, seq, offset, time.
 _STATUS_AT: Final = (records.RECEIVED_ROW.names or ()).index("status")
-_answers: Final = Struct(f"={8 * _STATUS_AT}x2q4Q").iter_unpack
+_answer_of: Final = Struct(f"={8 * _STATUS_AT}x2q4Q").unpack_from
 _ANSWER_SIZE: Final = records.RECEIVED_ROW.itemsize
 _STATUSES: Final = {int(status): status for status in AckStatus}
 
@@ -113,6 +113,7 @@ class CommitCycle:
             self.memory,
             np.zeros(EPOCH_HEADER + _SIZE_MAX, np.uint8) if sequencer is None else self.memory,
         )
+        self._views = tuple(memory.data for memory in self._memories)
         self._commits = (Commit(), Commit())
         for commit in self._commits:
             commit.is_cycle = True
@@ -167,15 +168,18 @@ class CommitCycle:
         # Each ring is the first in turn, so that one which is always full leaves space to the others.
         self._first_ring = (self._first_ring + 1) % self._ring_count
         self.expect(count)
-        size = self._stage(self.memory)
-        if size <= 0:
+        size: int = kernels.stage_arrived(self.cycles, self.memory)
+        if size < 0:
+            size = self._stage_lacking(self.memory, size)
+        if size < 0:
             self.account()
             return None
-        return self._begun(self.memory, size)
+        return self._begun(size)
 
     def begin_appends(self, appends: Sequence[Append], wall_ns: int) -> Commit | None:
-        """Stage small batches of a local orderer, all of them, each of which has its answer then; None if something is
-        lacking. One more may begin before it is finished; what is returned is valid until the next but one begins."""
+        """Stage batches of a local orderer, all of them, each of which has its answer then; None if one is not small
+        and plain, or something is lacking. One more may begin before it is finished; what is returned is valid until
+        the next but one begins."""
         if self._forgotten != self._reservations.forgotten:
             self.account()
             self._forgotten = self._reservations.forgotten
@@ -186,7 +190,7 @@ class CommitCycle:
             block = append.block
             length = len(block)
             start, at = at + _BATCH_HEADER, at + _BATCH_HEADER + length
-            if at > _SIZE_MAX:
+            if length >= LARGE_BLOCK_SIZE or append.flags or at > _SIZE_MAX:
                 return None
             self._buffer[start:at] = block
             _set_draft(
@@ -203,12 +207,14 @@ class CommitCycle:
             )
         _set_arguments(self._words, 0, 0, len(appends), wall_ns, 0)
         memory = self._memories[self._turn]
-        size = self._stage(memory)
+        size: int = kernels.stage_arrived(self.cycles, memory)
+        if size < 0:
+            size = self._stage_lacking(memory, size)
         if size < 0:
             return None
-        for append, answer in zip(appends, _answers(self._rows_bytes[: _ANSWER_SIZE * len(appends)]), strict=True):
-            self._answer(append, *answer)
-        return self._begun(memory, size) if size else Commit()
+        for number, append in enumerate(appends):
+            self._answer(append, *_answer_of(self._rows_bytes, number * _ANSWER_SIZE))
+        return self._begun(size) if size else Commit()
 
     def finish(self, commit: Commit) -> None:
         """The commit is written: its batches are pending, and the order has come as far."""
@@ -216,9 +222,9 @@ class CommitCycle:
         kernels.settle_cycle(self.cycles, commit.first_row, commit.row_count)
         self._wal.finish_encoded(commit.epoch, durable=commit.durable)
 
-    def _stage(self, memory: npt.NDArray[np.uint8]) -> int:
-        """Stage what has arrived, with what that lacks: the size of the epoch, 0, or minus a reason."""
-        size: int = kernels.stage_arrived(self.cycles, memory)
+    def _stage_lacking(self, memory: npt.NDArray[np.uint8], reason: int) -> int:
+        """Stage what has arrived, with what it lacked for a reason: the size of the epoch, 0, or minus a reason."""
+        size = reason
         if size == -records.LACKS_ROWS:
             self._pending.apply()
             size = kernels.stage_arrived(self.cycles, memory)
@@ -228,15 +234,15 @@ class CommitCycle:
                 size = kernels.stage_arrived(self.cycles, memory)
         return size
 
-    def _begun(self, memory: npt.NDArray[np.uint8], size: int) -> Commit:
+    def _begun(self, size: int) -> Commit:
         """The commit of an epoch that is staged."""
         _, _, _, count, of_rings, durable, _, first_row, _, position, time_ns = _results(self._words, _RESULTS_AT)
-        commit = self._commits[self._turn]
+        commit, epoch = self._commits[self._turn], self._views[self._turn][:size]
         self._turn ^= 1
         self.has_slots = of_rings > 0
         commit.durable, commit.first_row, commit.row_count = bool(durable), first_row, count
         following, timestamp_ns = Position(position + 1), TimestampNs(time_ns)
-        commit.epoch = self._wal.begin_encoded(memory.data[:size], following, timestamp_ns, durable=commit.durable)
+        commit.epoch = self._wal.begin_encoded(epoch, following, timestamp_ns, durable=commit.durable)
         return commit
 
     @staticmethod

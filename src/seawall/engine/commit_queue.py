@@ -13,9 +13,10 @@ Everything that is not an append (`exclusive`) queues like an append and leads w
 Two locks, never held together for long, never over a write: `_mutex` for the queue and the deliveries, `state` for the
 store's memory. While a commit is written, readers go on.
 
-INV-ONE-LEADER: between `begin` and `finish` of a commit nobody else changes the store.
-INV-QUEUE-ORDER: what was queued first is committed first.
-INV-NOT-FORGOTTEN: while the queue is not empty somebody leads, or was woken to.
+INV-ONE-LEADER: one thread at a time commits, and commits take effect in the order of their positions. Between `begin`
+and `finish` of a commit nobody else changes the store.
+
+What was queued first is committed first. While the queue is not empty somebody leads, or was woken to.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Whoever creates topics puts them down and takes a turn to change the store. Who has a turn creates everything that was
 put down until then, with one durable write for each group; the others find theirs created when their turn comes.
 
-INV-CREATION-DECIDED: a creation has its topic or its error when `carry_out` returns, and is carried out once.
-This module must not know how a topic is created.
+A creation has its topic or its error when `carry_out` returns, and is carried out once. This module must not know how a
+topic is created.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Creation:
     @property
     def result(self) -> TopicState | SeawallError:
         """What became of it, once it is decided."""
-        check(self.outcome is not None, "INV-CREATION-DECIDED", self.name)
+        check(self.outcome is not None, "INV-DELIVERY-ONCE", self.name)
         assert self.outcome is not None, "checked"
         return self.outcome
 

@@ -12,7 +12,8 @@ not remembered any more, and all of a delivery that counted as decided at once (
 What is stored and decided together is a *bundle*: the records of one call, or of many calls that became one batch. A
 delivery is its bundle and where it begins in there, so deciding a thousand of them is deciding one bundle.
 
-INV-DELIVERY-ONCE: a bundle is decided once, and what its deliveries say then never changes.
+INV-DELIVERY-ONCE: a delivery is decided once, before its waiter returns, and its outcome never changes.
+
 Bundles have no lock: whoever changes one holds that of the queue. They and deliveries begin with what their class says,
 because making one costs what it sets.
 """

@@ -3,8 +3,9 @@
 Each topic that holds records has half of an equal part for itself, whatever the others do. The rest goes to whoever
 comes first. So one topic alone may use all of it, and none can keep another from publishing.
 
-INV-EPHEMERAL-BOUND: together they hold no more than `size_max` bytes of records, and the append under way. While
-topics are added that have their part for themselves, up to half as much more: until the others append, and shrink.
+INV-EPHEMERAL-BOUND: topics of class ephemeral together hold no more memory than their bound, plus the append in
+progress. The bound is `size_max` bytes of records. While topics are added that have their part for themselves, up to
+half as much more: until the others append, and shrink.
 
 A topic takes part from its first append on: what it held before the process started is gone. One owner at a time. This
 module must not know how records are evicted.

@@ -1,7 +1,7 @@
 """The rooms of a store that follows: made when entries are followed, or ahead of that for what is to be ordered.
 
 A room that was made ahead may have begun a segment that nothing in the log tells of: it keeps that to be told with its
-first batch, and is taken back where none comes (INV-PLACES-FOLLOW).
+first batch, and is taken back where none comes: replay would give other segment positions.
 
 One owner, the follower. This module must not know entries, nor how they are staged.
 """

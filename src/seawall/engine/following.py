@@ -10,14 +10,15 @@ frontier. The follower, the replica beside it, brings them to the disk exactly a
     (written by whoever waits: large batches at their places, then the epoch, synced once at the most)
     finish   4. publish catalog, index and sessions learn of it: as after a replay of what was written
 
-INV-FOLLOW-DENSE: every entry is one batch of the log at its position, in order: an append, a reference, a NOP or a
-SKIP. Entries that are CONTROL are not followed: their owner follows up to them, then makes the change `at` them.
-INV-FOLLOW-ASIDE: what the store logs by itself takes no position. Replay demands that positions in an epoch are dense,
-never go back, and that a batch below what a snapshot has does nothing; it demands nothing of how many control batches
-stand between two positions. So rolls, ceilings, evictions and terms are asides (`storage.control_batches`): each
-carries the position of the entry that comes next and leaves it to that.
-INV-FOLLOW-KNOWN: the sessions of the store know what is followed, and no more, so a snapshot never calls a batch stored
-that the log does not have. The windows of those who order may be ahead.
+INV-FOLLOW-DENSE: each committed entry of the order becomes one batch of the log: its own bytes, at its position. It is
+an append, a reference, a NOP or a SKIP. Entries that are CONTROL are not followed: their owner follows up to them, then
+makes the change `at` them.
+
+What the store logs by itself takes no position. Replay demands that positions in an epoch are dense, never go back, and
+that a batch below what a snapshot has does nothing; it demands nothing of how many control batches stand between two
+positions. So rolls, ceilings, evictions and terms are asides (`storage.control_batches`): each carries the position of
+the entry that comes next and leaves it to that. The sessions of the store know what is followed, and no more, so a
+snapshot never calls a batch stored that the log does not have. The windows of those who order may be ahead.
 
 Disk full: nothing is followed, the error says so, and the same entries may be tried again; they stay in the GOI. A
 crash loses what was not synced: those entries are followed again where the fabric outlived it, and else lost as any
@@ -393,7 +394,7 @@ class Follower:
     # --- publishing ----------------------------------------------------------------------------------------------
 
     def _publish(self, commit: FollowCommit, next_position: Position) -> None:
-        """Let everything take effect, in order: INV-FOLLOW-KNOWN."""
+        """Let everything take effect, in order; sessions learn of it here."""
         catalog, sessions = self._parts.catalog, self._parts.sessions
         rows = np.concatenate(commit.rows) if len(commit.rows) > 1 else commit.rows[0]
         start = 0
@@ -461,6 +462,6 @@ def _place(rows: WalRows, rooms: dict[TopicId, Room]) -> None:
 
 def _bad_entry(position: Position) -> FatalError:
     return FatalError(
-        f"the entry at position {position} is not whole, or its BLog does not hold its batch (INV-FOLLOW-SAME): "
+        f"the entry at position {position} is not whole, or its BLog does not hold its batch (INV-FOLLOW-DENSE): "
         "what the fabric holds cannot be trusted; stop, and recover from the log"
     )

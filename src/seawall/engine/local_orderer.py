@@ -12,10 +12,9 @@ large, keyed and in-memory batches, one commit is made by steps:
 
 A change that is no append is made at once: nothing is ordered that is not stored.
 
-INV-STORE-ROOM: once a batch has its numbers nothing but a failing disk can keep it out of the log.
-INV-REFERENCE-AFTER-DATA: the log refers to a large batch only after the batch is durable at its place.
-INV-PUBLISH-IN-ORDER: commits are finished in the order in which they were begun; one is under way at a time,
-and at most one more ahead of its end.
+Once a batch has its numbers nothing but a failing disk can keep it out of the log. The log refers to a large batch only
+after the batch is durable in its segment. Commits are finished in the order in which they were begun; one is under way
+at a time, and at most one more ahead of its end.
 
 A crash takes what was not written. This module must not know who waits.
 """
@@ -76,7 +75,7 @@ class LocalOrderer:
             return Commit()
         now = self._clock.wall_ns()
         appends = self._admission.without_ended_sessions(appends)
-        if self._allows_cycle(appends):
+        if not self._writer.staged:
             cycle = self._cycle.begin_appends(appends, now)
             if cycle is not None:
                 return cycle
@@ -112,7 +111,7 @@ class LocalOrderer:
     def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
         """`begin` before the commit under way is finished; None if that cannot be: only a cycle can be ahead, and only
         of another. What belongs to sessions is not: whether it is known depends on the commit under way."""
-        if self._maintenance.is_tidy_up_due or not self._pending.has_commit or not self._allows_cycle(appends):
+        if self._maintenance.is_tidy_up_due or not self._pending.has_commit or self._writer.staged:
             return None
         if any(append.client_id != NO_SESSION for append in appends):
             return None
@@ -122,15 +121,17 @@ class LocalOrderer:
         self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
     ) -> Numbered | None:
         """Commit one plain block on this thread; None if it needs more than its numbers."""
-        appends = (Append(topic_id, block, record_count),)
+        if self._writer.staged or self._writer.follows:
+            return None
+        append = Append(topic_id, block, record_count)
         with state:
-            commit = self._cycle.begin_appends(appends, self._clock.wall_ns()) if self._allows_cycle(appends) else None
+            commit = self._cycle.begin_appends((append,), self._clock.wall_ns())
         if commit is None:
             return None
         commit.carry_out()
         with state:
             self._cycle.finish(commit)
-        return appends[0].numbered
+        return append.numbered
 
     def finish(self, commit: Commit) -> None:
         """Publish a commit that is written."""
@@ -176,12 +177,6 @@ class LocalOrderer:
         """There is nothing to let go of."""
 
     # --- reservations --------------------------------------------------------------------------------------------
-
-    def _allows_cycle(self, appends: Sequence[Append]) -> bool:
-        """Whether a cycle may stage them, as far as they are concerned: all are small, and the lane is empty."""
-        if self._writer.staged or self._writer.follows:
-            return False
-        return all(not append.flags and len(append.block) < LARGE_BLOCK_SIZE for append in appends)
 
     def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
         """The reservation of a topic that a cycle may use; None if one has to be made."""

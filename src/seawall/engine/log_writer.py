@@ -6,9 +6,11 @@ an address is known before a byte of it is written. Nothing is durable, and nobo
     stage_batch, stage_control, stage_reference …     in the order of their positions
     begin_flush → carry out → finish_flush            one epoch; nothing can be staged in between
 
-INV-LOG-ORDER: what is staged is in the order of positions, and leaves the lane in that order. An aside takes none: it
-carries the position of what is staged next.
-INV-LOG-ROOM: what `reserve` has promised can be staged and written: a number is never given to what finds no room.
+INV-LOG-ROOM: once a batch has its numbers, only a failing disk keeps it out of the log: space and descriptors are
+reserved before. What `reserve` has granted can be staged and written.
+
+What is staged is in the order of positions, and leaves the lane in that order. An aside takes none: it carries the
+position of what is staged next.
 
 A crash loses what is staged. Topics of class `memory` accept that; all others wait for the flush.
 One owner at a time. This module must not know topics, segments or who waits.

@@ -2,10 +2,10 @@
 
 Snapshot, replay, repair of the torn tail, segments put in order, a new term. Each step comes to the same state however
 often a crash cuts it off and it starts again. Snapshot and replay only read: where a file is lost that the state
-depends on, opening ends there, and every byte is as it was (INV-REPLAY-WHOLE in `replay`).
+depends on, opening ends there, and every byte is as it was (`replay`).
 
 After an end that was not clean every topic resumes at its ceiling, and the seqs between are an explicit crash gap: a
-number that anyone may have seen is never given to another record (INV-OPEN-NEW-NUMBERS). Positions resume far behind
+number that anyone may have seen is never given to another record. Positions resume far behind
 the last one for the same reason.
 
 Where the order is made elsewhere and has outlived this process (`follows`), nothing is skipped: the numbers of what the
@@ -162,7 +162,7 @@ class _Resumed:
 
 
 def _resume(replayed: Replayed, *, follows: bool) -> _Resumed:
-    """INV-OPEN-NEW-NUMBERS."""
+    """Have every topic resume above each number that anyone may have seen, with a gap for what is lost between."""
     catalog = replayed.catalog
     # What was in memory only is gone, however orderly the end was.
     lost = [
@@ -210,7 +210,7 @@ def _keep_ids(files: Files, directory: DataDirectory, replayed: Replayed) -> Non
 
 
 def _end_adoptions(files: Files, directory: DataDirectory, replayed: Replayed) -> None:
-    """INV-ADOPTED-OR-BACK, of `storage.adopting`: before anybody looks at the segments of any topic."""
+    """Settle or undo adoptions that a crash cut short, before anybody looks at the segments of any topic."""
     for topic in filter(_is_kept, replayed.catalog):
         home = topic_home(files, directory, topic.topic_id)
         for first_seq in notes_of(home):

@@ -4,7 +4,7 @@
     sequenced_orderer    brokers and a sequencer make the order, for this process and for connections
 
 A change that is no append is made at a position of the same order. What a store logs by itself (ceilings, rolls,
-evictions, terms) takes none where a sequencer orders (INV-FOLLOW-ASIDE).
+evictions, terms) takes none where a sequencer orders (`following`).
 """
 
 from __future__ import annotations

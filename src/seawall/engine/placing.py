@@ -9,10 +9,11 @@ Segments that nothing waits for and nothing is added to are sealed in the same t
 A stretch is read at once, the batches are put together without the headers of epochs between them, and written at once;
 what lies in the log as it will in the segment is copied inside the kernel.
 
-INV-PLACED-DURABLE: a batch stops waiting only after its place is durable.
-INV-SEALED-IN-TURN: the segments of a topic are sealed in the order in which they began.
-Whoever closes, seals or removes segments, or drops files of the log, must not do so before a job is settled.
-A crash leaves places filled that nobody refers to, and the batches in the log.
+INV-PLACED-DURABLE: the log keeps a small batch until its copy in a segment is durable.
+
+The segments of a topic are sealed in the order in which they began. Whoever closes, seals or removes segments, or drops
+files of the log, must not do so before a job is settled. A crash leaves places filled that nobody refers to, and the
+batches in the log.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class SealJob:
 
     def settle(self) -> None:
         """Readers find it sealed from now on."""
-        check(self.log.filling[0] is self.filling, "INV-SEALED-IN-TURN", self.filling.segment.path)
+        check(self.log.filling[0] is self.filling, "INV-SEALED-WHOLE", self.filling.segment.path)
         self.log.sealed_oldest(self.filling.segment.finished())
 
 

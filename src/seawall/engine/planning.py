@@ -4,7 +4,7 @@ A plan is made while nothing changes, by lookups in indexes alone; carrying it o
 that lie together are one `Run`, which is one read. What waits in the log is brought along at once: its files may go
 with the next checkpoint, it is small, and it was just written.
 
-INV-PLAN-PINNED: every file that a plan names is pinned until the plan is released.
+Every file that a plan names is pinned until the plan is released.
 
 This module must not know what a reader is told, nor what makes a batch durable.
 """

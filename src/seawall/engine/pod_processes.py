@@ -6,7 +6,7 @@
 A parent makes the fabric and every role, single-threaded and warm, then forks (`io.role_process`); a role loops over
 its `step` and lies down when there is nothing to do (`io.bells`). The same steps may be given to threads.
 
-INV-POD-RUNG: whoever gives another role work rings its bell afterwards.
+Whoever gives another role work rings its bell afterwards.
 
 What a crash does: a broker that ends leaves its ring, and another takes it over (`broker.ring`); a sequencer that ends
 is started again from the fabric (`sequencer.recovery`). It must not know how a process is made or a bell is rung.

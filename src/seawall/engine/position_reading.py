@@ -10,7 +10,8 @@ bytes as one read may have; the cut lies between two positions of the order.
   What nothing has come behind yet is not told yet. Where the batches before it are gone, nobody knows how much of a gap
   a reader has passed before: it is told whole.
 
-INV-POSITION-ONCE: a read that goes on at `next_position` of the last item tells what lies behind it, and nothing twice.
+INV-POSITION-ONCE: a read by position that resumes at `next_position` delivers every later item once.
+
 A plan pins files until it is carried out or released, as any.
 """
 

@@ -11,8 +11,8 @@ What a reader is told
 - A gap for every seq that was evicted or lost, where it lies.
 - A SKIP of the order, right before what was stored behind it: before the batch with the lowest position above its own.
   One that nothing was stored behind is not told yet.
-- INV-READ-NO-HOLE: a seq that counts as live, and that no sound batch holds, is a gap by corruption. It covers exactly
-  what is missing: batches behind damage are delivered.
+- INV-READ-NO-HOLE: a reader gets a gap for each live seq that no sound batch holds, and for no other live seq. The gap
+  has the reason corruption, and batches behind it are delivered.
 
 A plan pins files until it is carried out or released; both are done by whoever made it, at once.
 """

@@ -1,7 +1,7 @@
 """Records that go: because somebody asked, because they are too old, or because a topic is full.
 
-Every removal is planned here and takes effect by a control batch that carries the result: which seqs, how many bytes
-(INV-DELETE-RESOLVED). Its owner is the only one who changes the topics meanwhile, so what is planned is what precedes
+Every removal is planned here and takes effect by a control batch that carries the result: which seqs, how many bytes.
+Its owner is the only one who changes the topics meanwhile, so what is planned is what precedes
 the control in the log.
 
     delete      everything below a seq, or what has a tag, or both: silent, readers are not told

@@ -1,7 +1,7 @@
 """What the log says: the state of a data directory from its newest snapshot and the batches behind it.
 
 Replay changes no file. It gives the catalog of topics, the sessions of publishers, and for each topic which batches
-must lie at which place of which segment (INV-PLACES-FOLLOW in `topic_log`), and where in the log those are that may not
+must lie at which place of which segment (`topic_log`), and where in the log those are that may not
 be at their place yet.
 
 Appends come in runs, as rows of arrays, and are applied by arrays: no Python code runs for a batch that is not keyed.
@@ -15,9 +15,9 @@ then `count` index entries of 48 bytes. The section CLIENT_ROWS holds the row of
 bytes; a snapshot without it knows none. SESSIONS holds the epoch floor u64 and the seq floor u64 of retired sessions
 (`sessions`), then for each of those rows when its publisher was last seen, in milliseconds u64.
 
-INV-REPLAY-WHOLE: a file that is missing or cut, and that the state depends on, is a `CorruptionError` before anybody
-has written a byte: creations, deletes and cursors that stood in it would otherwise be undone without a word. Damage of
-bytes inside a file costs what they held, as a gap (`opening`).
+INV-REPLAY-WHOLE: a directory that lost a file which its state depends on, or its whole log, is refused before a byte is
+written. Creations, deletes and cursors in that file would otherwise be undone silently. Damage of bytes inside a file
+costs what they held, as a gap (`opening`).
 """
 
 from __future__ import annotations

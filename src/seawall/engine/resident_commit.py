@@ -9,7 +9,7 @@ the kernel says what it lacks (`kernels.publish_cycle`).
 Whoever wants to lead interrupts the kernel, and the next who waits leads as ever. Readers do not wait for it: they
 share `state` with it, a lock that kernels take, too.
 
-INV-RESIDENT-LEADS: the kernel runs only while its thread leads, so nobody else changes the store.
+The kernel runs only while its thread leads, so nobody else changes the store.
 
 A crash takes what was not acked. This module must not know connections, sockets or frames.
 """

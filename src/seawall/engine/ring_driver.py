@@ -10,7 +10,7 @@ the ring has the second behind the first, so that the disk need not wait for the
 A thread that needs the store while a commit is under way may finish it instead of the loop (`help`); on the loop's own
 thread it has to, because nobody else would.
 
-INV-RING-COMMIT: a commit is finished once, after all its operations have succeeded, in the order it was submitted.
+A commit is finished once, after all its operations have succeeded, in the order it was submitted.
 """
 
 from __future__ import annotations

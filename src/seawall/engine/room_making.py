@@ -3,7 +3,7 @@
 Room is made before anything is promised or staged: a full disk is found here, and then everything is as it was. What
 has to be in the log before the first batch (a roll, an eviction) comes with the room.
 
-INV-STORE-ROOM, as far as segments and the log are concerned: what a room has counted in finds its place.
+What a room has counted in finds its segment position, and space in the log.
 This module must not know who appends, nor how seqs are given.
 """
 

@@ -5,7 +5,7 @@ have it mapped, in a process that serves nobody; what cannot be mapped is read.
 
 Bytes that the disk does not give back are damage, like bytes whose checksum is wrong: batches around them are read.
 
-INV-READ-VERIFIED, of `storage.segments`, holds here: what is not as its entry says is left out, and never handed on.
+What is not as its entry says is left out, and never handed on (`storage.segments`).
 The files are pinned by the plan. This module must not know what a reader is told.
 """
 
@@ -77,7 +77,7 @@ def brought(run: Run, *, mapped: bool = False) -> Iterator[tuple[Bytes, int, Ent
     """A run piece by piece: a buffer that nobody writes to as long as it is held, its file position, the sound batches
     there.
 
-    `mapped` lets a long run be mapped; a server must not (INV-MAPPED-NOT-SERVED of `io.mapped`).
+    `mapped` lets a long run be mapped; a server must not (`io.mapped`).
     """
     if run.source is None:
         logged: Bytes = np.frombuffer(run.data, np.uint8)

@@ -14,10 +14,10 @@ Beside the brokers there may be rings of the network (`arrivals`), into which co
 what is there, and there are commits for that alone. Their answers are taken by whoever published. What such a commit
 does not hold waits for the next, and so does what a full disk keeps out although room was made for it (`is_stuck`).
 
-INV-POD-FOLLOWED: outside of a commit everything that is ordered is in the store, or `is_behind` says that it is not.
-INV-POD-ANSWERED: every append of a group is decided when its commit is finished. Of order 5 only the next batch of a
-client is published, so nothing is held: one that is ahead of its turn, because those before it were refused or never
-given, is refused, and its number is free.
+Outside of a commit everything that is ordered is in the store, or `is_behind` says that it is not. Every append of a
+group is decided when its commit is finished. Of order 5 only the next batch of a client is published, so nothing is
+held: one that is ahead of its turn, because those before it were refused or never given, is refused, and its number is
+free.
 
 The fabric of such a pod is made when the store opens, and goes when it closes; one that a killed process left is
 removed. What was ordered in there and is not in the log is lost with its process, and reported as a gap, as without
@@ -220,7 +220,7 @@ class SequencedOrderer:
         if self._asked:
             lost = next(iter(self._asked.values()))
             raise FatalError(
-                f"batch {lost.client_seq} of client {lost.client_id:016x} was not decided (INV-POD-ANSWERED): "
+                f"batch {lost.client_seq} of client {lost.client_id:016x} was not decided (INV-DELIVERY-ONCE): "
                 "close the log and open it again"
             )
         self._repeats = []

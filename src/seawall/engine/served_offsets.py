@@ -10,8 +10,9 @@ deleted are holes: reading steps to the next byte that is kept, and `next_offset
 A read is planned piece by piece under the store's memory (`StreamRead.plan`) and carried out without it, like any other
 (`reading.py`). What a piece holds goes into one stretch of memory by a kernel call a run (`kernels/v1_stream.py`).
 
-INV-STREAM-UNITS: data ends with a unit (a record, or an opaque payload), but for a single one that no frame can hold.
-INV-STREAM-ONWARD: reading on at `next_offset` gives every byte that is kept, none twice, and comes to the end.
+INV-STREAM-ONWARD: a version 1 reader that resumes at `next_offset` gets every kept byte once.
+
+Data ends with a unit (a record, or an opaque payload), but for a single one that no frame can hold.
 
 A crash changes nothing here: offsets are in the batches. This module must not know connections or commands.
 """

@@ -4,8 +4,8 @@ A session is retired by a control batch (`control_sessions`), so a log that is r
 has expired when its last frame is longer ago than `session_ttl_ms`; that is looked at when a session opens, and by
 whoever has a timer (`is_look_due`). Where `sessions_max` are there and another one opens, the longest idle ones go.
 
-INV-SESSION-LIVE: neither takes a session that a connection or an open publisher has, or of which a batch is under way.
-Whoever retires one by name ends it first: it is opened once more, which fences those who have it.
+Neither takes a session that a connection or an open publisher has, or of which a batch is under way. Whoever retires
+one by name ends it first: it is opened once more, which fences those who have it.
 
 Sessions open and are retired at a position that the orderer gives. This module must not know connections.
 """

@@ -9,16 +9,15 @@ given up are batches too (`refuse`, `skip`).
 A session ends by a control batch, too: `retire` plans it, `apply_retired` forgets the rows. Nothing of them is kept but
 two numbers: no retired session had an epoch above `epoch_floor`, or decided a client seq above `seq_floor`.
 
-INV-SESSION-RETIRED: what a retired session has stored is never stored again. The next session of a client that is not
-known has an epoch above the floor, so whoever names an epoch up to it is known to come from a retired session
+INV-SESSION-RETIRED: a batch that a retired session stored is never stored again. The next session of a client that is
+not known has an epoch above the floor, so whoever names an epoch up to it is known to come from a retired session
 (`was_retired`). And it is numbered from a window above the floor, so a repetition under an old number is outside the
 window: refused, never taken for new. Clients whose id was drawn for them have no past and begin where they like.
 
-INV-SESSION-MERGE: a row never takes back what the window knows. The row of a control may have been planned before
-batches that stand ahead of it in the log, and the log may have lost batches that the row knows: what either calls
-stored is stored, and the higher numbers count.
-INV-SESSION-REPLAY: no batch of the log stops a recovery. A publisher whose row is lost is opened by its first batch; a
-seq beyond the window proves that everything 256 below it was decided; where the window has no room for another
+A row never takes back what the window knows. The row of a control may have been planned before batches that stand ahead
+of it in the log, and the log may have lost batches that the row knows: what either calls stored is stored, and the
+higher numbers count. No batch of the log stops a recovery. A publisher whose row is lost is opened by its first batch;
+a seq beyond the window proves that everything 256 below it was decided; where the window has no room for another
 publisher, the one that was silent longest is retired.
 
 When publishers were last seen is kept in snapshots. Behind a snapshot the time of a batch in the log counts, so a
@@ -132,7 +131,7 @@ class Sessions:
     # --- what the log says ---------------------------------------------------------------------------------------
 
     def apply(self, control: ClientRow, now_ms: int = 0) -> None:
-        """The row of a control batch of the log (INV-SESSION-MERGE); `CorruptionError` if no window can have it.
+        """The row of a control batch of the log; `CorruptionError` if no window can have it.
 
         Its publisher was there at `now_ms`; without that, whenever `note` comes next.
         """
@@ -292,7 +291,7 @@ class Sessions:
 
 
 def _merge(known: bytes, other: bytes) -> bytes:
-    """One row of two of the same client, by INV-SESSION-MERGE."""
+    """One row of two of the same client: what either calls stored is stored, and the higher numbers count."""
     client_id, epoch, next_expected, highest, _ = _ROW.unpack(known)
     _, other_epoch, other_next, other_highest, _ = _ROW.unpack(other)
     highest = max(highest, other_highest)

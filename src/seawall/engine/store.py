@@ -7,7 +7,7 @@ Opening is in `opening`, checkpoints and retention in `maintenance`.
 A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
 decides what goes.
 
-INV-STORE-FAILED (`write_guard`): after a failed write or sync the store takes no further change.
+After a failed write or sync the store takes no further change (`write_guard`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ object any more (`reading.py`).
 
 Segments are *sealed*, or *filling*: the last of these is written on, older ones wait for the checkpoint to seal them.
 
-INV-PLACES-FOLLOW: places are the running ends of segments, and a segment begins only where the log says so (a roll, or
-the first batch). So replaying the log gives every batch the same place again.
+INV-PLACES-FOLLOW: replaying the log gives every batch the segment position that it had before. Positions are the
+running ends of segments, and a segment begins only where the log says so (a roll, or the first batch).
 
 One owner at a time, for planning too. This module must not know what makes a batch durable, nor what a reader is told.
 """

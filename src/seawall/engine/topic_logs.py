@@ -6,8 +6,8 @@ when the topic is first read or written (`recover_topic`), when batches of it wa
 segments of it may be dropped. Until then its files stay as the last end left them, which recovery can put in order at
 any time: each of its steps comes to the same state however often it is cut off and begins again.
 
-INV-LOGS-KNOWN: a checkpoint states the segments of every topic, recovered or not, and drops no part of the log that a
-topic needs which is not recovered.
+A checkpoint states the segments of every topic, recovered or not, and drops no part of the log that a topic needs which
+is not recovered.
 
 One owner at a time. This module must not know what makes a batch durable.
 """
@@ -110,7 +110,7 @@ class TopicLogs:
         return bool(self._waiting)
 
     def unsealed(self) -> Iterator[tuple[TopicId, Seq, Entries]]:
-        """Every segment that is not sealed and outlives the process: topic, first seq, index (INV-LOGS-KNOWN)."""
+        """Every segment that is not sealed and outlives the process: topic, first seq, index."""
         for log in self._logs.values():
             yield from log.unsealed()
         for topic_id, (_, known) in self._pending.items():

@@ -4,8 +4,8 @@ Where they are many, a thread verifies the next ones while those before them are
 the other: two writers of one file get in each other's way, and so do their pages on the way to the disk. Staged batches
 are mapped where that can be (`run_pieces`), and so are copied once.
 
-INV-TRANSACTION-SOUND: what is written to a place was verified right before; a batch that is missing or damaged ends the
-transaction, and nothing that was written counts.
+What is written to a place was verified right before; a batch that is missing or damaged ends the transaction, and
+nothing that was written counts.
 
 A crash leaves bytes behind the end of a segment that nobody looks at. This module must not know numbers, nor the log.
 """

@@ -12,9 +12,11 @@
 Nothing is promised before step 4: whatever is refused or finds no room until then leaves bytes behind the end of a
 segment that nobody looks at. From there on only a failing disk keeps the transaction out, and ends the store.
 
-INV-TRANSACTION-PLACED: the log tells of a transaction only after all its batches are durable at their places.
-INV-TRANSACTION-ONCE: what was staged is deleted by the control that publishes it, so no range is published twice, also
-for an owner that nobody remembers.
+INV-TRANSACTION-ONCE: a staged range is published once, and the remembered epoch of an owner never goes down. What was
+staged is deleted by the control that publishes it, so no range is published twice, also for an owner that nobody
+remembers.
+
+The log refers to a transaction only after all its batches are durable in their segments.
 
 Ceilings that a transaction needs are in its own compound: nobody sees a seq above the durable ones before it is durable
 as well. A crash before that leaves everything staged, one behind it leaves everything published.

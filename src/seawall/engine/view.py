@@ -12,11 +12,11 @@ not said here.
 Why it is right beside a writer
 - Bytes do not change under their name: commits are only added behind the end, places are filled before anything says
   so, files are replaced and renamed as a whole. So what is found is right, and the only trouble is not to find it.
-- INV-VIEW-MOVED: a file that is not there was renamed, absorbed or dropped since the picture was taken. A new picture
-  knows where it went; the question is asked again.
-- INV-VIEW-TWICE: damage and missing records are believed when two pictures say the same. A writer that runs ahead of a
-  reading leaves what looks like damage at the place where the reading took the log to end, and deletes whose segments
-  are gone before their batches were read leave what looks like a hole; both are elsewhere, or gone, in the next one.
+- INV-VIEW-MOVED: a view beside a writer reads again when files moved, and reports damage only if two attempts agree. A
+  file that is not there was renamed, absorbed or dropped since the picture was taken; a new picture knows where it
+  went. A writer that runs ahead of a reading leaves what looks like damage where the reading took the log to end, and
+  deletes whose segments are gone before their batches were read leave what looks like a hole; both are elsewhere, or
+  gone, in the next picture.
 - Each question is asked a bounded number of times; then `LockedError` says that the writer is too fast.
 
 One owner at a time: nothing here takes a lock. A crash of the viewer leaves no trace.
@@ -176,7 +176,7 @@ class ReadOnlyLog:
     # --- pictures ------------------------------------------------------------------------------------------------
 
     def _ask(self, question: Callable[[_Picture], _Answer], doubts: Callable[[_Answer], list[Gap]]) -> _Answer:
-        """The answer of a picture that was not moved under the question (INV-VIEW-MOVED, INV-VIEW-TWICE)."""
+        """The answer of a picture that was not moved under the question (INV-VIEW-MOVED)."""
         before: object = None
         for _ in range(_ATTEMPTS):
             try:

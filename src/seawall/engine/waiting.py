@@ -3,7 +3,7 @@
 Batches get their places in the order of the log, so entries and addresses rise together, and what is brought to its
 place first is what has waited longest: the front.
 
-INV-WAITING-RISES: each entry, and each address, is above the one before it.
+Each entry, and each address, is above the one before it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Waiting:
     def add(self, entry: int, address: WalAddress) -> None:
         """One more."""
         if self._entries and (entry <= self._entries[-1] or address <= self._addresses[-1]):
-            raise InvariantError("INV-WAITING-RISES", f"entry {entry} at {address} comes too late")
+            raise InvariantError("INV-WAL-ORDER", f"entry {entry} at {address} comes too late")
         self._entries.append(entry)
         self._addresses.append(address)
 

@@ -3,8 +3,8 @@
 Whoever changes the directory does it inside a stretch of the one guard: `preparing` where nothing is promised yet,
 `changing` where numbers are given and files written.
 
-INV-STORE-FAILED: after a failure inside `changing` nothing is changed any more, and whoever tries gets the reason: what
-the disk holds is unknown until it is opened again. Reads go on.
+INV-STORE-FAILED: after a failed write or sync the store refuses every change with the reason, and reads go on. What the
+disk holds is unknown until it is opened again.
 
 This module must not know what is written. A crash takes the state of a guard with it.
 """

@@ -3,8 +3,8 @@
 Structured arrays are for reading and filling entries; arrays of words are for what several processes touch at once, by
 `kernels.atomics` (u64: control block, tails, vectors) and `kernels.slots` (i64: slots with tokens).
 
-INV-FABRIC-ALIGNED: every array of words starts on a cache line, so that no atomic access straddles one: mappings start
-on a page, and regions and entries on a line.
+Every array of words starts on a cache line, so that no atomic access straddles one: mappings start on a page, and
+regions and entries on a line.
 
 Rings of brokers are apart from each other: `pbr[i]`, `results[i]` and `blogs[i]` are those of broker i. Whoever works
 for all brokers takes a whole region, one ring behind the other: `…_all_words`, `blog_all_bytes`.

@@ -17,7 +17,7 @@ owner knows.
 
 Valid: a generation of this slot, rows that fit, both checksums. The newest is the valid one of the greater generation.
 
-INV-CHECKPOINT-OTHER: writing touches only the slot that does not hold the newest. A crash in the middle leaves a slot
+INV-CHECKPOINT-OTHER: writing a checkpoint never touches the slot of the newest one. A crash in the middle leaves a slot
 that is not valid, and the one before it.
 
 One writer, the commit frontier; whoever reads works on a copy, since the writer may come round meanwhile.

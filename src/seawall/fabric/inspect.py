@@ -4,7 +4,7 @@ Counts and tokens are read by atomic loads, checkpoints are copied and believed 
 be writable, and the pod goes on. So what is shown belongs to almost the same moment: counts that only grow are read
 from the one behind to the one ahead (durable before committed, completed before claimed): none overtakes the other.
 
-INV-INSPECT-READS: nothing is written and no lock is taken.
+Nothing is written and no lock is taken.
 """
 
 from __future__ import annotations

@@ -16,9 +16,11 @@
 
 `records` has the bytes of one entry of each. Entry counts are powers of two: a slot is its absolute index modulo them.
 
-INV-FABRIC-CONTIGUOUS: from `goi` on every region begins where the one before it ends, on a page, and the last one ends
-the file: a pod needs the sizes to find anything, and nothing else.
-INV-FABRIC-ONE-WRITER: no cache line has two writers: entries of different writers are whole lines, and so are regions.
+INV-FABRIC-ONE-WRITER: no cache line of a fabric has two writers. Entries of different writers are whole lines, and so
+are regions.
+
+From `goi` on every region begins where the one before it ends, on a page, and the last one ends the file: a pod needs
+the sizes to find anything, and nothing else.
 
 This module loads no numpy, so that a map can be shown at no cost. It must not know what a file or a mapping is.
 """

@@ -13,11 +13,12 @@ Locks. Roles hold the lock of the file shared, a starting supervisor needs it al
 the one before it. It lets roles in by `share`. A forked child has the mapping and the lock of its parent and may use
 both and close its own; the lock ends with the last of them. Nothing is removed when a process ends.
 
-INV-FABRIC-BACKED: every page is reserved before anything is mapped, and free space is asked for first, so that what is
-missing is an error that names the setting, and never a SIGBUS.
-INV-FABRIC-UNCUT: nobody shortens a fabric: it goes by unlinking, which leaves mappings whole. Its size is compared with
-its header when it is attached, before anything else of it is touched; `require_whole` looks again.
-INV-FABRIC-MAGIC-LAST: the magic is written last, so that a creation that was cut off is recognised.
+INV-FABRIC-BACKED: every page of a fabric is reserved before it is mapped, and nobody shortens a fabric: missing memory
+is an error, never a SIGBUS. Free space is asked for first, and the error names the setting. A fabric goes by unlinking,
+which leaves mappings whole. Its size is compared with its header when it is attached, before anything else of it is
+touched; `require_whole` looks again.
+
+The magic is written last, so that a creation that was cut off is recognised.
 
 What a crash does: to the fabric, nothing: the next supervisor attaches warm. A reboot ends it. This module must not
 know what the regions are used for.
@@ -158,7 +159,7 @@ class Fabric:
             raise LockedError(f"{self.path}: the fabric was taken over by another supervisor; stop this one")
 
     def require_whole(self) -> None:
-        """`CorruptionError` if the file was cut: then nothing of it may be touched any more (INV-FABRIC-UNCUT)."""
+        """`CorruptionError` if the file was cut: then nothing of it may be touched any more."""
         if self._mapping.file_size() < self.layout.size:
             raise _cut(self.path, self.layout.size)
 
@@ -215,7 +216,7 @@ def _header_bytes(memory: SharedMemory, path: str) -> bytes:
 
 
 def _map_whole(memory: SharedMemory, path: str, header: FabricHeader, *, read_only: bool) -> Mapping:
-    """Map all of a fabric after comparing the size of its file (INV-FABRIC-UNCUT)."""
+    """Map all of a fabric after comparing the size of its file."""
     wanted = FabricLayout.of(header.sizes).size
     try:
         return memory.attach(path, wanted, read_only=read_only)

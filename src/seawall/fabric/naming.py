@@ -5,8 +5,8 @@
 Folders of shared memory are open to every user of the machine: whoever knows a name beforehand can take it. So each
 fabric gets a random name, and only who may read the data directory learns it.
 
-INV-FABRIC-RECORDED: the name is recorded, durably, before the file is made. So a fabric that a killed process left is
-found by the next one, which has the lock of the directory, and removed.
+The name is recorded, durably, before the file is made. So a fabric that a killed process left is found by the next one,
+which has the lock of the directory, and removed.
 
 This module must not know what is in a fabric.
 """
@@ -41,7 +41,7 @@ def fabric_path(files: Files, config: FabricConfig, data_directory: str, token: 
 
 
 def record_fabric(files: Files, data_directory: str, path: str) -> None:
-    """Record the path of a fabric that is about to be made (INV-FABRIC-RECORDED)."""
+    """Record the path of a fabric that is about to be made."""
     file = files.open(f"{data_directory}/{RECORD_NAME}", create=True)
     try:
         file.truncate(0)

@@ -8,9 +8,9 @@
 Ringing is one atomic operation while the other is awake, and a system call only if it lies. The words of a bell are in
 memory that forked processes share, so it is made before the fork.
 
-INV-BELL-NOT-LOST: whoever lies down says so first and then looks for work once more; whoever has made work asks
-afterwards whether the other lies. One of them sees the other. A sleep ends after a while by itself all the same, since
-roles have clocks to keep.
+Whoever lies down says so first and then looks for work once more; whoever has made work asks afterwards whether the
+other lies. One of them sees the other. A sleep ends after a while by itself all the same, since roles have clocks to
+keep.
 
 What a crash does: the bell of a process that was killed is rung and nobody comes. It must not know what the work is.
 """

@@ -8,7 +8,7 @@
 Running out of descriptors is a refusal for a while and never a failure: whatever needs one asks before it changes
 anything, or takes one that is kept in reserve.
 
-INV-DESCRIPTOR-RESERVE: the descriptors in reserve are lent for single short operations, one operation at a time.
+The descriptors in reserve are lent for single short operations, one operation at a time.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@
 This module must not know what is stored: bytes, positions and names only.
 
 Invariants
-- INV-SYNC-FATAL: a handle whose sync failed once refuses every later change and every later sync with `SyncError`.
-  Linux reports a lost page once and then calls it clean, so trying again would turn a loss into a success.
-- INV-NO-SILENT-SHORT: `write_all` returns only when every byte was taken; a write that takes none is an error.
-- INV-REPLACE-ATOMIC: after `replace_file`, or a crash anywhere inside it, the name holds all of the old bytes or all
-  of the new ones.
+- INV-SYNC-FATAL: after a failed sync, no write or sync of that file or disk ring reports success again. Linux reports a
+  lost page once and then calls it clean, so trying again would turn a loss into a success. The handle refuses every
+  later change and sync with `SyncError`.
+- `write_all` returns only when every byte was taken; a write that takes none is an error.
+- INV-REPLACE-ATOMIC: after `replace_file`, or a crash inside it, a name has all of the old bytes or all of the new
+  ones.
 
 Signals: the interpreter repeats interrupted calls by itself (PEP 475), so EINTR never reaches this code.
 
@@ -314,7 +315,7 @@ class OsFiles:
 
     With `direct_sync` a durable write is one call (RWF_DSYNC); `direct_sync.direct_sync_wins` tells whether that pays.
 
-    What it makes is for this user alone, or for one `group`, too (INV-FILES-PRIVATE, `permissions.py`).
+    What it makes is for this user alone, or for one `group`, too (`permissions.py`).
     """
 
     __slots__ = ("_direct_sync", "_group")

@@ -7,8 +7,8 @@ operation, `SyncError` where a sync fails.
 Rules every implementation keeps
 - Positions are explicit: no call moves a file cursor.
 - `write` may be short, as `pwritev` may; `write_all` in `files.py` finishes it.
-- INV-SYNC-FATAL: after a failed sync every later change or sync through that handle raises `SyncError`. The kernel may
-  have dropped the dirty pages, so a later success would prove nothing.
+- After a failed sync every later change or sync through that handle raises `SyncError`. The kernel may have dropped the
+  dirty pages, so a later success would prove nothing.
 - A name (create, rename, unlink) is durable only after `sync_directory` of its directory.
 - A file is made by `open` with `create` or `exclusive`; a read-only handle cannot make one (`InvalidInputError`).
 - Time is read from the clock of the host, never from `time`.

@@ -5,12 +5,13 @@ can handle. So nothing behind the end of a file is mapped, and a stretch is touc
 brought all its pages, without the GIL: a failing disk, and a file that got shorter, show there, and the caller reads
 instead, which says what is wrong. Where the system cannot bring pages this way nothing is mapped.
 
-INV-MAPPED-NOT-SERVED: a process maps no file while it serves others. Between fetching and touching somebody else may
-truncate the file, and then the process ends. So only these map: a store that opens its log, before it serves anybody;
-`read_arrow`, in the process of its caller; tasks of Spark, which are repeated. See decision 0009.
-INV-MAPPED-FETCHED: nobody touches bytes that were not fetched right before.
-INV-MAPPED-UNCUT: only what Seawall itself never cuts off is mapped: files of the log, and the places of batches in
-segments.
+INV-MAPPED-NOT-SERVED: a process that serves others maps no data file, so a truncated file cannot end it. Between
+fetching and touching somebody else may truncate the file, and then the process ends. So only these map: a store that
+opens its log, before it serves anybody; `read_arrow`, in the process of its caller; tasks of Spark, which are repeated.
+See decision 0009.
+
+Nobody touches bytes that were not fetched right before. Only what Seawall itself never cuts off is mapped: files of the
+log, and the places of batches in segments.
 
 What lies there may still be written to, with the same bytes or where nothing is promised. Whoever verifies something
 holds on to the numbers it has checked and does not look them up again.
@@ -55,7 +56,7 @@ class MappedPart:
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """All of it, read-only; to be touched only where it was fetched (INV-MAPPED-FETCHED)."""
+        """All of it, read-only; to be touched only where it was fetched."""
         import numpy as np
 
         return np.asarray(self)

@@ -4,14 +4,14 @@ The path decides what it is: `/dev/shm` for memory, a DAX device's file system f
 where neither exists. This module must not know what is laid out inside.
 
 Invariants
-- INV-BACKED: every page is reserved before the mapping is handed out. A page of a sparse file that cannot be
-  backed at its first touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an
-  error with a way out.
-- INV-WHOLE-PAGES: mappings start on a page and the file ends on one; the view has exactly the length asked for.
-- INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file: whoever replaces a file unlinks it,
-  and a lock on what was unlinked keeps nobody out.
-- INV-OWN-MEMORY: only regular files are mapped, and for writing only those of this user: folders of shared memory are
-  open to all, and whoever made a file there can read and change it. Opening what somebody put there never waits.
+- Every page is reserved before the mapping is handed out. A page of a sparse file that cannot be backed at its first
+  touch ends the process with SIGBUS, which nothing can handle; a reservation that fails is an error with a way out.
+- Mappings start on a page and the file ends on one; the view has exactly the length asked for.
+- INV-LOCK-NAMED: a lock counts only while the name still leads to the locked file, so two pods never share a fabric.
+  Whoever replaces a file unlinks it, and a lock on what was unlinked keeps nobody out.
+- INV-OWN-MEMORY: only regular files are mapped, and only files of this user are mapped for writing. Folders of shared
+  memory are open to all, and whoever made a file there can read and change it. Opening what somebody put there never
+  waits.
 
 What a crash does: the end of a process does not touch the file, so another process attaches to what was there; after
 a reboot `/dev/shm` is empty.
@@ -140,7 +140,7 @@ class OsSharedMemory:
                     "remove it"
                 )
             if not read_only and status.st_blocks * 512 < status.st_size:
-                _reserve(descriptor, path, length)  # a copy may have holes where the original had zeros (INV-BACKED)
+                _reserve(descriptor, path, length)  # a copy may have holes where the original had zeros
             return OsMapping(descriptor, path, length, length, read_only=read_only)
         except BaseException:
             os.close(descriptor)

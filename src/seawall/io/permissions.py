@@ -1,7 +1,8 @@
 """Who else on this machine can reach files: how they are made, groups by their names, and what a mode allows others.
 
-INV-FILES-PRIVATE: files and directories are made for this user alone (0600, 0700), or may be read by one group, too
-(0640, 0750), whatever the umask. What is there already keeps its permissions: it may be somebody else's.
+INV-FILES-PRIVATE: files and directories are created for this user alone, or readable by one configured group, whatever
+the umask. That is 0600 and 0700, or 0640 and 0750. What is there already keeps its permissions: it may be somebody
+else's.
 
 This module must not know what is in a file.
 """

@@ -11,8 +11,8 @@ drops segments does so while appends wait.
 Whoever removes files syncs their directory next, and that would wait for a disk that is busy with free blocks. So it
 begins a moment later, unless somebody waits for it.
 
-INV-RELEASE-BOUND: so many descriptors wait at the most; whoever comes then waits for room.
-INV-RELEASE-FULL: nobody is told that a disk is full while space is on its way back.
+So many descriptors wait at the most; whoever comes then waits for room. Nobody is told that a disk is full while space
+is on its way back.
 
 A crash, or the end of the process, gives everything back. After a fork the child has no thread and nothing that waits;
 what was kept open in the parent stays its parent's.
@@ -68,7 +68,7 @@ class Releaser:
         return None
 
     def take(self, descriptor: int) -> None:
-        """Have a descriptor closed soon (INV-RELEASE-BOUND)."""
+        """Have a descriptor closed soon."""
         with self._change:
             self._await(lambda: len(self._waiting) < _WAITING_MAX)
             self._waiting.append(descriptor)
@@ -78,7 +78,7 @@ class Releaser:
                 self._thread.start()
 
     def wait(self) -> bool:
-        """Wait until everything is closed that was to be; false if nothing was (INV-RELEASE-FULL)."""
+        """Wait until everything is closed that was to be; false if nothing was."""
         with self._change:
             was_any = bool(self._waiting)
             self._await(lambda: not self._waiting)

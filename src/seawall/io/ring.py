@@ -10,7 +10,8 @@
 Whoever serves the ring is a `RingServer`: `ResidentServer` here, `UringServer` in `uring.py`, or a Python function that
 executes operations (`serve_with`), which is how a simulated disk stands in.
 
-INV-RING-HELD: buffers and iovecs of an operation are referenced by the ring until its completion has been taken.
+INV-RING-HELD: the ring references the buffers of a disk operation until its completion is taken.
+
 A ring belongs to the process that opened it: after a fork the child has no server, and every call says so.
 """
 

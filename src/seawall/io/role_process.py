@@ -3,9 +3,8 @@
 The parent has compiled every kernel and made every array before it forks, so a role is there at once and shares all of
 it. Whoever forks sees to it that no other thread holds anything then: in the child it would be held for ever.
 
-INV-ROLE-NO-ORPHAN: a role does not outlive its parent: the system ends it (Linux), as `stop` and `close` do.
-INV-ROLE-ENDS-HERE: nothing of the parent's code runs in a child behind its work: no cleanup of the parent, no exit
-handlers, no buffers written twice.
+A role does not outlive its parent: the system ends it (Linux), as `stop` and `close` do. Nothing of the parent's code
+runs in a child behind its work: no cleanup of the parent, no exit handlers, no buffers written twice.
 
 SIGTERM asks a role to end after its step; Ctrl-C is a matter of the parent. What a crash does: a role that dies is seen
 by its parent (`wait`), and what it held in shared memory is left as it was. It must not know what a role does.
@@ -102,7 +101,7 @@ class RoleProcess:
 
 
 def _be_role(name: str, parent: int, work: Callable[[], None], on_terminate: Callable[[], None]) -> NoReturn:
-    """Everything that happens in the child (INV-ROLE-ENDS-HERE)."""
+    """Everything that happens in the child."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -119,7 +118,7 @@ def _be_role(name: str, parent: int, work: Callable[[], None], on_terminate: Cal
 
 
 def _end_with(parent: int) -> None:
-    """Have this process ended when its parent is (INV-ROLE-NO-ORPHAN)."""
+    """Have this process ended when its parent is."""
     if sys.platform == "linux":
         c_library().prctl(ctypes.c_int(_PR_SET_PDEATHSIG), ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent:

@@ -6,7 +6,7 @@ must not know what the bytes are, nor what was sent before them: whoever calls h
 The system sends the pages of the file themselves, and a page that is not there is an error of the call: no file is
 mapped, so one that somebody truncates ends nobody (decision 0018).
 
-INV-SEND-BLAME: a failure of the connection is raised; a failure of the file is reported to whoever gave the piece.
+A failure of the connection is raised; a failure of the file is reported to whoever gave the piece.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ resolver of the system for a host name that is not a number.
 Addresses are `host:port`; an IPv6 host stands in brackets (`[::1]:1992`), because its colons would hide the port.
 
 Invariants
-- INV-ONE-ERROR: whatever goes wrong with a connection is a `ConnectionError`, raised by `send` and `receive_into` and
-  by every later call on that stream; a caller has one thing to catch.
+- Whatever goes wrong with a connection is a `ConnectionError`, raised by `send` and `receive_into` and by every later
+  call on that stream; a caller has one thing to catch.
 
 A name with several addresses (`localhost` is often both `::1` and `127.0.0.1`) is tried address by address, so that
 the family a server chose to listen on does not matter.

@@ -4,7 +4,7 @@ A piece is an array of bytes of one of a few sizes, so that those of files that 
 is written and dropped all the time needs no fresh pages, whose clearing costs as much as the writing. A piece is as it
 was left: what nobody has written must not be looked at.
 
-INV-PIECE-OWN: memory is handed out again only when nobody has a view of it any more, wherever that is.
+Memory is handed out again only when nobody has a view of it any more, wherever that is.
 
 Pieces may be taken, and let go, on any thread.
 """

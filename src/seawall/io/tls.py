@@ -4,8 +4,8 @@ A server has a certificate and its key; clients verify it against the authoritie
 name against the host they connect with. A server may ask clients for certificates too, and verifies them against
 authorities of its own. TLS 1.2 is the oldest that is spoken.
 
-INV-TLS-PENDING: bytes that were decrypted and not taken are asked for (`has_bytes`) before anybody waits for more: the
-socket tells nothing of them.
+Bytes that were decrypted and not taken are asked for (`has_bytes`) before anybody waits for more: the socket tells
+nothing of them.
 
 This module must not know the wire protocol.
 """

@@ -12,8 +12,8 @@ caller can see, or BROKEN for a header that no client may send, which ends the c
 NUMBER_USED if the batch is one of its session: it gets a slot too, which brings nothing but the refusal, so that the
 order decides its number and nobody waits for it.
 
-INV-ARRIVAL-JUDGED: what is published was judged TAKEN: its records are whole, as many as it says, and of types that a
-client may send; the server's fields are 0; it belongs to the session of its connection.
+INV-ARRIVAL-JUDGED: a batch of a connection is published only after it was verified: whole, of its session, and of a
+type that a client may send. It was judged TAKEN: it has as many records as it says, and the server's fields are 0.
 """
 
 from __future__ import annotations

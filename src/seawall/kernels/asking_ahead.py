@@ -6,8 +6,8 @@ looks at some refs at a time, link by link for all of them: what would be one wa
 
 Where a client has no memory it gets one that the hand comes by; which that will be is found by going ahead of it.
 
-INV-AHEAD-HINT: nothing that is found here decides anything; a wrong hint costs time. A row is taken for a client's only
-where it has that client's id.
+Nothing that is found here decides anything; a wrong hint costs time. A row is taken for a client's only where it has
+that client's id.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ Python callers and tests.
     flush_line        writes one cache line back to memory, for devices outside the coherence domain
     spin_hint         tells the core it is waiting in a loop
 
-INV-ATOMIC-ALIGNED: an atomic element never straddles a cache line, because arrays start aligned and elements are
-naturally sized. Mappings and numpy's own memory are aligned; whoever makes an array out of a stretch of bytes sees to
-it. numba does not look; the checked mode does, and raises ValueError.
+INV-ATOMIC-ALIGNED: an atomic element never straddles a cache line. Arrays start aligned and elements are naturally
+sized. Mappings and numpy's own memory are aligned; whoever makes an array out of a stretch of bytes sees to it. numba
+does not look; the checked mode does, and raises ValueError.
 
 Under Python stand-ins each call is one bytecode step under the GIL, which is as atomic as it needs to be there.
 """

@@ -12,8 +12,8 @@ is what a deleted record leaves behind, 0x7E and 0x7F stand for something else w
 
 Types have one number space: 0x00–0xFF as they are, extended type n as EXTENDED_BASE + n.
 
-INV-SCAN-BOUNDS: a scan reads no byte outside `start` … `end`, whatever the bytes say. Everything behind a scan
-(locating columns, gathering) trusts the offsets it wrote and checks nothing again.
+INV-SCAN-BOUNDS: a kernel reads no byte outside its input and writes none outside its output, whatever the bytes say.
+Everything behind a scan (locating columns, gathering) trusts the offsets that the scan wrote and checks nothing again.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ each slot that is left open remembers the next open one, and what lies between i
     level 2              when the durable frontier has passed the result's position. A duplicate waits for its own
                          position, which lies behind that of the original
 
-INV-ANSWER-ONCE: a batch is answered once at most.
-INV-ANSWER-DURABLE: no answer of level 2 says OK or DUPLICATE before the batch is durable.
-INV-ANSWER-TAKEN: ANSWERED never passes a slot that owes an answer, so its result is not written over
-(INV-BROKER-REUSE).
+INV-ANSWER-DURABLE: no answer of level 2 says OK or DUPLICATE before the batch is as durable as its topic promises.
+
+A batch is answered once at most. ANSWERED never passes a slot that owes an answer, so its result is not written over
+(`broker_ring`).
 
 What a crash does: answers not sent yet are lost, and their publishers send again.
 """

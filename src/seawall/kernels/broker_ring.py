@@ -11,13 +11,13 @@ Wrap. Indexes and offsets are absolute; their place is the remainder by the size
 and begins on a cache line: one that does not fit before the end of the BLog begins at its start, and the bytes between
 belong to the batch before. So a slot's bytes end where those of the next one begin.
 
-INV-BROKER-REUSE: a slot and its bytes are claimed again only after the completion vector has passed them and their
-answer was taken.
-INV-BROKER-TOKEN-LAST: a slot has its token only when its entry and its bytes are whole, and then nobody writes them.
-INV-BROKER-CLAIM-ENDS: every claimed slot gets a token: of its batch or, if the batch does not come, of a NOP.
-INV-BROKER-BYTES-FIRST: bytes are counted before their slot is, so bytes of no slot are free with the last one.
-INV-BROKER-WANTED: while a claim waits for bytes, the tails say where they would end, and whoever holds batches below a
-lap before that gives them back (`holding`): what is claimed last always gets its room.
+INV-BROKER-REUSE: a broker reuses a slot and its bytes only after the batch is completed and its answer was taken.
+INV-BROKER-CLAIM-ENDS: every claimed slot is published: as its whole batch, or as a NOP if the batch does not come. A
+slot has its token only when its entry and its bytes are whole, and then nobody writes them.
+
+Bytes are counted before their slot is, so bytes of no slot are free with the last one. While a claim waits for bytes,
+the tails say where they would end, and whoever holds batches below a lap before that gives them back (`holding`): what
+is claimed last always gets its space.
 
 What a crash does: tails, tokens and bytes are left as they are; `resume_ring` makes NOPs of claimed slots without a
 token and finds out from the entries which bytes are in use.

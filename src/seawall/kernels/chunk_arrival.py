@@ -2,8 +2,8 @@
 
 The pieces are small enough to stay in one. A reader's thread makes one call for a whole frame, and holds no GIL.
 
-INV-ARRIVAL-SOON: a call ends within a moment of the first piece that does not come whole, and in any case soon, so that
-whoever calls can look at the clock and at signals.
+A call ends within a moment of the first piece that does not come whole, and in any case soon, so that whoever calls can
+look at the clock and at signals.
 """
 
 from __future__ import annotations

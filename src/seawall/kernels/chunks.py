@@ -11,8 +11,8 @@ it stopped: what has just come is in a cache, and summing it then costs a fracti
 A row says where the block of a batch is and what a reader has to know of it; `deleted` counts the records that a delete
 has emptied (type 00, no value), in a block that was scanned.
 
-INV-CHUNK-BOUNDS: no byte outside the first `arrived` is read, whatever the bytes say.
-INV-CHUNK-WHOLE: a batch is reported when all of it has arrived and was checked, each byte of it once.
+No byte outside the first `arrived` is read, whatever the bytes say. A batch is reported when all of it has arrived and
+was checked, each byte of it once.
 """
 
 from __future__ import annotations

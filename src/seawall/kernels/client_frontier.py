@@ -4,7 +4,7 @@ For each batch of a run: check it against the window (`client_window`), admit it
 became of it. A repetition within one run is therefore a duplicate of the first. What the window will not have is
 refused with the wire's reason. Control batches and clients without a session pass the window by.
 
-INV-ACK-TRUE: DUPLICATE is said only of a batch that was stored; one that was refused is refused again.
+DUPLICATE is said only of a batch that was stored; one that was refused is refused again.
 """
 
 from __future__ import annotations

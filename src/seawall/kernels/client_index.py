@@ -8,9 +8,9 @@ finding a client touches one line from afar instead of three.
 Open addressing with linear probing. Deletion moves later entries of the run back instead of leaving a mark, so look-ups
 never slow down with age.
 
-INV-INDEX-RUN: between an entry's home slot and its slot no slot is free.
-INV-INDEX-ROOM: at least a quarter of the slots is free, so every probe ends: the owner makes the table that large.
-INV-INDEX-ROW: the row of an entry has its client's id, from before the entry is made until after it is removed.
+Between an entry's home slot and its slot no slot is free. At least a quarter of the slots is free, so every probe ends:
+the owner makes the table that large. The row of an entry has its client's id, from before the entry is made until after
+it is removed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def remove_row(places: Places, clients: Words, row: int) -> None:
         if entry == 0:
             break
         home = home_slot(clients[(entry & _ROW_MASK) - 1, CLIENT_ID], slots)
-        # The entry may move back into the hole only if its home does not lie behind the hole (INV-INDEX-RUN).
+        # The entry may move back into the hole only if its home does not lie behind the hole.
         if ((slot - home) & (slots - 1)) >= ((slot - hole) & (slots - 1)):
             places[hole] = entry
             hole = slot

@@ -20,7 +20,7 @@ memory to memory that line is the next one, because lines that are whole memorie
 few places of a cache.
 
 A client whose memory was taken is not told, for that would be one more line from afar: a memory belongs to a client
-only where each names the other (INV-MEMORY-MUTUAL).
+only where each names the other.
 
 Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255. Inside,
     stored bit          decided and stored: a repetition is a duplicate, or a mismatch if its block is another one
@@ -28,9 +28,9 @@ Told apart exactly: client seqs from highest_seen − 255 to next_expected + 255
     no bit, below next  skipped, abandoned, or refused before a restart: never stored, never an ack
     no bit, from next   new
 
-INV-WINDOW-EXACT: no client seq is decided twice, and only what was stored is ever called a duplicate.
-INV-WINDOW-SPAN: next_expected − 1 ≤ highest_seen ≤ next_expected + 255, so 256 bits tell all seqs apart.
-INV-WINDOW-NEXT: the seq next_expected is not decided; each seq below it is decided or skipped.
+INV-WINDOW-EXACT: no client seq is decided twice, and only a stored batch is called a duplicate. next_expected − 1 ≤
+highest_seen ≤ next_expected + 255, so 256 bits tell all seqs apart; the seq next_expected is not decided, and each seq
+below it is decided or skipped.
 
 A client id with the top bit set belongs to a connection without a session: it passes, and leaves nothing behind.
 Batch headers carry the low 32 bits of a session epoch, so those are what is compared.
@@ -292,7 +292,7 @@ def _raise_highest(clients: Words, sides: Words, slots: Words, row: int, slot: i
 
 @kernel(void(_words, _words, int64, int64), inline=True, counted=False)
 def _raise_next(clients: Words, sides: Words, row: int, next_expected: int) -> None:
-    """Move the lower end of what is open, over all that is decided already (INV-WINDOW-NEXT)."""
+    """Move the lower end of what is open, over all that is decided already."""
     highest = as_int64(clients[row, HIGHEST_SEEN])
     seq = next_expected
     while seq <= highest and (_is_marked(clients, row, seq) or _is_marked(sides, row, seq)):

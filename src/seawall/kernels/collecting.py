@@ -13,8 +13,8 @@ up to where slots of the run before may have an entry already, and how many slot
 All batches of a client go to one worker, by `worker_of`. Slots without a session (synthetic clients, NOPs) go to the
 worker of their broker, so that they keep the broker's order.
 
-INV-COLLECT-ORDER: slots of a broker are taken strictly by rising index, each once; none is left out.
-INV-COLLECT-PINNED: a slot that was taken keeps its content until completion has passed it, so a ref is enough.
+Slots of a broker are taken strictly by rising index, each once; none is left out. A slot that was taken keeps its
+content until completion has passed it, so a ref is enough.
 
 What a crash does: cursors are gone; they begin again at the completion vector, and `taken` tells what has an entry.
 One thread uses the arrays of a collector; workers read the cursors, which only grow.

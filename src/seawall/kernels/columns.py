@@ -12,9 +12,9 @@ The envelope (extended type 0x0001) is: flags u16, then the fields its flags nam
     0x02 key         u32 length, bytes         0x10 meta      u32 length, bytes
     0x04 node        u32 length, bytes         0x20 headers   u16 count × (u16 length, name, u32 length, value)
 
-INV-ENVELOPE-INSIDE: a field never reaches beyond its record. The server stores what clients send without looking
-inside, so an envelope may break the format: it then reads as data alone, its whole value, and is counted. One bad
-record must not make a topic unreadable.
+A field never reaches beyond its record. The server stores what clients send without looking inside, so an envelope may
+break the format: it then reads as data alone, its whole value, and is counted. One bad record must not make a topic
+unreadable.
 """
 
 from __future__ import annotations

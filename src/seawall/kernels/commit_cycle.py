@@ -20,15 +20,15 @@ Positions of a cycle have no entries in the GOI.
 
 All arguments and results are fields of one record, `CYCLE` (`cycle_records`).
 
-INV-CYCLE-NEXT: a cycle of a sequencer begins only where every reserved position is durable, every collected slot is
-completed, and nothing is held, waiting or unsettled: so nothing can come before it.
-INV-CYCLE-SAME: what it stages is, byte for byte, what would have been staged otherwise for the same batches: by the
-sequencer and the follower, or in the lane.
-INV-CYCLE-BEHIND: the window of a store behind a sequencer, the pending rows, and all frontiers, change when the epoch
-is written, never before.
-INV-CYCLE-ORDER: of one connection and of one ring, batches are staged in the order in which they came, without a hole.
-INV-ROW-APART: a row is taken and filled while the store's memory is held, and never one that is being applied or that
-another commit has.
+INV-CYCLE-SAME: a commit cycle stages the same bytes as the general path would for the same batches. That is the path by
+the sequencer and the follower, or the one by the lane.
+INV-CYCLE-BEHIND: a commit cycle becomes visible, to readers and to deduplication, only after its epoch is written. The
+window of a store behind a sequencer, the pending rows and all frontiers do not change before.
+
+A cycle of a sequencer begins only where every reserved position is durable, every collected slot is completed, and
+nothing is held, waiting or unsettled: so nothing can come before it. Of one connection and of one ring, batches are
+staged in the order in which they came, without a hole. A row is taken and filled while the store's memory is held, and
+never one that is being applied or that another commit has.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ _needs = record_array(NEED_ROW)
 
 @kernel(int64(_cycle))
 def _is_at_rest(cycle: np.void) -> int:
-    """INV-CYCLE-NEXT, and no checkpoint of the order is due."""
+    """Whether nothing can come before a cycle, and no checkpoint of the order is due."""
     if cycle["is_sequenced"] == 0:
         return 1
     numbers = carray(pointer_at(cycle["numbers_at"]), cycle["numbers_count"], np.int64)

@@ -11,14 +11,13 @@ loop of `uring.py`, or a simulated disk. All share one array of 64-bit words:
     submission slots     tag, operation with LINK, UNCACHED, fd, address of an iovec array, its count, position, bytes
     completion slots     tag, bytes done or minus errno
 
-INV-DISK-LINK: order between operations holds only along a chain. An operation marked LINK must succeed in full before
-the next one starts; after a failed or short one the rest of its chain completes with −ECANCELED, untouched.
-INV-SYNC-FATAL: after a failed sync the ring is poisoned: no later write or sync reaches the disk, all fail with −EIO.
-The kernel may have dropped the dirty pages, so a later sync would lie.
-INV-DISK-ROOM: a submitter has no more operations under way than the completion ring has slots, so a server never waits
-for room.
-INV-DISK-WAKE: who goes to sleep sets its flag, fences, and looks once more; who publishes fences, then reads the flag.
-One of the two sees the other.
+INV-DISK-LINK: a disk operation of a chain starts only after the one before it has succeeded in full. After a failed or
+short one the rest of its chain completes with −ECANCELED, untouched. Order between operations holds only along a chain.
+
+After a failed sync the ring is poisoned: no later write or sync reaches the disk, all fail with −EIO. The kernel may
+have dropped the dirty pages, so a later sync would lie. A submitter has no more operations under way than the
+completion ring has slots, so a server never waits for room. Who goes to sleep sets its flag, fences, and looks once
+more; who publishes fences, then reads the flag. One of the two sees the other.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ that agree with each other. So whoever gets a batch out of a verified epoch can 
 `scan_epochs` takes only epochs that are whole and plainly follow each other. Whether anything else is a torn tail or
 damage is for the reader to find out, one epoch at a time.
 
-INV-EPOCH-BOUNDS: no byte outside `start` … `end` is read, whatever the bytes say.
+No byte outside `start` … `end` is read, whatever the bytes say.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ NOP, a batch that was refused, a SKIP. So the positions of what is written are d
 
 An entry has the low half of its term; the term is the newest one, not above that of the follower, with this half.
 
-INV-FOLLOW-SAME: what is written is the entry's own batch: token, size, topic and checksum of the block are compared,
-and where they differ the run stops before that entry (FOLLOW_BAD). The BLog is never written.
-INV-FOLLOW-WHOLE: control batches that are written can be read back: numbers that none has are FOLLOW_BAD too.
+What is written is the entry's own batch: token, size, topic and checksum of the block are compared, and where they
+differ the run stops before that entry (FOLLOW_BAD). The BLog is never written. Control batches that are written can be
+read back: numbers that none has are FOLLOW_BAD too.
 
 Rows (`WAL_ROW`) are filled for what takes effect: admitted batches (command 0), SKIPs, and refusals that decide a
 client seq. The caller has made room: for `count` rows, and in the lane for every entry that does not go apart.
@@ -159,7 +159,7 @@ def _write_skip(goi: Bytes, entry: int, lane: Bytes, at: int, position: int, tim
 def batch_in_blog(
     blogs: Bytes, blog_size: int, broker: int, offset: int, size: int, count: int, crc: int, topic_id: int
 ) -> int:
-    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not (INV-FOLLOW-SAME)."""
+    """Where the batch that a broker has put at an offset lies among all BLogs; -1 if it is not."""
     first = broker * blog_size
     if offset < 0 or size < HEADER_SIZE or first + blog_size > blogs.size:
         return -1

@@ -19,8 +19,9 @@ Checks run in one order: magic, version, header checksum, kind, length, payload 
 the split at that frame with a SPLIT code; complete frames before it stand. A wrong magic or version is found on the
 first bytes that show it, so a stranger who sends five bytes of another protocol is not waited for.
 
-INV-SPLIT-BOUND: a frame's length is compared with its bound before anything waits for, or makes room for, its payload.
-INV-SPLIT-ONCE: what the caller feeds in any chunking gives the same rows and the same stop code.
+INV-SPLIT-ONCE: the same bytes in any chunks give the same frames and the same error.
+
+A frame's length is compared with its bound before anything waits for, or makes room for, its payload.
 """
 
 from __future__ import annotations

@@ -13,11 +13,12 @@ checksums were verified when it arrived, and a block, which is never read here.
 For each batch: find its topic, refuse it, or stamp position, base seq, base offset, timestamp, term and header
 checksum, and move the numbers on. Control batches (command not 0) take a position and a timestamp and nothing else.
 
-INV-FRONTIER-DENSE: positions have no hole, nor have the seqs of a topic: a refused batch moves nothing.
-INV-FRONTIER-CEILING: no seq at or above its topic's ceiling is given. A run stops at the batch that would need one, so
-that no later batch overtakes it.
-INV-FRONTIER-TIME: the hybrid clock rises with every batch, and timestamps never decrease within a topic.
-INV-BLOCK-UNTOUCHED: nothing behind byte 95 of a batch is written.
+INV-FRONTIER-DENSE: positions have no hole, and the seqs of a topic have none: a refused batch uses no number.
+INV-FRONTIER-CEILING: no seq at or above the durable ceiling of its topic is given, so no seq is given again after a
+crash. A run stops at the batch that would need one, so that no later batch overtakes it.
+
+The hybrid clock rises with every batch, and timestamps never decrease within a topic. Nothing behind byte 95 of a batch
+is written.
 """
 
 from __future__ import annotations

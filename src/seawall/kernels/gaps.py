@@ -3,8 +3,10 @@
 Every run of undecided seqs below the lowest held one becomes a SKIP, which takes a position and no seq; then all that
 was held and has its turn is released. How long a gap may last is in the client's page (`holding`).
 
-INV-GAP-UNDECIDED: a seq that is decided is in no SKIP, and one that was skipped is refused by the window from then on.
-INV-GAP-DEADLINE: `state[NEXT_DEADLINE]` is never later than the first deadline, so looking at it is enough until then.
+INV-GAP-UNDECIDED: a SKIP never covers a decided client seq, and a skipped seq is never stored. The window refuses it
+from then on.
+
+`state[NEXT_DEADLINE]` is never later than the first deadline, so looking at it is enough until then.
 """
 
 from __future__ import annotations

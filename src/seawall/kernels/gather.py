@@ -7,8 +7,8 @@ table of spans is made, so the bytes are still in the cache when they are copied
 What is not plain stops the run, and the caller takes the general way (`columns.py`): compressed or opaque batches,
 envelopes, nulls. Seqs outside the live runs are left out, and so is what a delete has emptied (type 00, no value).
 
-INV-GATHER-BOUNDS: no byte outside a batch is read and none outside the buffers is written, whatever a block says. That
-each batch is as its entry says and lies inside `buffer` was found by `segments.verify_entries`.
+No byte outside a batch is read and none outside the buffers is written, whatever a block says. That each batch is as
+its entry says and lies inside `buffer` was found by `segments.verify_entries`.
 """
 
 from __future__ import annotations

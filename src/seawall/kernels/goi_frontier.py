@@ -20,10 +20,12 @@ token in the place of index + 1, since they are equal, and each entry would wait
 A run is made in chunks. Each is stamped, then `committed` is stored, and only then results are written to the rings of
 the brokers: nobody is told of an entry that readers could not see, and the entries are still in the core's cache.
 
-INV-GOI-ORDER: position after position is decided, each once; what cannot be decided stops the run, nothing overtakes.
-INV-GOI-TERM: from the start of a term on only entries of that term count; below it those of the terms before do.
-INV-GOI-RESULT-LAST: a result is written only after `committed` has passed its entry.
-INV-FRONTIER-CEILING, INV-FRONTIER-TIME: as in `frontier`. BLogs are read, never written.
+INV-GOI-ORDER: positions are committed one after the other, each once, and a result is written only after its position
+is committed. What cannot be decided stops the run; nothing overtakes it.
+INV-GOI-TERM: from the start of a term on, only entries of that term are committed. Below it those of the terms before
+count.
+
+Ceilings and times are kept as in `frontier`. BLogs are read, never written.
 
 What a crash does: `committed` says what was decided. What was stamped above it, a chunk at most, was seen by nobody and
 is stamped anew; results of the last chunk may be missing, and a recovery writes them (`goi_recovery`).

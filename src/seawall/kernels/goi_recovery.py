@@ -6,10 +6,9 @@
     mark       slots that have an entry are taken: they must not be ordered again
 
 The caller has seen to it that every entry of the stretch has its token: nothing of what is replayed was lapped, since
-workers reserve no position whose place a recovery would need (INV-GOI-FLOOR).
+workers reserve no position whose place a recovery would need.
 
-INV-SCRUB-BEHIND: no entry below the hole is touched, and none at or above it is left.
-INV-REPLAY-TWICE: each of these may be cut anywhere and done again.
+No entry below the hole is touched, and none at or above it is left. Each of these may be cut anywhere and done again.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ A held batch is the ref of its slot: the slot stays pinned in its ring, so a cra
 Seqs that are held lie between next expected and next expected + 255, so a page has one place for each.
 
 Bounds. `hold_high` batches in all, and no slot that pins its ring or bytes that pin its BLog: the oldest are sent back
-as NOPs with status RETRY, and their publisher sends them again. Nothing is given up for load (INV-HOLD-NO-LOSS).
+as NOPs with status RETRY, and their publisher sends them again. Nothing is given up for load.
 
 The gap clock of a client is in its page: when the gap opened, when a frame of the session was last seen, and how long
 the session allows a gap to last (0: until the session has been silent for `SILENCE_NS`). It begins when a batch is held
 and nothing was before, goes on whatever else arrives, and begins anew when held batches are released and others remain.
 
-INV-HOLD-PAGE: a client has a page exactly while it holds a batch; the page counts them.
-INV-HOLD-MOVES: after a drain nothing is held whose bytes lie where its broker wants to write next, be it what has come
-already or a share of the BLog that is kept for what comes (`BLOG_SPARE`). So a held batch never stops a ring.
-INV-HOLD-RING: each held batch is in the ring of its broker, and rings are in the order of arrival.
+A client has a page exactly while it holds a batch; the page counts them. After a drain nothing is held whose bytes lie
+where its broker wants to write next, be it what has come already or a share of the BLog that is kept for what comes
+(`BLOG_SPARE`). So a held batch never stops a ring. Each held batch is in the ring of its broker, and rings are in the
+order of arrival.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ frames, no answer in time) is reported as it is, for the connection to go on wit
 
 What the call is told and what it found lie on a *desk*.
 
-INV-EXCHANGE-SAME: the frame is, byte for byte, the one that `Outgoing.frame_of` makes of the same batch.
-INV-EXCHANGE-CHECKED: an answer counts only if it is one whole ACK, checked like any frame, of this one batch.
+The frame is, byte for byte, the one that `Outgoing.frame_of` makes of the same batch. An answer counts only if it is
+one whole ACK, checked like any frame, of this one batch.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@
     settle_entries      batches below committed get seq and timestamp from the side array into their client's window,
                         or are marked as refused there if the frontier refused them
 
-INV-GOI-WRAP: an entry is written only where nobody needs the one a lap before: reserved − floor ≤ `goi_entries`, floor
-being the least of what the frontier needs and of what each worker has still to settle.
-INV-GOI-DISJOINT: a position is reserved once, and only its worker writes its entry and its note.
-INV-SETTLE-STATUS: a seq is called a duplicate of a refused batch never after the refusal was settled, and before that
-only by naming the original's position, whose status the frontier knows.
+INV-GOI-WRAP: no entry of the order is overwritten while the frontier, a worker or a recovery still needs it:
+reserved − floor ≤ `goi_entries`, floor being the least of what the frontier needs and of what each worker has still to
+settle.
+
+A position is reserved once, and only its worker writes its entry and its note. A seq is called a duplicate of a refused
+batch never after the refusal was settled, and before that only by naming the original's position, whose status the
+frontier knows.
 
 Fill has two watermarks: from the high one on nothing is reserved, until it is down to the low one.
 """

@@ -15,9 +15,11 @@ left no clock behind.
 
 What does not come in time is given up by `gaps`, and refused here if it comes late.
 
-INV-ORDER-ONCE: a ref is in one ready item or held, never both, and leaves none of them without an entry.
-INV-ORDER-CLIENT: items of order 5 of one client are by rising client seq, without a hole that no SKIP names.
-INV-READY-ROOM: a drain begins with no ready item, so there is never more of them than refs in it and batches held.
+INV-ORDER-ONCE: each collected slot of a broker ends in exactly one entry of the order. A ref is in one ready item or
+held, never both.
+INV-ORDER-CLIENT: batches of order 5 stand in the client's own order, and a SKIP names every seq that is missing.
+
+A drain begins with no ready item, so there is never more of them than refs in it and batches held.
 
 The result of a batch that is ready has no position yet; it says which item it is (IN_READY). What a crash does: all of
 it is gone; slots without an entry are collected again.

@@ -19,7 +19,7 @@ Somebody who waits for what was stored is notified by an event, without Python. 
 tried again by the next call. The memory that a commit shares with readers is changed under `lock`; it is not held while
 the disk or a socket is waited for.
 
-INV-RESIDENT-ANSWERED: no batch is answered before its epoch is written, and synced if its topic asks for that.
+No batch is answered before its epoch is written, and synced if its topic asks for that.
 """
 
 from __future__ import annotations

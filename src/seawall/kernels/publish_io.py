@@ -16,8 +16,9 @@ on, for the event loop to handle; what came before it is still part of the cycle
 The beginning of a batch that is still arriving is kept in one of a few tail buffers; without a free one the connection
 is returned, too.
 
-INV-PUBLISH-IO-WHOLE: every whole batch that was received is a row, or is among the bytes of a RETURNED connection.
-INV-PUBLISH-IO-ORDER: rows of one connection are in one stretch, and rise by one from its highest client seq.
+INV-PUBLISH-IO-WHOLE: every whole batch that the publish thread receives is committed, in its order, or returned with
+its connection. It is a row, or among the bytes of a RETURNED connection. Rows of one connection are in one stretch, and
+rise by one from its highest client seq.
 """
 
 from __future__ import annotations

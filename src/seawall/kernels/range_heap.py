@@ -6,8 +6,8 @@ between workers they come in any order. What cannot be joined yet waits in a hea
     words      items of a ring, two words each; the ring's size is a power of two
     counters   its two counts (`rings`): the worker's, written by it, and the consumer's, written here
 
-INV-RANGE-LOWEST: a stretch that begins at or below the limit is joined at once, so a full heap never keeps back the
-one that all others wait for: it is the lowest of its worker, and therefore first in its ring.
+A stretch that begins at or below the limit is joined at once, so a full heap never keeps back the one that all others
+wait for: it is the lowest of its worker, and therefore first in its ring.
 
 A stretch may lie below the limit, wholly or in part: somebody has looked at the index itself meanwhile. What a crash
 does: rings and heap are gone; a recovery looks at the index.

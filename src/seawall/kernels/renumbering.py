@@ -1,7 +1,7 @@
 """Batches of one publisher that are alike but for their client seq: numbered where they lie, many in one call.
 
 A batch is a 96-byte header (`wire.batches` has its table) and a block; batches are of one size, back to back. Client
-seq and the header's checksum are written, nothing else: INV-BLOCK-UNTOUCHED.
+seq and the header's checksum are written, nothing else: never the block.
 """
 
 from __future__ import annotations

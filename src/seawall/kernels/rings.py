@@ -4,10 +4,9 @@
     counters    word 0: slots produced (written by the producer), word 8: slots consumed (written by the consumer); each
                 on a cache line of its own
 
-INV-RING-TOKEN: a slot is ready only if its token is its absolute index + 1. A flag would still be set from the lap
-before; zeroed memory is never ready.
-INV-RING-PUBLISH: content first, token last (store-release); token first (load-acquire), content after.
-INV-RING-REUSE: the producer writes a slot only when the consumer has counted past it.
+A slot is ready only if its token is its absolute index + 1. A flag would still be set from the lap before; zeroed
+memory is never ready. Content first, token last (store-release); token first (load-acquire), content after. The
+producer writes a slot only when the consumer has counted past it.
 """
 
 from __future__ import annotations

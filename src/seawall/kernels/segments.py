@@ -10,8 +10,8 @@ One index entry for each batch, 48 bytes, little-endian:
     0  base_seq u64       16 timestamp_ns u64    32 position u64     44 length u32, of the whole batch
     8  at u64             24 base_offset u64     40 count u32
 
-INV-SEGMENT-BOUNDS: no kernel here reads a byte outside `start` … `end` or outside the buffer, whatever the bytes or the
-entries say. Numbers at or above 2^63 are refused as out of order: nothing that counts up gets there.
+No kernel here reads a byte outside `start` … `end` or outside the buffer, whatever the bytes or the entries say.
+Numbers at or above 2^63 are refused as out of order: nothing that counts up gets there.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 Unlike in `kernels.rings` the counts of a ring lie elsewhere, with whoever owns them, and the token may be any word: the
 last of a pending batch and of a result, the first of an entry of the global order index.
 
-INV-RING-TOKEN: a slot is ready only if its token is its absolute index + 1. The token of the lap before is smaller,
-zeroed memory has none.
-INV-RING-PUBLISH: content first, token last (store-release); token first (load-acquire), content after.
-INV-RING-REUSE: nobody publishes to a slot that somebody may still read. The owner of the ring sees to it; here nothing
-is counted.
+INV-RING-TOKEN: a slot is ready only if its token is its absolute index + 1, and the token is written after the content.
+The token of the lap before is smaller, zeroed memory has none. Content first, token last (store-release); token first
+(load-acquire), content after.
+
+Nobody publishes to a slot that somebody may still read. The owner of the ring sees to it; here nothing is counted.
 
 Those that only read take read-only memory as well, so that a fabric can be looked at by somebody who must not write.
 """

@@ -5,7 +5,7 @@ block's checksum and without those fields that the frontier stamps. `number_batc
 then what `frontier` and `client_frontier` do with a batch that has come from outside. The header may lie in another
 array than the block: large blocks are never copied.
 
-INV-BLOCK-UNTOUCHED: a block is read, never written.
+A block is read, never written.
 """
 
 from __future__ import annotations

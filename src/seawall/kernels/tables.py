@@ -4,10 +4,9 @@ Hash table: open addressing with linear probing over a power of two of slots, u6
 values. Three arrays: `keys`, `values`, `used` (0 or 1), and `counts[0]`, the number of entries. Deletion moves later
 entries of the run back instead of leaving a mark, so look-ups never slow down with age.
 
-INV-TABLE-FREE: the key of a free slot is zero, so a look-up asks whether a slot is used only where it finds a zero.
-Most find their key, and one line is all that they touch.
-INV-TABLE-RUN: between an entry's home slot and its slot no slot is free.
-INV-TABLE-ROOM: at most three quarters of the slots are used, so every probe ends.
+The key of a free slot is zero, so a look-up asks whether a slot is used only where it finds a zero. Most find their
+key, and one line is all that they touch. Between an entry's home slot and its slot no slot is free. At most three
+quarters of the slots are used, so every probe ends.
 
 Heap: a binary heap of (key, value) pairs, smallest key first and equal keys by value, so that the order of removal is a
 function of the content. Two arrays and `counts[0]`, the number of pairs.
@@ -90,7 +89,7 @@ def table_remove(keys: Keys, values: Values, used: Bytes, counts: Values, key: n
         if used[slot] == 0:
             break
         home = home_slot(keys[slot], slots)
-        # The entry may move back into the hole only if its home does not lie behind the hole (INV-TABLE-RUN).
+        # The entry may move back into the hole only if its home does not lie behind the hole.
         if ((slot - home) & (slots - 1)) >= ((slot - hole) & (slots - 1)):
             keys[hole] = keys[slot]
             values[hole] = values[slot]

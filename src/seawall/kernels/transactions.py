@@ -4,7 +4,7 @@ Only their headers are here, 96 bytes each, back to back; where their blocks lie
 sure that each topic is there and has seqs below its ceiling: a batch that is refused all the same ends the run, and
 what was numbered before it stays so.
 
-INV-TOGETHER-ONE: whatever their number, also without any, the batches of a call take exactly one position.
+Whatever their number, also without any, the batches of a call take exactly one position.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ results. A read of the doorbell is always in flight too, so a new submission wak
 Chains are the kernel's: LINK becomes IOSQE_IO_LINK, a failed or short entry cancels the rest. Only behind a sync the
 server waits itself: a sync that fails does not cancel what is linked to it (seen on Linux 6.18).
 
-INV-URING-CHAIN: a chain is handed over whole, in one call, since a link does not reach across two. While a submitter
-is in the middle of pushing one the server leaves it where it is, and goes on publishing results.
-INV-URING-BARRIER: what follows a sync in its chain is handed over only once that sync has succeeded.
-INV-URING-QUIET: the server returns only after its read of the doorbell has completed, so that the kernel never writes
-into memory that is gone.
+A chain is handed over whole, in one call, since a link does not reach across two. While a submitter is in the middle of
+pushing one the server leaves it where it is, and goes on publishing results. What follows a sync in its chain is handed
+over only once that sync has succeeded. The server returns only after its read of the doorbell has completed, so that
+the kernel never writes into memory that is gone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ one batch, up to a bound. What is no run of records has to stay a unit of its ow
 `wire/batches.py` has the table of the header. Order is the topic's, the ack waits for durability, the client is one
 without a session.
 
-INV-PAYLOAD-BOUNDS: no byte outside a frame is read and none outside `out` is written, whatever the bytes say.
+No byte outside a frame is read and none outside `out` is written, whatever the bytes say.
 """
 
 from __future__ import annotations

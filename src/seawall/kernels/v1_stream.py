@@ -10,8 +10,8 @@ Units that are not live are left out, and so is what lies before the wanted offs
 is shown from that byte. The first unit comes whole however little is asked for, as far as the memory for it goes; every
 other one only if it ends within what is asked for. Compressed batches stop a run: the caller shows their plain block.
 
-INV-SHOW-BOUNDS: no byte outside a block is read and none outside `out` is written, whatever the bytes say. That each
-batch is as its entry says and lies inside `buffer` was found by `segments.verify_entries`.
+No byte outside a block is read and none outside `out` is written, whatever the bytes say. That each batch is as its
+entry says and lies inside `buffer` was found by `segments.verify_entries`.
 """
 
 from __future__ import annotations

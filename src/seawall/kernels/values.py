@@ -10,8 +10,8 @@ itself does: `HAS_KNOWN_LAYOUT` says whether it is one whose objects look like t
 
     list     3 pointer to the items      bytes    1 type    2 length    4 … the bytes
 
-INV-VALUES-HELD: whoever calls has the list to himself, and holds it until the call returns: it must not change
-meanwhile, since kernels do not hold the GIL. The objects in it cannot change, and live as long as it does.
+Whoever calls has the list to himself, and holds it until the call returns: it must not change meanwhile, since kernels
+do not hold the GIL. The objects in it cannot change, and live as long as it does.
 
 This module must not know what becomes of a block.
 """

@@ -16,7 +16,7 @@ look before it, so that nothing is spent on time where batches are decided.
 What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
 `decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
 
-INV-WINDOW-EXACT, INV-WINDOW-SPAN, INV-WINDOW-NEXT: see `kernels.client_window`. One owner, no lock.
+`kernels.client_window` says what holds of a window. One owner, no lock.
 """
 
 from __future__ import annotations

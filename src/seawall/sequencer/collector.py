@@ -1,6 +1,6 @@
 """A collector: takes the slots of its brokers, in order, and gives each to the worker of its client.
 
-`kernels.collecting` has the rules and the invariants (INV-COLLECT-ORDER, INV-COLLECT-PINNED). Each broker belongs to
+`kernels.collecting` has the rules. Each broker belongs to
 one collector. A collector never waits: `step` takes what is there and returns.
 
 What a crash does: nothing is kept. A new collector begins each ring at the completion vector; recovery tells by

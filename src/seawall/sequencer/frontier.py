@@ -14,8 +14,8 @@ A batch that would cross it stops its run, undecided: nothing overtakes it. Afte
 A deleted topic keeps its row, so that late batches learn that it was deleted; when rows run out the deleted topic with
 the lowest id gives its row up, and its batches are then refused as of an unknown topic.
 
-INV-FRONTIER-DENSE, INV-FRONTIER-CEILING, INV-FRONTIER-TIME, INV-BLOCK-UNTOUCHED: see the kernel module. One owner, no
-lock. A crash loses the arrays; they are rebuilt from a snapshot and the batches behind it.
+The kernel module says what holds of the numbers. One owner, no lock. A crash loses the arrays; they are rebuilt from a
+snapshot and the batches behind it.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ committed, and who moves the frontier's next position behind it (`CommitFrontier
 The watchdog. If positions are handed out and the limit has not moved for a while, the index itself is looked at, and
 what is written there is committed although nobody told of it. It is counted: it means that something is wrong.
 
-INV-GOI-FLOOR: the floor, below which workers may write over entries, is at most `durable` and the position of the last
-checkpoint: what is needed to recover is still there.
-INV-GOI-QUIESCENT: a checkpoint is of one position: all that are reserved are committed, and settled by their worker, so
-that no refused batch is called stored in its rows. Whoever asks has stopped the workers where none has a batch that is
-decided and has no position yet: after a crash such a batch, called stored by its client's row, would be lost.
+The floor, below which workers may write over entries, is at most `durable` and the position of the last checkpoint:
+what is needed to recover is still there. A checkpoint is of one position: all that are reserved are committed, and
+settled by their worker, so that no refused batch is called stored in its rows. Whoever asks has stopped the workers
+where none has a batch that is decided and has no position yet: after a crash such a batch, called stored by its
+client's row, would be lost.
 
 One thread, which writes all of this; no lock and no clock of its own. A crash: `recovery`. It must not know files,
 connections, or what a control means.
@@ -222,7 +222,7 @@ class GoiFrontier:
     def write_checkpoint(self, clients: Bytes) -> Position:
         """Write what a recovery begins with: the rows of all clients, and those of the topics; its position.
 
-        No worker may have entries waiting for a position (INV-GOI-QUIESCENT).
+        No worker may have entries waiting for a position.
         """
         committed = self.committed
         if self.reserved != committed or int(self._settled[:: private.LINE_WORDS].min()) < committed:

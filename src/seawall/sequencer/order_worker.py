@@ -14,8 +14,7 @@ have been idle longest go there.
 
 The gap clock counts the time given to `step`, without what lies between `pause_gaps` and `resume_gaps`.
 
-INV-ORDER-ONCE, INV-ORDER-CLIENT, INV-READY-ROOM: `kernels.ordering`. INV-GOI-WRAP, INV-GOI-DISJOINT: `order_entries`.
-INV-HOLD-PAGE, INV-HOLD-RING: `kernels.holding`.
+What holds of ready items, entries and held batches is in `kernels.ordering`, `order_entries` and `kernels.holding`.
 
 What a crash does: windows, held batches and what is ready are gone. Held slots are pinned and are collected again;
 windows come from a checkpoint and the entries behind it. One thread uses a worker; several workers may be on several

@@ -9,8 +9,8 @@ All three are the same roles; they differ in how many there are, and in who step
 and `order_control` are calls to the worker of a client, and count as a step of it.
 
 Checkpoints. When enough positions have passed since the last, workers take nothing more until everything that is
-reserved is committed and settled, and then the rows of all clients and topics are written to the fabric
-(INV-GOI-QUIESCENT). What workers may have decided by then always fits the ring of entries: what they drain and hold is
+reserved is committed and settled, and then the rows of all clients and topics are written to the fabric.
+What workers may have decided by then always fits the ring of entries: what they drain and hold is
 bounded by parts of it, or such a pause could never end.
 
 A start is cold, from what the owner knows, or warm, from what is in the fabric (`recovery`). The term was granted by

@@ -11,12 +11,14 @@ In this order, by the owner, after the process before it has ended and while no 
 and then collectors begin at `completed` of each ring, and pass over slots that are taken. What was scrubbed is ordered
 again: its batches are in their rings, untouched.
 
-What is needed is there (INV-GOI-FLOOR): no worker writes over an entry from the checkpoint on. One thing is not: where
+What is needed is there: no worker writes over an entry from the checkpoint on. One thing is not: where
 a topic's next byte offset is, if the bytes of its last batch were freed. What was freed is durable, so the owner finds
 it in the log (`offset_after`).
 
-INV-RECOVERY-TERM: entries from `start` on are those of the new term only.
-INV-RECOVERY-TWICE: a recovery that is cut anywhere, by another crash, is done again from the beginning.
+INV-RECOVERY-TWICE: a recovery of the order keeps everything below the first hole, discards the rest, and can be cut and
+repeated anywhere.
+
+Entries from `start` on are those of the new term only.
 
 A fabric whose counts contradict each other is not recovered: an error says so, and the way out is a cold start. This
 module must not know files, nor what a control means.

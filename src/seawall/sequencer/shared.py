@@ -12,8 +12,8 @@ A ring has one producer and one consumer, each with its own count (`kernels.ring
 exclusive, never reduced), so items need no token: an item is there once the producer has counted it (store-release).
 An item of a queue is one word, the ref of a slot; an item of a range ring is two, first position and end.
 
-INV-SHARED-ONE-WRITER: every word has one writing role, RESERVED excepted, which is changed by atomic operations only.
-The note of a duplicate is written by the worker that reserved its position, before the GOI token, and read after that.
+Every word has one writing role, RESERVED excepted, which is changed by atomic operations only. The note of a duplicate
+is written by the worker that reserved its position, before the GOI token, and read after that.
 
 What a crash does: all of it is gone, and nothing here is needed to recover. It must not know what refs mean.
 """

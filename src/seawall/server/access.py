@@ -11,7 +11,7 @@ read is to be kept with one.
 
 How fast somebody may read is a matter of access, too: each connection for itself, or all that show a token together.
 
-INV-ACCESS-TRIES: the third token that is not known ends the connection.
+The third token that is not known ends the connection.
 
 This module must not know frames, or where tokens are kept.
 """
@@ -137,7 +137,7 @@ class Admission:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has shown too many tokens that are not known (INV-ACCESS-TRIES)."""
+        """Whether it has shown too many tokens that are not known."""
         return self._tries >= _TRIES_MAX
 
     @property

@@ -8,7 +8,7 @@ interpreter, which is most of it where batches are large.
                           broker 1   thread             ring 1 ├▶ one order, one log
                           broker 2   thread             ring 2 ┘
 
-INV-BROKER-LOOP: what belongs to a broker is touched by its own loop; others call it by `on_loop`.
+What belongs to a broker is touched by its own loop; others call it by `on_loop`.
 
 A crash takes all of them. This module must not know frames.
 """

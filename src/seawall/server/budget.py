@@ -18,8 +18,8 @@ kept beyond the limit: small requests are served while large ones wait.
 What lies in memory of a fixed size (the shared receive buffer, the rings with batches that are not decided and those
 held back for order 5) is not counted: peers cannot make it grow.
 
-INV-BUDGET-BOUND: bytes are granted only while the sum fits, or while nothing else is counted.
-INV-BUDGET-RETURNED: a connection that is gone has returned everything.
+INV-BUDGET-BOUND: memory for peers is granted only while the sum fits the budget, and a closed connection has returned
+all of its memory. Where nothing else is counted, one grant may be larger.
 
 A crash takes nothing but numbers. Safe from the loops of several brokers. This module must not know what is counted.
 """
@@ -99,7 +99,7 @@ class Budget:
             return True
 
     def close(self, account: Account) -> None:
-        """A connection is gone, with everything that was counted for it (INV-BUDGET-RETURNED)."""
+        """A connection is gone, with everything that was counted for it."""
         with self._lock:
             if account.tickets:
                 account.tickets.clear()

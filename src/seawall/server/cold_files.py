@@ -4,7 +4,7 @@ They go from the file to the socket by a call of the event loop, which would wai
 So a thread reads them first, one whose disk operations wait for those of all others; the loop finds them in memory
 then. Most of the time they are there already, which a look tells.
 
-INV-COLD-PINNED: a file stays pinned until the thread has read it, whatever becomes of the reader.
+A file stays pinned until the thread has read it, whatever becomes of the reader.
 
 This module must not know what is in the files.
 """

@@ -5,7 +5,7 @@ become 16 MiB, tens of milliseconds each. So little of that is done on the loop,
 lock of the interpreter. The connection waits meanwhile: its frames stay where they are, and come again with the
 verdicts at hand.
 
-INV-CHECK-SAME: a verdict is about the bytes that come again: nothing else is received on the connection until then.
+A verdict is about the bytes that come again: nothing else is received on the connection until then.
 
 A crash takes nothing that was answered. This module must not know rings or sockets.
 """

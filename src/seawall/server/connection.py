@@ -8,10 +8,11 @@ The version byte of the first frame decides which session a connection gets (`li
 all frames is not read for until it calls `go_on`; neither is a peer that does not take its answers. Both feel it. While
 a connection is attached to the publish thread, that receives and sends in place of the loop (`publish_thread`).
 
-INV-CONNECTION-SHARED: bytes handed to a session are the session's until `feed` returns, and not longer.
-INV-CONNECTION-BOUND: what a connection holds is counted, and no more is received while there is no room (`budget`).
-INV-CONNECTION-ENDS: a peer that sends a frame too slowly, takes no answers, says nothing, or shows no token in time
-where one is needed, is let go; sooner if others wait for the memory that it holds.
+INV-CONNECTION-ENDS: a peer that sends a frame too slowly, takes no answers, is silent, or shows no token in time is
+disconnected. This happens sooner if others wait for the memory that it holds.
+
+Bytes handed to a session are the session's until `feed` returns, and not longer. What a connection holds is counted,
+and no more is received while there is no room (`budget`).
 
 A crash takes what was received and not taken, and what was not sent: the peer asks again. This module must not know
 topics, sessions, or what a frame means.

@@ -11,7 +11,7 @@ is room; where the order holds back what is in the way, it is asked to give that
 What is refused on arrival uses its number, by a slot of its own, so that no later batch of order 5 waits for it. Only a
 log that takes nothing refuses without that, and its client closes the hole.
 
-INV-INGEST-THROUGH, INV-INGEST-WINDOW: as in `publishing`.
+What an ACK says, and how much may be undecided, is bounded as `publishing` says.
 
 A crash takes what was not answered; publishers send it again, and what was stored is found to be a repetition. This
 module must not know sockets, nor how a session came to be.

@@ -3,12 +3,11 @@
 They are requests, with an id and no session, and publish as batches do: their records are checked whole before anything
 happens, they need the right to write, and they have a window. Beyond it the connection is not read from until one of
 them is answered. While writes are held for want of memory one of them waits here, at most `PRESSURE_PASS_S`, and the
-next is not read; what was received is taken in the end (INV-PRESSURE-GOES-ON).
+next is not read; what was received is taken in the end.
 
 What a key is kept as and for how long is the log's: the key's bytes go there as they came.
 
-INV-KEYED-WINDOW: a connection has at most its window of batches under way here, and one request beyond its window of
-bytes.
+A connection has at most its window of batches under way here, and one request beyond its window of bytes.
 
 A crash takes what was not answered: the peer asks again under the same key, and what was stored is told as a
 repetition. This module must not know sockets, sessions, or how anything is ordered.
@@ -70,7 +69,7 @@ class KeyedPublishing:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be taken (INV-KEYED-WINDOW); if not, the connection goes on when one is answered."""
+        """Whether one more may be taken; if not, the connection goes on when one is answered."""
         if not self._count:
             return True
         is_within = self._count < self._window_batches and self._size < self._window_bytes

@@ -9,8 +9,8 @@ A listener that has all the connections it may have still takes some more, to te
 they speak; those beyond are closed at once. Where no descriptor is left, none is taken for a moment. `count` keeps how
 often each kind of bad input and each end by a limit was seen.
 
-INV-LISTENER-BOUND: no more sockets are open than connections are allowed, and `CONNECTIONS_REFUSED_AT_ONCE` more,
-whether their peers say anything or not.
+INV-LISTENER-BOUND: no more sockets are open than connections are allowed, plus a fixed number that are being refused.
+The number is `CONNECTIONS_REFUSED_AT_ONCE`, whether their peers say anything or not.
 
 A crash closes the port and all connections. This module must not know what sessions do.
 """

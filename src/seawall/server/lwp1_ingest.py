@@ -7,7 +7,7 @@
 A batch of several frames is stored as a whole or not at all, so its frames share their fate. Compressed frames are made
 plain first, one by one, by the session.
 
-INV-RUN-ANSWERED: a run has an answer for each of its frames, in their order, once all its batches are decided.
+A run has an answer for each of its frames, in their order, once all its batches are decided.
 
 A crash takes what was not acked. This module must not know connections, commands, or the order of answers.
 """

@@ -8,10 +8,9 @@
 Throttling is not reading: while a command is carried out, while too much is not acked, and while answers wait to be
 sent, frames are not taken, and come again (`go_on`).
 
-INV-V1-ORDER: answers go out in the order of requests, one each; only those to keepalives may overtake.
-INV-V1-ACK: an ack means that its batch is as durable as its topic promises, and visible to Fetch; an error in its
-place, that nothing of it was stored or nobody knows.
-INV-V1-BOUND: frames and bytes that are not acked, and answers that are not sent, are bounded by `limits`.
+Answers go out in the order of requests, one each; only those to keepalives may overtake. An ack means that its batch is
+as durable as its topic promises, and visible to Fetch; an error in its place, that nothing of it was stored or nobody
+knows. Frames and bytes that are not acked, and answers that are not sent, are bounded by `limits`.
 
 A crash takes what was not acked; the client sends it again, which is why version 1 is at least once. This module must
 not know files, or what a command does.
@@ -249,7 +248,7 @@ class Lwp1Session:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _has_room(self) -> bool:
-        """INV-V1-BOUND, and no command is under way."""
+        """Whether one more frame may be taken: bounds have space, and no command is under way."""
         return (
             self._command is None
             and self._unacked_frames < limits.V1_UNACKED_FRAMES_MAX

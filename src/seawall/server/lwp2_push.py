@@ -4,7 +4,7 @@ Each is a task that reads on where it was: it waits for credit, for room on the 
 nothing meanwhile. A short portion waits for more for as long as the subscriber wishes (`linger_us`). Gaps come in order
 with the data, once. CAUGHT_UP is sent once for each arrival at the end.
 
-INV-PUSH-CREDIT: a frame of data is sent only while both totals are below the credit; then nothing is read ahead.
+A frame of data is sent only while both totals are below the credit; then nothing is read ahead.
 
 A crash takes the subscription; the reader goes on from where it was. This module must not know sessions.
 """

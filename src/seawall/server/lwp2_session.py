@@ -4,8 +4,9 @@
     ready      BATCH frames go to the ingest, requests are carried out side by side, pings are answered
     ending     after GOODBYE, an error that closes, or the peer's own end: what is under way is still answered
 
-INV-SESSION-GREETED: nothing but HELLO is taken before WELCOME is sent.
-INV-SESSION-ANSWERED: a connection ends after everything that it has taken is answered, or after a bounded time.
+INV-SESSION-ANSWERED: a connection ends after everything that it took is answered, or after a bounded time.
+
+Nothing but HELLO is taken before WELCOME is sent.
 
 A crash takes the connection; its publisher finds out what is stored by opening its session again. This module must not
 know sockets, nor how batches are ordered.

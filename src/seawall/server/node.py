@@ -4,10 +4,11 @@
     drain    take no connections, say GOODBYE, answer what is under way, sync, close in order; or, at a deadline, cut
              off who is left and leave no mark of an orderly end, so that the next start looks at everything
 
-INV-NODE-DRAINED: a drain that ends in time has answered everything it took, and left nothing to repair.
-INV-NODE-CUT-OFF: one that does not says so, and the next opening recovers the directory.
-INV-NODE-READ-ONLY: after a failed write or sync the node refuses every change with the reason, and serves readers and
-followers what is stored, until it is ended; the end leaves no mark of an orderly one.
+INV-NODE-DRAINED: a server that ends in order has answered everything it took; after any other end the next opening
+recovers the directory.
+
+After a failed write or sync the node refuses every change with the reason, and serves readers and followers what is
+stored, until it is ended; the end leaves no mark of an orderly one.
 
 A crash leaves what was acked in the log; the next start recovers it. This module must not know signals, nor what frames
 mean.
@@ -76,7 +77,7 @@ class Node:
         return _counts(self.brokers)
 
     async def drain(self, timeout_s: float) -> bool:
-        """End in order; whether everything was answered and closed in time (INV-NODE-CUT-OFF)."""
+        """End in order; whether everything was answered and closed in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         # The first has the ports: a loop that has stopped is dealt no connection any more.

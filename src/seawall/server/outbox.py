@@ -3,7 +3,7 @@
 Bytes go to the transport while no file is before them; a stretch of a file is sent once the transport has sent
 everything. What is held in memory for it, here and in the transport, is counted as working memory of the connection.
 
-INV-OUTBOX-ORDER: everything is sent in the order it was written.
+Everything is sent in the order it was written.
 
 A crash takes what was not sent. This module must not know frames, or when a connection ends.
 """

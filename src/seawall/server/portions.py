@@ -6,8 +6,8 @@ verifies them. Every other portion is read and verified here, with damage told a
 again without the flag for stored blocks, and is told. A file that is shorter than its batches, or failed before while
 it was sent (`unfit_ranges.py`), is read and verified, too.
 
-INV-PORTION-WHOLE: a portion is whole batches, up to the first gap; it begins at or before the seq that was asked for.
-INV-PORTION-PINNED: files are pinned until they are sent, or the connection is gone.
+A portion is whole batches, up to the first gap; it begins at or before the seq that was asked for. Files are pinned
+until they are sent, or the connection is gone.
 
 This module must not know credit, or who waits for what.
 """

@@ -13,8 +13,8 @@ version 2 is told to wait then, too.
 Each level ends a little below where it began. Who is held keeps in memory what it had sent already. So that holding
 everybody cannot last for ever, after a while one connection after the other is let through, a receive at each look.
 
-INV-PRESSURE-NOTHING-LOST: holding refuses nothing: what was sent is taken later, in its order.
-INV-PRESSURE-GOES-ON: whatever memory is taken by, what was received is taken in the end.
+INV-PRESSURE-NOTHING-LOST: short memory delays writes and refuses none: what was sent is taken later, in its order.
+Whatever takes the memory, what was received is taken in the end.
 
 A crash takes nothing but the numbers here. This module must not know sockets, nor where the figures come from.
 """

@@ -12,9 +12,9 @@ batch or for a connection.
 A connection goes back to its event loop, with what was received and not handled, when it sends anything else, when a
 batch of it is not eligible for a commit cycle (`engine.commit_cycle`), when it ends, or when the loop recalls it.
 
-INV-ATTACHED-ALONE: of an attached connection, only this thread uses the socket. The loop closes it after its return.
-INV-ATTACHED-DECIDED: a connection is returned when everything that was received before is decided, or with the numbers
-of the batches of which nobody knows, after a failed write.
+Of an attached connection, only this thread uses the socket. The loop closes it after its return. A connection is
+returned when everything that was received before is decided, or with the numbers of the batches of which nobody knows,
+after a failed write.
 
 A crash takes what was not acked: the peer sends it again. This module must not know frames, nor what is stored where.
 """

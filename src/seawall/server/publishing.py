@@ -1,7 +1,8 @@
 """The batches of one connection that are under way, and the ACK frames that answer them.
 
-INV-INGEST-THROUGH: an ACK calls decided what was answered on its connection, and nothing behind a batch that was not.
-INV-INGEST-WINDOW: a connection has at most its window of batches undecided, and one receive beyond its window of bytes.
+INV-INGEST-THROUGH: an ACK reports client seqs as decided only below the first batch of its connection that waits for
+its answer.
+INV-INGEST-WINDOW: a connection has at most its window of undecided batches, and one receive beyond its window of bytes.
 
 This module must not know the log, rings or sockets.
 """

@@ -15,8 +15,8 @@ The memory of a frame that has begun to arrive is reserved as a whole before mor
 frames that have begun can end. What is kept because its session does not take it is counted as waiting; while the
 node has too much of that, a receive is small (`budget`).
 
-INV-ARRIVING-LENT: what is lent is left before it is somebody else's: when it is taken back, when its batch is taken,
-and when nobody listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
+What is lent is left before it is somebody else's: when it is taken back, when its batch is taken, and when nobody
+listens any more. Only the first frame in it is handed over there; what is behind it is copied out.
 
 A crash takes all of it: the peer sends it again. This module must not know what a frame means, nor whose ring it is.
 """

@@ -4,7 +4,7 @@
     begun        the frame has become a request that is carried out, which has what was counted for it
     not_begun    it was answered at once, or was no request
 
-INV-REQUEST-COUNTED: a request that is under way is counted, with its bytes and what its task takes.
+A request that is under way is counted, with its bytes and what its task takes.
 
 A crash takes nothing but numbers. This module must not know what is asked for.
 """

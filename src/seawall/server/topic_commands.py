@@ -5,8 +5,8 @@ Ids are the catalog's: from 1, rising, never given twice. Retention is a topic's
 Topic 0 of version 1 is a topic like any other under a name that no command shows; it is made when it is first used. Its
 real id means nothing to peers, and its name cannot be asked for.
 
-INV-COMMANDS-ONE: commands that change topics are carried out one at a time, so what was looked up is still so. Those
-that create topics look nothing up: they are carried out together.
+Commands that change topics are carried out one at a time, so what was looked up is still so. Those that create topics
+look nothing up: they are carried out together.
 
 What is refused raises `ProtocolError` with the code of the wire. This module must not know connections or versions.
 """

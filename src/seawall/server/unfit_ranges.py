@@ -7,7 +7,7 @@ damaged as a gap, and the reader goes on behind it.
 What is remembered is a block of a file, by its path. A block that is forgotten, or whose file got another name, costs
 one more connection. A block that is remembered without need costs speed alone, so nothing takes it back.
 
-INV-UNFIT-BOUND: at most `limits.UNFIT_BLOCKS_MAX` blocks are remembered; the one noted longest ago goes first.
+At most `limits.UNFIT_BLOCKS_MAX` blocks are remembered; the one noted longest ago goes first.
 
 All loops of a process share what is remembered: a reader that connects again may be dealt to another one. Safe from any
 thread. A crash forgets it. This module must not know what is in a file.

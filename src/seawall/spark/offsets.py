@@ -5,8 +5,8 @@
 The first entry is what Kafka's connector writes, so what shows progress and lag there does here. The epoch is the
 topic's own: one that is deleted and made again has another, and its seqs mean something else.
 
-INV-OFFSET-PLAIN: an offset holds strings and numbers only, and equal places are equal text: Spark compares and stores
-them as JSON. This module must not know Spark, nor ask a server.
+An offset holds strings and numbers only, and equal places are equal text: Spark compares and stores them as JSON. This
+module must not know Spark, nor ask a server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Which seqs a micro-batch takes, and how ranges of seqs become tasks. Numbers in, numbers out.
 
-INV-ADMIT-SHARE: what a bound admits is shared out in proportion to what waits in each topic, adds up to the bound if so
-much waits, and is never nothing while something waits.
-INV-SPLIT-WHOLE: the parts of a range are disjoint, ascend, are not empty, and are all of it.
+What a bound admits is shared out in proportion to what waits in each topic, adds up to the bound if so much waits, and
+is never nothing while something waits. The parts of a range are disjoint, ascend, are not empty, and are all of it.
 
 This module must not know Spark, nor ask a server.
 """
@@ -33,7 +32,7 @@ class SeqRange:
 
 
 def admit(waiting: Mapping[str, int], bound: int) -> dict[str, int]:
-    """How many of the records that wait in each topic a batch of at most `bound` takes (INV-ADMIT-SHARE)."""
+    """How many of the records that wait in each topic a batch of at most `bound` takes."""
     total = sum(waiting.values())
     if total <= bound:
         return dict(waiting)
@@ -54,7 +53,7 @@ def rows_within(waiting: Mapping[str, int], record_sizes: Mapping[str, float], s
 
 
 def split(ranges: Sequence[SeqRange], splitting: Splitting) -> list[SeqRange]:
-    """Ranges as tasks: none too large, and as many as are wanted if there are that many records (INV-SPLIT-WHOLE)."""
+    """Ranges as tasks: none too large, and as many as are wanted if there are that many records."""
     ranges = [each for each in ranges if len(each)]
     parts = [part for each in ranges for part in _cut(each, _part_count(each, splitting))]
     wanted = splitting.min_partitions

@@ -4,9 +4,9 @@ A range is read from sealed segments as far as it lies in them and they can be r
 (`RangeReader._source` chooses; what a cold tier would hold is one more choice there). Whatever goes wrong with files,
 the server is asked for the rest, unless the query insists on files.
 
-INV-READ-RANGE: every live record of the range is delivered once, by rising seq, by whichever way.
-INV-READ-LOSS: what is lost in the range is never passed over in silence: it fails the query, or is counted, and shown
-if the query wants that. Deleted records are no loss.
+INV-READ-RANGE: a task delivers every live record of its range once, by rising seq, from files or over the network.
+INV-READ-LOSS: a loss in the range of a task fails the query, or is counted where the query allows it. It is shown if
+the query wants that. Deleted records are no loss.
 
 A crash of a task leaves nothing behind; the next attempt reads the same. This module must not know Spark.
 """

@@ -20,7 +20,7 @@
 
 Spark prunes no columns of a Python source and pays for each: `columns` names those that are wanted.
 
-INV-SCHEMA-SAME: the Arrow types here are what Spark makes of the Spark types: it refuses anything else.
+The Arrow types here are what Spark makes of the Spark types: it refuses anything else.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def spark_schema(columns: tuple[str, ...]) -> str:
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of the batches that Spark takes for it (INV-SCHEMA-SAME)."""
+    """The schema of the batches that Spark takes for it."""
     import pyarrow as pa
 
     types = {

@@ -3,10 +3,12 @@
 The server says which segments hold a range, what of it is shown, and which gaps lie in it (`wire/lwp2_files.py`); files
 give the bytes. So deletes, caps and ages are what they are for everybody else, and no other file is looked at.
 
-INV-FILES-SAME: a directory is used only if it says that it is the one the server serves, a segment only if it says the
-same and has the name that the server knows. A sealed segment never changes, so what has that name has those bytes.
-INV-FILES-WHOLE: pieces hold every record that the server calls live, or `FilesError` is raised before one is handed out
-that does not: then the server knows why.
+INV-FILES-SAME: a task reads only files of the directory that the server serves. A directory is used only if it says
+that it is that one, a segment only if it says the same and has the name that the server knows. A sealed segment never
+changes, so what has that name has those bytes.
+
+Pieces hold every record that the server calls live, or `FilesError` is raised before one is handed out that does not:
+then the server knows why.
 
 A crash leaves nothing behind: files are only read. This module must not know Spark, nor ask a server.
 """
@@ -139,7 +141,7 @@ def _brought(segment: SealedSegment, entries: Entries, topic_id: TopicId) -> Bat
 
 
 def _piece(parts: list[BatchBytes], live: Integers, first_seq: int, end: int) -> Piece:
-    """Batches and what is shown of them, if they hold all of that (INV-FILES-WHOLE)."""
+    """Batches and what is shown of them, if they hold all of that."""
     shown = clipped(live, first_seq, end)
     wanted = int((shown[:, 1] - shown[:, 0] + 1).sum())
     held = sum(_held(part.entries, shown) for part in parts)

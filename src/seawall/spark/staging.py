@@ -4,10 +4,10 @@ A task stages its rows under a client of its own, so that no two attempts share 
 whole batches, for each topic in the order of the rows. Nobody sees them. The driver commits what the attempts that
 count have told, in the order of partitions, by one request under one key.
 
-INV-SINK-ONCE: what is visible of a key is one commit of it: a repetition changes nothing, and what was staged for it
+INV-SINK-ONCE: one commit of each key of a write becomes visible; a repetition changes nothing. What was staged for it
 again is deleted.
-INV-SINK-COUNTED: only ranges that the driver was told of become visible: attempts that failed, were killed or lost
-against another one are deleted by themselves if they can, by their age (`storage.staging_ttl_ms`) if not.
+INV-SINK-COUNTED: only ranges of the attempts that the driver counts become visible. Attempts that failed, were killed
+or lost against another one are deleted by themselves if they can, by their age (`storage.staging_ttl_ms`) if not.
 
 A crash of a task or of the driver leaves staged records behind, which go by their age; the next attempt stages its own.
 Rows come as Arrow batches, and no object is made for one. This module must not know Spark.

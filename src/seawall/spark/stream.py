@@ -4,9 +4,9 @@ Spark keeps the offsets (`offsets.py`) and asks; this answers from what the serv
 nothing but the target of `Trigger.AvailableNow` and the time of the last batch, which may both be lost. So a query goes
 on where its checkpoint says, however it ended. `commit` comes late or never, and nothing depends on it.
 
-INV-STREAM-REPLAY: the tasks of a batch follow from its two offsets and the topics as they are: a batch that is done
-again after a crash has the same records, as long as the topics still have them.
-INV-STREAM-LIFE: seqs of one life of a topic are never taken for those of another.
+INV-STREAM-REPLAY: a micro-batch that is repeated has the same records, as long as the topics still have them. Its tasks
+follow from its two offsets and the topics as they are.
+INV-STREAM-LIFE: seqs of a deleted topic are never taken for those of a new topic with the same name.
 
 This module must not know how records are read.
 """

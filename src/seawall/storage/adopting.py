@@ -6,8 +6,8 @@
     4. log      the control that tells of it (elsewhere)
     5. settle   the note is removed
 
-INV-ADOPTED-OR-BACK: at the next opening a file that was moved is a segment of its topic if the log tells of it; if not,
-it has its old bytes and its old name again. Both can be done again and again.
+INV-ADOPTED-OR-BACK: a staged file that a transaction moved is a segment of its topic if the log says so; otherwise the
+next opening restores its bytes and name. Both can be done again and again.
 
 Blocks are not looked at: they were verified when they came, and whoever reads them does it again. This module must not
 know why a file is adopted, nor the log.

@@ -14,9 +14,9 @@ Entry (`INDEX_ENTRY`), little-endian:
 
 Stored it is a sidecar (`sidecars.py`) of kind INDEX whose rows are the entries; valid if they keep the order below.
 
-INV-INDEX-ORDER: each entry begins, in seqs and in file positions, at or after the end of the one before it; positions,
-times and offsets do not fall. A stretch of the file between two entries that belongs to neither is damage that
-was there when the index was made.
+Each entry begins, in seqs and in file positions, at or after the end of the one before it; positions, times and offsets
+do not fall. A stretch of the file between two entries that belongs to neither is damage that was there when the index
+was made.
 
 It can be lost: a scan of the segment makes it again. This module must not know how a segment is written or read.
 """
@@ -249,7 +249,7 @@ def join_entries(parts: Sequence[Entries]) -> Entries:
 
 
 def order_fault(entries: Entries) -> str | None:
-    """What breaks INV-INDEX-ORDER, or that an entry could not be a batch; None if nothing does."""
+    """What breaks the order of entries, or that an entry could not be a batch; None if nothing does."""
     if not len(entries):
         return None
     ends = {"base_seq": entries["base_seq"] + entries["count"], "at": entries["at"] + entries["length"]}

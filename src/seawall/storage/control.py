@@ -31,9 +31,9 @@ that is `topics`.
 Commands that change an object carry it as it was and as it will be. What counts is the later one: the earlier is for
 whoever follows changes, and is not compared, since a damaged log may have lost the change before.
 
-INV-CONTROL-ONE-FORM: a control has exactly one encoding, so whatever parses encodes to the same bytes.
-INV-CONTROL-VALID: the rules of a control are checked when it is made; one that breaks them cannot be written, and bytes
-that do are `CorruptionError`. Commands keep their numbers for ever; a number never gets a second meaning.
+A control has exactly one encoding, so whatever parses encodes to the same bytes. The rules of a control are checked
+when it is made; one that breaks them cannot be written, and bytes that do are `CorruptionError`. Commands keep their
+numbers for ever; a number never gets a second meaning.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A control batch is valid when its block is (`control`), when its header has no c
 and the topic and client that the block says, when every reference in it carries the position of the batch itself, and
 when a transaction is whole (`control_transactions`).
 
-INV-CONTROL-TYPED: whatever the bytes, `parse_control` and `read_control` give a control or `CorruptionError`.
+Whatever the bytes, `parse_control` and `read_control` give a control or `CorruptionError`.
 """
 
 from __future__ import annotations

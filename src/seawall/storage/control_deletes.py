@@ -17,9 +17,10 @@
 Valid: the ranges are not empty, rise and never touch (no distance is 0), all seqs are below 2^63, and the block ends
 with the text.
 
-INV-DELETE-RESOLVED: whoever commits a delete looks up, before, which records it means and how many bytes they had. The
-seqs are what counts; `before_seq` and `match` say why, for people. So a delete covers exactly the records that precede
-it in the log, its replay needs neither tags nor segments, and these may go as soon as it is durable.
+INV-DELETE-RESOLVED: a delete in the log lists the seqs that it removes, so its replay removes the same records. Whoever
+commits a delete looks up, before, which records it means and how many bytes they had. The seqs are what counts;
+`before_seq` and `match` say why, for people. So a delete covers exactly the records that precede it in the log, its
+replay needs neither tags nor segments, and these may go as soon as it is durable.
 
 Seqs in the ranges may be gone already: they stay gone. A delete of more ranges than fit is several controls.
 """

@@ -1,7 +1,7 @@
 """The control batches that are rare and that people read: their blocks are JSON.
 
 Which keys each has is in the table of `control`. A document is compact, its keys are in the order of the table, and all
-of them are there: with any other spelling of the same content it is damage (INV-CONTROL-ONE-FORM).
+of them are there: with any other spelling of the same content it is damage.
 
 The configuration of a topic is a JSON object that passes through unread: `topics` knows what it means.
 """

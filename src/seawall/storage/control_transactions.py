@@ -13,8 +13,8 @@ It stands first in its compound and nowhere else; behind it come, in any order, 
 evictions), one REFERENCE for each batch, CURSORs that join, and the deletes of what was staged. A transaction that
 changes nothing is this control alone.
 
-INV-TRANSACTION-WHOLE: a compound that begins with it has exactly the references and records that it says. Since a batch
-of the log is whole or not there, so is the transaction.
+INV-TRANSACTION-WHOLE: a transaction is one batch of the log, at one position, with exactly the references and records
+that it states. Since a batch of the log is whole or not there, so is the transaction.
 """
 
 from __future__ import annotations

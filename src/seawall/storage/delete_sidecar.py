@@ -3,9 +3,8 @@
 Stored it is a sidecar (`sidecars.py`) of kind DELETES. Each row is a range: its first seq u64 and the seq behind its
 last u64, both below 2^63. Valid if the ranges keep the order below.
 
-INV-RANGES-MERGED: ranges are not empty, rise, and never touch or overlap. So a set has one form, two equal sets are
-stored as the same bytes, and the bounds in a row are a rising list: a seq is deleted if an odd number of bounds
-is at or below it.
+Ranges are not empty, rise, and never touch or overlap. So a set has one form, two equal sets are stored as the same
+bytes, and the bounds in a row are a rising list: a seq is deleted if an odd number of bounds is at or below it.
 
 Unlike an index it cannot be made again from the segment: a damaged one is an error, never an empty set, since deleted
 records would come back.
@@ -130,7 +129,7 @@ def load_deletes(files: Files, path: str, segment: Preface) -> DeletedSeqs:
 
 
 def _merged(ranges: Ranges) -> Ranges:
-    """The same seqs as sorted ranges that neither touch nor overlap (INV-RANGES-MERGED)."""
+    """The same seqs as sorted ranges that neither touch nor overlap."""
     if not len(ranges):
         return np.empty((0, 2), np.int64)
     ordered = ranges[ranges[:, 0].argsort(kind="stable")]

@@ -8,12 +8,12 @@
                that ever had records
 
 Creation: parents and sub-directories first, each name synced in its parent, the ballast, and FORMAT last, by atomic
-replace. INV-FORMAT-LAST: a directory with a FORMAT is whole; one without is empty or the rest of a creation that a
-crash cut short, holds nothing anybody wrote, and is completed by the next open. A directory with anything else in it
-is refused, untouched.
+replace. A directory with a FORMAT is whole; one without is empty or the rest of a creation that a crash cut short,
+holds nothing anybody wrote, and is completed by the next open. A directory with anything else in it is refused,
+untouched.
 
-INV-LOG-BEGUN: FORMAT is replaced once more when the log has its first file, before anything is acknowledged, and says
-so from then on (`note_log_begun`). So a directory that lost its log, or all of its content, is not taken for a new one.
+FORMAT is replaced once more when the log has its first file, before anything is acknowledged, and says so from then on
+(`note_log_begun`). So a directory that lost its log, or all of its content, is not taken for a new one.
 
 The lock is the operating system's and ends with its process, however that ends. The pid in LOCK is for people: it is
 neither synced nor trusted.
@@ -118,7 +118,7 @@ class DataDirectory:
         return self._preface.first == _LOG_BEGUN
 
     def note_log_begun(self) -> None:
-        """Have FORMAT say that there is a log, durably (INV-LOG-BEGUN); once is enough.
+        """Have FORMAT say that there is a log, durably; once is enough.
 
         A full disk puts it off to the next opening that writes.
         """
@@ -248,7 +248,7 @@ def _make_durable(files: Files, path: str) -> None:
 
 
 def _make_content(files: Files, path: str, directory_id: bytes, now_ns: int, ballast_size: int) -> Preface:
-    """Fill an empty directory, FORMAT last (INV-FORMAT-LAST); what an earlier attempt left is used again."""
+    """Fill an empty directory, FORMAT last; what an earlier attempt left is used again."""
     for name in _SUBDIRECTORIES:
         files.make_directory(f"{path}/{name}")
     _write_ballast(files, path, ballast_size)

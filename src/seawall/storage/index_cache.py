@@ -4,8 +4,7 @@ An index is read when somebody looks something up in its segment, and stays unti
 one that was used least recently goes first and is read again when it is wanted. Whoever holds an index, or a slice of
 one, keeps it: dropping it here frees the memory once the last of them is gone.
 
-INV-INDEXES-BOUND: the cache holds at most `limits.INDEX_CACHE_SIZE` bytes of entries, or one index where that alone is
-larger.
+The cache holds at most `limits.INDEX_CACHE_SIZE` bytes of entries, or one index where that alone is larger.
 
 All logs of a process share one cache, so the bound is one of the process. It keeps no owner alive. Safe from any
 thread. A crash does nothing to it. This module must not know where an index comes from.

@@ -16,9 +16,9 @@ An item is a flat JSON object whose `item` says what it is; `at` and `to` are po
 | `empty`    | WAL, segment        | zeros: space that is reserved, or a place that is filled later                   |
 | `damage`   | WAL, segment        | bytes that are none of these                                                     |
 
-INV-INSPECT-READS: nothing is changed and no lock is taken, so a file may be looked at while its owner writes it; what
-is just being written then shows as damage. Sidecars and snapshots are valid as a whole or not at all: damage in one is
-a `CorruptionError`, as is a damaged preface, without which nobody knows what the file is.
+Nothing is changed and no lock is taken, so a file may be looked at while its owner writes it; what is just being
+written then shows as damage. Sidecars and snapshots are valid as a whole or not at all: damage in one is a
+`CorruptionError`, as is a damaged preface, without which nobody knows what the file is.
 
 This module does not judge: whether bytes that are missing were ever promised is the matter of `verify`.
 """

@@ -7,8 +7,8 @@ not the seal, not the write. A lone worker waits for nobody: an epoch is sealed 
 The next epoch may be sealed while one is being written, and is gathered when that one is durable. If a lane must drain,
 all lanes are drained together, since the order of tickets runs through all of them.
 
-INV-GROUP-DURABLE  an epoch is durable only after `mark_durable` of it or of a later one; one is written at a time.
-INV-LANE-TICKETS   tickets are unique over all lanes, and each epoch's are higher than those of every one before it.
+An epoch is durable only after `mark_durable` of it or of a later one; one is written at a time. Tickets are unique over
+all lanes, and each epoch's are higher than those of every one before it.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class LaneGroup:
 
     def _check_epoch(self, epoch: LaneEpoch) -> None:
         if epoch <= self._last_epoch:
-            raise WrongStateError(f"epoch {epoch} is not new: the last was {self._last_epoch} (INV-NCIVZ-3)")
+            raise WrongStateError(f"epoch {epoch} is not new: the last was {self._last_epoch} (INV-LANE-TICKETS)")
 
     def _situation(self) -> str:
         gathered = "none" if self._gathered is None else self._gathered.epoch

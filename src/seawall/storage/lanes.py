@@ -17,15 +17,14 @@ the flush half first, then the active half, then the overflow.
 Lanes must not know threads, clocks or files: time is passed in, writing is their owner's, and an epoch is durable when
 the owner says so, which it does after its sync has returned. A crash loses what a lane holds: none of it was acked.
 
-INV-NCIVZ-1  one worker owns a lane at a time, and only it appends: by a token that no second worker can get.
-INV-NCIVZ-2  a half is never Writable and Flushing at once.
-INV-NCIVZ-3  the epochs of a lane rise.
-INV-NCIVZ-4  the bytes of a flush do not change before the flush is complete.
-INV-NCIVZ-5  an overflow beyond its bound always forces a serialized drain.
-INV-NCIVZ-6  a batch is accepted, queued or refused, and its worker is told which; what was taken is in one epoch.
-INV-NCIVZ-7  a serialized drain leaves both halves empty and Writable, and lifts the force.
-INV-NCIVZ-8  workers on lanes of their own share nothing, so they never wait for each other; lanes have no lock.
-INV-LANE-TICKETS  tickets rise within a lane.
+INV-LANE-TICKETS: a lane has one owner at a time, and its tickets and epochs rise.
+
+- Only the owner appends: by a token that no second worker can get.
+- A half is never Writable and Flushing at once, and the bytes of a flush do not change before the flush is complete.
+- A batch is accepted, queued or refused, and its worker learns which; what was taken is in one epoch.
+- An overflow beyond its bound always forces a serialized drain. That leaves both halves empty and Writable, and lifts
+  the force.
+- Workers on lanes of their own share nothing, so they never wait for each other; lanes have no lock.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class Lane:
         return half.written()
 
     def claim(self, worker: str) -> LaneOwner:
-        """Make a worker the only one that appends here; `WrongStateError` while another is (INV-NCIVZ-1)."""
+        """Make a worker the only one that appends here; `WrongStateError` while another is."""
         if self._owner is not None:
             self._contention_count += 1
             raise WrongStateError(f"lane {self.core_id} belongs to {self._owner.worker}, {worker} cannot have it")
@@ -282,12 +281,12 @@ class Lane:
         return self._flush
 
     def _check_owner(self, owner: LaneOwner) -> None:
-        check(owner is self._owner, "INV-NCIVZ-1", f"{owner.worker} does not own lane {self.core_id}")
+        check(owner is self._owner, "INV-LANE-TICKETS", f"{owner.worker} does not own lane {self.core_id}")
 
     def _check_epoch(self, epoch: LaneEpoch) -> None:
         if epoch <= self._last_epoch:
             raise WrongStateError(
-                f"lane {self.core_id} cannot take epoch {epoch}: it had {self._last_epoch} (INV-NCIVZ-3)"
+                f"lane {self.core_id} cannot take epoch {epoch}: it had {self._last_epoch} (INV-LANE-TICKETS)"
             )
 
     def _refusal(self, action: str) -> WrongStateError:

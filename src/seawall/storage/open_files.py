@@ -10,10 +10,9 @@ again (`shared_file.py`).
     shrink      some file was unpinned
     forget      it is closed
 
-INV-OPEN-BOUND: more files than `capacity` are open only if all of them are pinned.
-INV-EVICT-SYNCED: a file with unsynced changes is synced before it is closed. A descriptor that is opened later does not
-report a failed writeback that an earlier one would have: so the failure of that sync is told to `on_sync_failed`, and
-the shared file refuses every later change and sync.
+More files than `capacity` are open only if all of them are pinned. A file with unsynced changes is synced before it is
+closed. A descriptor that is opened later does not report a failed writeback that an earlier one would have: so the
+failure of that sync is told to `on_sync_failed`, and the shared file refuses every later change and sync.
 
 Where no file can be closed and the system has no descriptor left, `open` raises `DescriptorsError`: nothing was
 changed, and it may be tried again. Threads may share it. This module must not know what is in the files.

@@ -12,8 +12,8 @@
 Seqs have 20 digits, milliseconds since the Unix epoch 13 or, from the year 2286 on, 14. So names sort by seq, and
 retention by seq or by time decides from a listing alone.
 
-INV-ONE-SPELLING: a name is understood only if formatting what was understood gives the same name again. Everything else
-is unknown: it is reported, and nobody deletes it.
+A name is understood only if formatting what was understood gives the same name again. Everything else is unknown: it is
+reported, and nobody deletes it.
 
 This module must not open files.
 """

@@ -15,9 +15,9 @@ What it does, each step leading to the same state however often a crash cuts it 
 4. An active segment beside a sealed one of the same seq is removed if the sealed one is sound and has all its batches;
    otherwise both stay and the pair is reported.
 
-INV-DAMAGE-KEPT: bytes that should be a batch and are not are reported, and stay where they are. An older active segment
-with damage is not sealed unless asked for, so that the caller can fill its places from the log first.
-INV-RECOVERY-REPEATS: a second run changes no byte and reports the same.
+Bytes that should be a batch and are not are reported, and stay where they are. An older active segment with damage is
+not sealed unless asked for, so that the caller can fill its places from the log first. A second run changes no byte and
+reports the same.
 
 Names that mean nothing here are reported and left alone, and so is a file that says it is another segment. This module
 must not know the write-ahead log.

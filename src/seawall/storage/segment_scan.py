@@ -8,8 +8,8 @@ is damage. That next one is looked for first where the damaged header says it is
 alone; only then at every byte. So bytes inside a record that look like a batch are not taken for one as long as either
 the length in the damaged header or the index has survived.
 
-INV-DAMAGE-NAMED: what cannot be delivered is named, as a range of bytes and a range of seqs. It is never the end of
-what can be read, and nothing here changes a file.
+INV-DAMAGE-NAMED: damage in a segment is reported as a range of bytes and of seqs; it never ends the reading, and
+nothing deletes it.
 """
 
 from __future__ import annotations

@@ -13,10 +13,12 @@ segment, with or without an index that nobody reads; sealing again does the same
 one. Nothing in between can be seen, because the name is the state.
 
 Invariants
-- INV-PLACE-ONCE: a file position is handed out once, and only after its disk space was reserved, so that a full disk is
-  found before anything is promised.
-- INV-SEALED-WHOLE: a segment is sealed only if its index ends where its places end.
-- INV-READ-VERIFIED: bytes leave a segment as whole batches, each verified (`segment_scan.py`).
+- A file position is handed out once, and only after its disk space was reserved, so that a full disk is found before
+  anything is promised.
+- INV-SEALED-WHOLE: a segment is sealed only when its index covers all of its batches, and after every earlier segment
+  of its topic.
+- INV-READ-VERIFIED: what is read from a segment is delivered as whole batches whose checksums were verified. What is
+  not as its index entry says is left out (`segment_scan.py`).
 
 One owner at a time for each object: nothing here takes a lock. What is read without the owner's lock is read from a
 file that was pinned under it (`shared_file.py`). This module must not know the write-ahead log.
@@ -136,7 +138,7 @@ class ActiveSegment:
         return self._end - DATA_START
 
     def place(self, length: int) -> int:
-        """Hand out the next `length` bytes; returns their file position (INV-PLACE-ONCE).
+        """Hand out the next `length` bytes; returns their file position.
 
         `DiskFullError` if the disk has no room for them: then nothing was handed out.
         """

@@ -2,12 +2,15 @@
 
 Whoever plans a read pins the files it will use, and reads later, without any lock of the owner. The descriptor is given
 back when the owner has let go *and* the last pin is gone. So a segment may be sealed, dropped or closed meanwhile: a
-reader never meets a closed descriptor, nor one that the system has given to another file (INV-PINNED-OPEN).
+reader never meets a closed descriptor, nor one that the system has given to another file.
+
+INV-PINNED-OPEN: a file that a reader has pinned stays open, and its descriptor stays its own, until the reader releases
+it.
 
 A file that nobody has pinned may be closed to make room for others (`open_files.py`); the next pin opens it again, by
 the path it was first opened by. Whoever renames it keeps it pinned from before the rename on.
 
-INV-SYNC-FATAL holds for the shared file, however often it is opened: after a failed sync it refuses every change.
+After a failed sync the shared file refuses every change, however often it is opened.
 
 Pins are taken by the owner's thread, and given back by any. This module must not know what is in the file.
 """
@@ -141,7 +144,7 @@ class SharedFile:
             self.unpin()
 
     def try_evict(self) -> bool:
-        """Close it if nobody has it pinned or is about to, synced (INV-EVICT-SYNCED); whether that was so."""
+        """Close it if nobody has it pinned or is about to, synced; whether that was so."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -176,7 +179,7 @@ class SharedFile:
         self._file.close()
 
     def _require_synced(self) -> None:
-        """INV-SYNC-FATAL."""
+        """Refuse every change after a failed sync."""
         if self._sync_error is not None:
             raise SyncError(str(self._sync_error)) from self._sync_error
 

@@ -12,7 +12,7 @@ the count asks for; the checksum matches. What rows mean, and in which order the
 
 Reading copies the file into memory, and verifies the copy: what becomes of the file later changes nothing.
 
-A crash leaves the old file or the new one, whole (INV-REPLACE-ATOMIC of `io/files.py`).
+A crash leaves the old file or the new one, whole (`io/files.py`).
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ sequencer, the segments): here they are JSON or plain bytes.
 
 Writing goes by atomic replace, so a crash leaves the new snapshot or none of it. The two newest valid ones are kept. A
 damaged newer one is reported, and the older one is loaded with more log to replay; therefore the log may be cut only
-below `wal_needed_from`. INV-SNAPSHOT-DAMAGE-STAYS: a damaged snapshot is evidence; only a new one of the same position
-takes its place.
+below `wal_needed_from`. A damaged snapshot is evidence; only a new one of the same position takes its place.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ What is no damage: bytes behind the end of the log that nobody was promised, pla
 next opening, debris of replacements, files of deleted topics. What of it a person may want to know is a note.
 `docs/format.md` lists the bytes that carry nothing.
 
-INV-VERIFY-READS: files are opened read-only, and nothing is created, not even the lock. The lock is held, so nobody
-changes what is read.
-INV-VERIFY-GOES-ON: damage, or a sector that cannot be read, ends the reading of its file at most.
+Files are opened read-only, and nothing is created, not even the lock. The lock is held, so nobody changes what is read.
+Damage, or a sector that cannot be read, ends the reading of its file at most.
 """
 
 from __future__ import annotations
@@ -341,7 +340,7 @@ class Verification:
     # --- small things --------------------------------------------------------------------------------------------
 
     def _guarded(self, path: str, first_seq: Seq, findings: Iterator[Finding]) -> Iterator[Finding]:
-        """The findings of one file; one more if reading it had to end (INV-VERIFY-GOES-ON)."""
+        """The findings of one file; one more if reading it had to end."""
         try:
             yield from findings
         except (CorruptionError, OSError) as error:

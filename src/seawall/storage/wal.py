@@ -12,14 +12,16 @@ bytes it could use for two marks: that of a clean close, so that closing needs n
 log continues in the next file.
 
 Invariants
-- INV-WAL-SYNCED: an epoch's synced_through, and what `sync` returns, never cover a byte whose sync has not returned.
-- INV-WAL-NAMED-WHOLE: a new file gets its name after all earlier bytes, its space and its preface are durable, and no
-  epoch goes into it before its name is durable.
-- INV-WAL-CONTINUED: no epoch goes into a file before the one ahead of it says, durably, that the log continues there.
-- INV-WAL-ORDER: numbers of epochs rise by one; positions never go back.
-- INV-WAL-ZERO-TAIL: behind the last epoch there are zeros. `repair_tail` sees to it before a writer starts.
-- INV-WAL-KEEPS-LAST: the file with the last epoch is never dropped, so number and position can always be read back.
-- INV-WAL-POISON: after a failed write or sync nothing more is written, ever: what the disk holds is unknown.
+- INV-WAL-SYNCED: what the log calls durable has been synced. Neither an epoch's synced_through nor what `sync` returns
+  covers a byte whose sync has not returned.
+- INV-WAL-CONTINUED: each file of the log records that the next one exists, so a lost file is noticed. A new file gets
+  its name after all earlier bytes, its space and its preface are durable. It takes an epoch only after its name is
+  durable and the file before it says, durably, that the log continues there.
+- INV-WAL-ORDER: epoch numbers rise by one, and positions and addresses of the log never go back.
+- INV-WAL-ZERO-TAIL: zeros follow the last epoch of the log, so a torn write is never found later. `repair_tail` sees to
+  it before a writer starts.
+- The file with the last epoch is never dropped, so number and position can always be read back.
+- After a failed write or sync nothing more is written, ever: what the disk holds is unknown.
 
 A full disk is found when a file is preallocated, before anything is promised: `DiskFullError`, and the writer goes on
 with what fits its present file.
@@ -298,7 +300,7 @@ class WalWriter:
         starts = self._handles.starts
         while len(starts) > 1 and starts[1] <= at:
             if len(starts) == 2 and self.at == starts[1]:
-                break  # INV-WAL-KEEPS-LAST: the newest file holds no epoch yet
+                break  # the file with the last epoch stays: the newest file holds no epoch yet
             self._handles.drop_oldest()
             dropped += 1
         if dropped:
@@ -374,7 +376,7 @@ class WalWriter:
         )
 
     def _rotate(self, needed: int, timestamp_ns: TimestampNs) -> WalFile:
-        """Begin the next file at the present address: INV-WAL-NAMED-WHOLE, INV-WAL-CONTINUED."""
+        """Begin the next file at the present address: INV-WAL-CONTINUED."""
         if needed > self._file_size - DATA_START:
             raise LimitError(
                 f"an epoch that needs {needed} bytes, a WAL file of {self._file_size} bytes holds "
@@ -422,7 +424,7 @@ class WalWriter:
             raise InvalidInputError(f"{self._directory}: this WAL writer is closed")
 
     def _require_usable(self) -> None:
-        """INV-WAL-POISON."""
+        """Refuse to write after a failed write or sync."""
         self._require_open()
         if self._is_poisoned:
             raise FatalError(

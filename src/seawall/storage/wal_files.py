@@ -4,7 +4,7 @@
     wal-next.preparing        space for the next file; no part of the log until it is renamed. Debris after a crash
 
 A file covers addresses from its first_at up to the first_at of the next. It gets its name only when everything before
-first_at is durable and its preface is too (INV-WAL-NAMED-WHOLE), so a name proves that all earlier addresses were
+first_at is durable and its preface is too, so a name proves that all earlier addresses were
 synced, and a named file without a good preface is damage. The space of a file is reserved before it gets its name, and
 its preface says how much that is: a file that has fewer bytes was cut. Other names in the directory mean nothing here.
 
@@ -143,7 +143,7 @@ def reserve_spare(files: Files, directory: str, size: int) -> File:
 
 
 def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> WalFile:
-    """Make a prepared file the one that its preface says; INV-WAL-NAMED-WHOLE is the order of the steps."""
+    """Make a prepared file the one that its preface says; it gets its name when everything before it is durable."""
     first_at = WalAddress(preface.first)
     path = wal_path(directory, first_at)
     try:

@@ -4,7 +4,7 @@
 are two explanations, and synced_through tells them apart:
 
     damage      someone knew that the bytes at x were durable: a later epoch header says synced_through > x, or a later
-                file has a name (INV-WAL-NAMED-WHOLE), or the caller starts behind x. The range is reported as `Damage`
+                file has a name, or the caller starts behind x. The range is reported as `Damage`
                 and reading goes on behind it. Of an epoch with a good header the batches before the first bad one are
                 still delivered, and it ends where its header says; otherwise the next valid header is looked for at
                 every byte, since lengths cannot be trusted any more.
@@ -13,11 +13,13 @@ are two explanations, and synced_through tells them apart:
 After damage the next epoch may have any higher number; otherwise numbers must rise by one, so that bytes of an earlier
 tail can never pass for the continuation of a later one.
 
-INV-WAL-NO-SILENT-END: bytes that were known to be durable are delivered or reported, never taken for the end.
-INV-WAL-SAME-AGAIN: reading changes nothing; reading twice gives the same. Repairing twice changes nothing either.
+INV-WAL-NO-SILENT-END: recovery delivers or reports every byte that was known to be durable; it never takes damage for
+the end of the log.
+
+Reading changes nothing; reading twice gives the same. Repairing twice changes nothing either.
 
 A middle file that is missing or cut, or whose preface is damaged, is damage, and `Damage.is_file_lost` says so. If the
-last file is (INV-WAL-CONTINUED tells that it is missing), nobody knows which positions it used, so nothing can be
+last file is (the one before it says that there is one more), nobody knows which positions it used, so nothing can be
 appended safely: `CorruptionError`, and a person must decide.
 
 Speed: epochs that plainly follow each other, nearly all there are, are verified and listed by one kernel call for each
@@ -117,7 +119,7 @@ def read_wal(
     """Every batch at or behind `from_at`, and every damage, in order; a `WalEnd` comes last and always.
 
     `from_at` is where the caller's own state ends; everything below it is known to have been durable. `mapped` lets
-    files be mapped, which only a process that serves nobody yet may do (INV-MAPPED-NOT-SERVED of `io.mapped`).
+    files be mapped, which only a process that serves nobody yet may do (`io.mapped`).
     """
     for part in read_runs(files, directory, directory_id, from_at, mapped=mapped):
         if isinstance(part, WalRun):

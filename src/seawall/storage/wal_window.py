@@ -3,8 +3,8 @@
 Where a file can be mapped (`io/mapped.py`) the window moves over it and no byte is copied: copying is most of what
 reading a log costs. Where it cannot, or where its pages are not to be had, they are read in pieces that fit the cache.
 
-INV-WINDOW-REUSED: what `read` and `load` give holds until the next call of either. Nothing outside the file is shown,
-and nothing at or behind the next file. This module must not know which epochs are part of the log.
+What `read` and `load` give holds until the next call of either. Nothing outside the file is shown, and nothing at or
+behind the next file. This module must not know which epochs are part of the log.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ The monotonic clock is the time line. The wall clock is derived from it: it may 
 back, as real ones do. `sibling` makes another wall clock on the same time line: one per simulated host.
 
 Invariants
-- INV-TIMERS-ORDERED: timers run in order of (time, insertion).
-- INV-MONOTONIC: `monotonic_ns` never decreases, whatever is done to the wall clock.
+- Timers run in order of (time, insertion).
+- `monotonic_ns` never decreases, whatever is done to the wall clock.
 """
 
 from __future__ import annotations

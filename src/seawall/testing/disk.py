@@ -27,8 +27,8 @@ Three ways to end a run
             check_recovery(disk)
 
 Invariants
-- INV-SEEDED: the same seed and the same calls give the same bytes and the same `history()`.
-- INV-DEAD-HANDLES: a handle from before a crash or kill never works again (`DeadHandleError`).
+- The same seed and the same calls give the same bytes and the same `history()`.
+- A handle from before a crash or kill never works again (`DeadHandleError`).
 """
 
 from __future__ import annotations
@@ -287,7 +287,7 @@ class SimDisk:
             raise SimCrash("the simulated machine is down; call crash() or kill() to go on")
 
     def require_alive(self, number: int, path: str) -> None:
-        """INV-DEAD-HANDLES."""
+        """Refuse a handle that was opened before a crash or kill."""
         self.require_power()
         if number not in self._handles:
             raise DeadHandleError(f"{path}: this handle was opened before a crash; open the file again")

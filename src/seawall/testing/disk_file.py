@@ -194,7 +194,7 @@ class SimFile:
             raise _refusal(errno.EBADF, self._path)
 
     def _require_synced(self) -> None:
-        """INV-SYNC-FATAL."""
+        """Refuse every change after a failed sync."""
         if self._sync_failed:
             raise SyncError(f"{self._path}: an earlier sync failed, so nothing more may be written through this handle")
 

@@ -7,7 +7,7 @@
 pod. Nothing is forgotten, since a checker that misses an event proves nothing; a history that is full refuses more.
 It prints one line per event, and goes to JSON lines and back unchanged, so that a failing one can be kept.
 
-INV-HISTORY-STEPS: the step of an event is the number of events before it.
+The step of an event is the number of events before it.
 """
 
 from __future__ import annotations

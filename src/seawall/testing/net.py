@@ -11,8 +11,8 @@ Two services over the same links and partitions
 - streams: `net.host("a")` is a `Network` of `seawall.io.interfaces`, see `streams.py`. For code that speaks TCP.
 
 Invariants
-- INV-SEEDED: the same seed, clock steps and calls give the same deliveries and the same `history()`.
-- INV-NO-FORGERY: what arrives was sent, byte for byte, by the host it names.
+- The same seed, clock steps and calls give the same deliveries and the same `history()`.
+- What arrives was sent, byte for byte, by the host it names.
 - Nothing is delivered inside `send`: only the clock delivers, so a handler may send without being called again.
 """
 

@@ -6,7 +6,7 @@ is right, so a wrong event is judged by its checkers and the walk goes on from i
 *Standing* entries are those that are committed and not lost: a cold recovery takes the committed entries from `kept` on
 away, and their client seqs are undecided again. Whatever was once committed stays in `ever_committed`.
 
-INV-STATE-BEFORE: what `walk` gives was changed by earlier events only. Whoever gets it must not change it.
+What `walk` gives was changed by earlier events only. Whoever gets it must not change it.
 """
 
 from __future__ import annotations

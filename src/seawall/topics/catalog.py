@@ -5,11 +5,12 @@ the control that would change it, or refuse; they change nothing. `apply_append`
 the log says, in its order: the only way anything changes.
 
 Invariants
-- INV-TOPIC-ID-ONCE: an id is never given twice, also not after its topic was deleted. Id 0 means no topic. The epoch of
-  a topic is its id, so a name that is created again gets a higher one, without anybody remembering old names.
-- INV-TOPIC-NAME-ONE: a name belongs to at most one topic.
-- INV-APPLY-ONCE: a batch below `next_position` has taken effect already and does nothing; replay may start early. An
-  aside takes no position: it counts from the address of the log on from which a snapshot has it replayed.
+- INV-TOPIC-ID-ONCE: a topic id is never given twice, and a name belongs to at most one topic. This holds after the
+  topic was deleted, too. Id 0 means no topic. The epoch of a topic is its id, so a name that is created again gets a
+  higher one, without anybody remembering old names.
+- INV-APPLY-ONCE: a batch of the log takes effect once, in its own topic, however often it is replayed. One below
+  `next_position` has taken effect already and does nothing. An aside takes no position: it counts from the address of
+  the log on from which a snapshot has it replayed.
 
 Batches that name a topic which is not there (deleted before they were ordered, or created in a damaged part of the log)
 do nothing, and `apply` says so. A create whose name is still taken ends the older topic: in a whole log that cannot
@@ -295,7 +296,7 @@ class TopicCatalog:
 
     def restore(self, topic: TopicState) -> None:
         """Put a topic there as a snapshot or a create has it."""
-        check(topic.name not in self._by_name, "INV-TOPIC-NAME-ONE", topic.name)
+        check(topic.name not in self._by_name, "INV-TOPIC-ID-ONCE", topic.name)
         check(topic.topic_id not in self._by_id, "INV-TOPIC-ID-ONCE", f"{topic.name} {topic.topic_id}")
         self._by_id[topic.topic_id] = topic
         self._by_name[topic.name] = topic

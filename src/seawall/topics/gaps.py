@@ -3,8 +3,8 @@
 A `Gap` is what a reader is told (`wire/received.py`). `Losses` are the ranges a topic lost inside its log; what it lost
 from below, by cap or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
 
-INV-LOSS-DISJOINT: loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost
-twice keeps its first reason: it was gone already.
+Loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost twice keeps its
+first reason: it was gone already.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Losses:
 
     def add(self, lost: Gap) -> None:
         """Add what is not lost yet of a range."""
-        check(1 <= lost.first_seq <= lost.last_seq, "INV-LOSS-DISJOINT", f"{lost} is empty")
+        check(1 <= lost.first_seq <= lost.last_seq, "INV-LIVE-EXACT", f"{lost} is empty")
         added = [Gap(first, last, lost.reason) for first, last in self.outside(lost.first_seq, lost.last_seq)]
         merged: list[Gap] = []
         for gap in sorted((*self._gaps, *added), key=_first):

@@ -6,9 +6,8 @@ one without a session, the others the client seq, both little-endian. Times are 
 so the same log gives the same keys on every machine. Batches of a topic never go back in time, so the keys are sorted
 by age as they come and the oldest are always in front.
 
-INV-KEYS-RISING: keys are remembered in the order of their seqs.
-Bounded: a topic with `IDEMPOTENCY_KEYS_MAX` keys in its window takes no more appends with keys (`FullError`) until some
-expire. To forget one early would append a repeat a second time.
+Keys are remembered in the order of their seqs. Bounded: a topic with `IDEMPOTENCY_KEYS_MAX` keys in its window takes no
+more appends with keys (`FullError`) until some expire. To forget one early would append a repeat a second time.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class IdempotencyKeys:
         newest = next(reversed(self._appends.values()), None)
         check(
             newest is None or newest.last_seq < append.first_seq,
-            "INV-KEYS-RISING",
+            "INV-SEQ-ONCE",
             f"{append.first_seq} after {newest}",
         )
         self._appends[key] = append

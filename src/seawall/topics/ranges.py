@@ -3,7 +3,7 @@
 What is deleted from a topic comes in runs (a prefix, a queue drained in order), so ranges take far less than the seqs:
 deleting every second record of a million is the worst case, at 8 MB. Both ends of a range belong to it.
 
-INV-RANGES-APART: between two ranges lies at least one seq that is in neither; ranges that touch are one.
+Between two ranges lies at least one seq that is in neither; ranges that touch are one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SeqRanges:
 
     def add(self, first: Seq, last: Seq) -> None:
         """Put every seq of a range into the set."""
-        check(1 <= first <= last, "INV-RANGES-APART", f"{first} to {last} is no range")
+        check(1 <= first <= last, "INV-LIVE-EXACT", f"{first} to {last} is no range")
         # Ranges that overlap or touch the new one become one with it.
         low = bisect_left(self._lasts, first - 1)
         high = bisect_right(self._firsts, last + 1)

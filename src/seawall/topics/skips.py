@@ -5,8 +5,8 @@ order has given the lost ones up, by a SKIP. A reader that follows the publisher
 position. SKIPs are rare, so a topic keeps the newest `limits.SKIPS_KEPT` of them and the position below which it has
 forgotten some.
 
-INV-SKIPS-RISE: positions rise. Changes by batches of the log only, in their order, so replay gives the same again.
-This module must not know sessions.
+Positions rise. Changes by batches of the log only, in their order, so replay gives the same again. This module must not
+know sessions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Skips:
         """One more, behind all others."""
         check(
             not self._kept or self._kept[-1].position < skip.position,
-            "INV-SKIPS-RISE",
+            "INV-WAL-ORDER",
             f"a SKIP at {skip.position} behind one at {self._kept[-1].position if self._kept else 0}",
         )
         self._kept.append(skip)

@@ -1,8 +1,8 @@
 """The state of one topic: what it holds, what it lost, and what it still promises.
 
 Everything here changes by the batches of the log, in their order: `append` for records, `apply` for controls. Nothing
-else is read: whoever commits a delete or an eviction has looked up which records go and how many bytes they had
-(INV-DELETE-RESOLVED), so the segments of what is gone may go at once.
+else is read: whoever commits a delete or an eviction has looked up which records go and how many bytes they
+had, so the segments of what is gone may go at once.
 
     1 …… evict_floor …… floor ………………… head_seq
     lost by cap or ttl    deleted    live, deleted or lost in the middle
@@ -13,10 +13,9 @@ else is read: whoever commits a delete or an eviction has looked up which record
 - `ceiling`: seqs below it may have been handed out, whatever the log still shows.
 
 Invariants, checked after every change
-- INV-FLOOR-ORDER: 1 ≤ evict_floor ≤ floor ≤ head_seq + 1.
-- INV-FLOOR-RISES: evict_floor, floor and head_seq never go back.
-- INV-LIVE-EXACT: `live_records` is the number of seqs from floor to head that are neither deleted nor lost.
-- INV-SEQ-ONCE: a record never gets a seq that was used before.
+- INV-LIVE-EXACT: every seq up to the head is live, deleted or lost, and floors and head never go back. 1 ≤ evict_floor
+  ≤ floor ≤ head_seq + 1, and `live_records` counts the seqs from floor to head that are neither deleted nor lost.
+- INV-SEQ-ONCE: no record gets a seq that was used before: the seqs of a topic, of its tags and of its keys rise.
 
 After damage in the log a control may arrive whose predecessor is missing. That stops no replay: later values win,
 floors only rise, and seqs that no batch and no control accounts for become a loss by corruption.
@@ -110,7 +109,7 @@ class TopicState:
     def append(self, header: NumberedBatch) -> None:
         """Records of a stamped batch."""
         base_seq = header.base_seq
-        check(header.topic_id == self.topic_id, "INV-CONTROL-TOPIC", "an append of another topic")
+        check(header.topic_id == self.topic_id, "INV-APPLY-ONCE", "an append of another topic")
         if base_seq != self.head_seq + 1:
             check(base_seq > self.head_seq, "INV-SEQ-ONCE", f"seq {base_seq} again, head is {self.head_seq}")
             self._lose(Gap(self.next_seq, Seq(base_seq - 1), GapReason.CORRUPTION))
@@ -125,7 +124,7 @@ class TopicState:
         """Records of one or more stamped batches, in their order: the same as `append` of each, without tags."""
         first = rows["base_seq"]
         behind = first + rows["count"]
-        check(bool((rows["topic_id"] == self.topic_id).all()), "INV-CONTROL-TOPIC", f"a run in topic {self.topic_id}")
+        check(bool((rows["topic_id"] == self.topic_id).all()), "INV-APPLY-ONCE", f"a run in topic {self.topic_id}")
         # A sum that has wrapped is below what was added to.
         rising = first[0] > self.head_seq and bool((first[1:] >= behind[:-1]).all() and (behind >= first).all())
         check(rising, "INV-SEQ-ONCE", f"seqs from {first[0]} of topic {self.name} again, head is {self.head_seq}")
@@ -143,7 +142,7 @@ class TopicState:
 
     def apply(self, control: SimpleControl) -> None:
         """One control that concerns this topic, other than the append of a reference."""
-        check(control.topic_id == self.topic_id, "INV-CONTROL-TOPIC", f"{control.topic_id} in topic {self.topic_id}")
+        check(control.topic_id == self.topic_id, "INV-APPLY-ONCE", f"{control.topic_id} in topic {self.topic_id}")
         before = (self.evict_floor, self.floor, self.head_seq)
         match control:
             case TopicConfigure():
@@ -163,7 +162,7 @@ class TopicState:
                 raise InvalidInputError(f"{control.COMMAND.name} does not change the state of a topic")
         self._settle()
         after = (self.evict_floor, self.floor, self.head_seq)
-        check(all(map(int.__le__, before, after)), "INV-FLOOR-RISES", f"{before} became {after}")
+        check(all(map(int.__le__, before, after)), "INV-LIVE-EXACT", f"{before} became {after}")
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -237,7 +236,7 @@ class TopicState:
         self._check_order()
         live = self._live_in(self.floor, self.head_seq)
         check(live == self.live_records, "INV-LIVE-EXACT", f"{live} live, counted {self.live_records}")
-        check(self.first_readable(self.floor) == self.floor, "INV-FLOOR-ORDER", f"floor {self.floor} is not live")
+        check(self.first_readable(self.floor) == self.floor, "INV-LIVE-EXACT", f"floor {self.floor} is not live")
 
     # --- the transitions ---------------------------------------------------------------------------------------
 
@@ -288,7 +287,7 @@ class TopicState:
         end = self.next_seq
         check(
             1 <= self.evict_floor <= self.floor <= end,
-            "INV-FLOOR-ORDER",
+            "INV-LIVE-EXACT",
             f"evicted below {self.evict_floor}, floor {self.floor}, end {end}",
         )
 

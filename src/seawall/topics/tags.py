@@ -9,7 +9,7 @@ a tag cost nothing. Loops over many tags let other threads run now and then: an 
 Seqs come in rising order, so each tag's seqs are sorted as they arrive. Tags are bytes and compared as bytes. Records
 that go otherwise than by their tag (by floor, by seq) stay in the index until a sweep; whoever asks filters them out.
 
-INV-TAGS-RISING: the seqs of a tag rise.
+The seqs of a tag rise.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TagIndex:
         if present is None:
             present = self._seqs[tag] = array("q")
             self._sorted_tags = None
-        check(not present or present[-1] < int(seqs[0]), "INV-TAGS-RISING", f"seq {seqs[0]} of {tag!r}")
+        check(not present or present[-1] < int(seqs[0]), "INV-SEQ-ONCE", f"seq {seqs[0]} of {tag!r}")
         present.frombytes(seqs.tobytes())
         self._count += len(seqs)
 

@@ -8,8 +8,7 @@ Which owner is forgotten follows from the order of commits alone, so replay and 
 that is forgotten can begin anywhere again; what it committed stays committed once, since a commit deletes what was
 staged for it, at its position.
 
-INV-TRANSACTION-RISES: the remembered epoch of an owner never goes down. This module must not know what a transaction
-does.
+The remembered epoch of an owner never goes down. This module must not know what a transaction does.
 """
 
 from __future__ import annotations

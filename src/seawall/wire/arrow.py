@@ -15,8 +15,8 @@ A table that has `value` alone becomes raw records; any other column makes every
 same columns, and `seq`, the number of each record, and `type`, its record type; records that are no envelope have their
 value in `value`, a null has a null there. What a delete left behind (type 00, empty) is left out, its seq with it.
 
-INV-ARROW-BLOCKS: a block holds at most `BATCH_RECORDS_MAX` records and `BLOCK_SIZE_MAX` bytes; one record that fits no
-block is refused before anything is encoded.
+A block holds at most `BATCH_RECORDS_MAX` records and `BLOCK_SIZE_MAX` bytes; one record that fits no block is refused
+before anything is encoded.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class _Located:
 
 
 def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
-    """Split rows into runs that keep INV-ARROW-BLOCKS; `sizes` are the bytes of each row's record."""
+    """Split rows into runs that fit a block each; `sizes` are the bytes of each row's record."""
     if sizes.size and int(sizes.max()) > limits.BLOCK_SIZE_MAX:
         row = int(sizes.argmax())
         raise LimitError(

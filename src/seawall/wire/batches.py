@@ -36,8 +36,8 @@ checksum follows in a frame of its own, and whoever receives the batch writes it
 A keyed batch belongs to an idempotency key and to no session: its client_id, with the top bit set, and its client_seq
 are the key's digest of 127 bits (`topics.keys`).
 
-INV-BLOCK-UNTOUCHED: stamping writes the server's fields and header_crc, never the block: its checksum, made once by
-the writer, vouches for it wherever it goes. INV-BOUNDED-OUTPUT is kept by `compression`.
+INV-BLOCK-UNTOUCHED: the server never changes the block of a batch: it writes its own header fields and the header's
+checksum. The block's checksum, made once by the writer, vouches for it wherever it goes.
 
 A refusal of the first 44 bytes ends the connection, one of the rest or of the block only that batch (it is REJECTED).
 This module must not know sessions, topics or files.

@@ -4,7 +4,7 @@ This module knows names, not bytes: which field holds a code, and what to do abo
 
 Rules
 - A code keeps its number for ever; a number is never given a second meaning.
-- INV-ERROR-CLASS: every error code has exactly one class, and the class alone says what a peer may do next.
+- Every error code has exactly one class, and the class alone says what a peer may do next.
 - Version 1 numbers are those the published clients speak; version 2 shares them wherever both have the thing.
 """
 

@@ -8,13 +8,14 @@ A block is compressed at most once, by its writer, and travels and rests that wa
 | 1     | lz4  | one raw LZ4 block: no frame, no size prefix                      |
 | 2     | zstd | one Zstandard frame: no dictionary, no skippable frame, no second|
 
-INV-BOUNDED-OUTPUT: decompressing allocates at most the stated raw length plus a constant, whatever the bytes claim.
+INV-BOUNDED-OUTPUT: decompression allocates at most the stated length plus a constant, whatever the bytes claim.
 The stated length is checked against `BLOCK_SIZE_MAX` first, and the result must have exactly that length. The zstd
 library trusts the size a frame states about itself more than the bound it is given, so that size is compared with
 the stated one before the library sees the frame. A frame that states none needs a window: the constant, 8 MiB.
-An empty block is never compressed, since the library would not look at the rest of a frame that states size 0.
-Version 1 states no length: there the bound is `BLOCK_SIZE_MAX`, or what the input could reach at the best ratio LZ4
-has, whichever is less. The unused part of that buffer is address space the process never touches.
+
+An empty block is never compressed, since the library would not look at the rest of a frame that states size 0. Version
+1 states no length: there the bound is `BLOCK_SIZE_MAX`, or what the input could reach at the best ratio LZ4 has,
+whichever is less. The unused part of that buffer is address space the process never touches.
 
 Contexts are made per call: they must not be shared between threads, and making one costs a few microseconds.
 

@@ -12,12 +12,13 @@ A large frame has memory of its own, of the size it says, and is received up to 
 again, and the memory is used again when nobody looks at it any more (`read_buffers`). Small ones share memory. Stored
 batches in a large frame are verified as they arrive (`chunks`); what comes of that goes with the frame.
 
-INV-DECODER-BOUND: the buffer is never larger than one frame of the agreed size plus one receive, or what was fed at
-once, rounded up to a size that is kept. A header that claims more is refused before any byte of its payload is awaited.
-Room for a whole frame is reserved when its header is there and not touched before its bytes are: who claims much and
-sends little takes little.
-INV-DECODER-VIEWS: a frame's bytes stay as they are for as long as someone holds the frame: what was handed out is never
-written again, the rest goes on behind it or moves to another buffer.
+INV-DECODER-BOUND: a peer that claims a length takes no memory before it sends the bytes, and never more than the bound
+of a frame. The buffer is never larger than one frame of the agreed size plus one receive, or what was fed at once,
+rounded up to a size that is kept. A header that claims more is refused before any byte of its payload is awaited. Space
+for a whole frame is reserved when its header is there and not touched before its bytes are.
+
+A frame's bytes stay as they are for as long as someone holds the frame: what was handed out is never written again, the
+rest goes on behind it or moves to another buffer.
 """
 
 from __future__ import annotations

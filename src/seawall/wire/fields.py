@@ -3,7 +3,7 @@
 It must not know any frame or payload: callers pass the layout and the name of the thing for the message.
 
 Rules
-- INV-TYPED-ERRORS: whatever bytes come in, only errors of `seawall.errors` come out. `struct.error`,
+- INV-TYPED-ERRORS: whatever bytes come in, a codec raises only errors of `seawall.errors`. `struct.error`,
   `UnicodeDecodeError`, `JSONDecodeError` and `RecursionError` end here.
 - A payload of version 2 has exactly its stated length, and a field stated as 0 must be 0: a peer that wants to say
   more must negotiate it. A payload of version 1 may be longer than stated; the rest is ignored, as published.

@@ -3,8 +3,8 @@
 Fresh memory costs a page fault for every page, about as much as reading into it. So stretches of a few sizes are kept:
 one is given out as a read-only view, and comes back by itself when the last view of it is gone.
 
-INV-BUFFER-ALONE: memory that any view refers to is not given out again. Views are made from an array of their own that
-stands between them and the memory; what brings the memory back is the end of that array.
+INV-BUFFER-ALONE: memory that a view refers to is not used again or written. Views are made from an array of their own
+that stands between them and the memory; what brings the memory back is the end of that array.
 
 Safe from any thread, also from within the collector: nothing here waits for a lock.
 """

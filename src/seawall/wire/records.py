@@ -125,7 +125,7 @@ def encode_raw(value: bytes) -> bytes:
 
 
 def check_value_size(size: int, size_max: int = RECORD_VALUE_SIZE_MAX) -> None:
-    """Refuse a value that no block holds; INV-RECORD-FITS: every encoded record fits a batch by itself."""
+    """Refuse a value that no block holds: every encoded record fits a batch by itself."""
     if size > size_max:
         raise LimitError(f"record value of {size} bytes, at most {size_max}; split it")
 

@@ -12,8 +12,8 @@ would delete everything, and nobody means that.
 `durable` is a short form of `durability`: true is `fsync`, false is `disk`. Where both are given `durability` counts;
 `to_json` shows it as whether the class is `fsync`.
 
-INV-TOPIC-CONFIG-VALID: a `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range
-that is marked "clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`.
+A `TopicConfig` that exists keeps every rule, so nobody checks one again. Numbers beyond a range that is marked
+"clamped" are moved to its nearest end, as published; every other bad value is a `ConfigError`.
 """
 
 from __future__ import annotations
