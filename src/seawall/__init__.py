@@ -66,11 +66,11 @@ def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings:
     return open_log(path, config=_config(settings), create=create, brokers=brokers)
 
 
-def open_async(path: str | Path, *, brokers: int = 0, **settings: object) -> AsyncLog:
-    """A data directory as an embedded log for asyncio: `async with seawall.open_async("data/") as log`."""
+def open_async(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> AsyncLog:
+    """The same for asyncio: `async with seawall.open_async("data/") as log`."""
     from seawall.engine.aio import AsyncLog
 
-    return AsyncLog(path, config=_config(settings), brokers=brokers)
+    return AsyncLog(path, config=_config(settings), create=create, brokers=brokers)
 
 
 def connect(

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from seawall import limits
 from seawall.cli import subscribe
 from seawall.cli.main import seawall
+from seawall.cli.selection import Selection
 from seawall.engine.embedded import EmbeddedLog
 from seawall.engine.open_log import open_log
 from seawall.engine.settings import StoreSettings
@@ -86,6 +87,15 @@ def test_a_follower_sees_the_gap_that_a_new_life_tells_of(log: EmbeddedLog, data
             assert json.loads(line(process)) == {"gap": {"first_seq": 3, "last_seq": 64, "reason": "crash"}}
             assert json.loads(line(process))["seq"] == 65
         assert process.wait(timeout=60) == 0
+
+
+def test_a_follower_waits_behind_deleted_records(log: EmbeddedLog, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def await_more(_view: object, _topic: str, selection: Selection) -> None:
+        raise SystemExit(selection.next_seq)
+
+    log.delete("events", before_seq=3)
+    monkeypatch.setattr(subscribe, "_await_more", await_more)
+    assert run(data, "--follow").exit_code == 3
 
 
 def test_an_interrupt_ends_it_with_130(log: EmbeddedLog, data: Path) -> None:

@@ -64,8 +64,8 @@ def every(count: int) -> Iterator[bool]:
 
 def test_the_words_of_the_log(server: ScriptedServer) -> None:
     async def work(log: AsyncRemoteLog) -> None:
-        assert (await log.create_topic("aged", ttl_ms=1_000)).settings["ttl_ms"] == 1_000
-        assert (await log.configure_topic("aged", cap_bytes=7)).settings["cap_bytes"] == 7
+        assert (await log.create_topic("aged", ttl_ms=1_000)).config.ttl_ms == 1_000
+        assert (await log.configure_topic("aged", cap_bytes=7)).config.cap_bytes == 7
         assert await log.topics() == ["aged", "events"]
         await log.delete_topic("aged")
         with pytest.raises(NotFoundError):
@@ -236,7 +236,7 @@ def test_a_full_publisher_raises_or_waits(server: ScriptedServer) -> None:
                 delivery.result()
             await publisher.flush(20)
             assert publisher.in_flight == 0
-            assert publisher.next_client_seq == 3
+            assert publisher._sender.next_number == 3
         with pytest.raises(InvalidInputError, match="closed"):
             publisher.publish(b"late")
         await publisher.close()

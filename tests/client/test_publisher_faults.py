@@ -16,7 +16,6 @@ import pytest
 from scripted_server import Client, CutError, Peer, Script, ScriptedServer, rejected
 
 import seawall
-from seawall.client.publisher import Compression, PublisherOptions
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, ClientSeq, Term
 from seawall.errors import (
@@ -33,6 +32,7 @@ from seawall.wire.codes import AckStatus, ErrorCode, HelloFlags, Kind, SessionSt
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2 import encode_ping
 from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
+from seawall.wire.publisher_options import Compression, PublisherOptions
 from seawall.wire.received import ReceivedBatch
 
 
@@ -359,7 +359,7 @@ def test_a_number_that_was_refused_is_where_a_session_goes_on(server: ScriptedSe
     assert [fate.error is None for fate in fates] == [True, False]
     server.script.on_hello = forget
     server.cut_all()
-    assert publisher.next_client_seq == 2
+    assert publisher._sender.next_number == 2
     publisher.publish(b"again").result(20)
     publisher.close()
     assert [hello.start_seq for hello in server.hellos if hello.flags][-1] == 2
@@ -391,7 +391,7 @@ def test_a_number_refused_below_others_is_given_up(server: ScriptedServer, log: 
         publisher.flush(20)
     assert [fate.error is None for fate in fates] == [False, True, True, True]
     assert server.given_up == [1, 1, 1]
-    assert publisher.next_client_seq == 5
+    assert publisher._sender.next_number == 5
     publisher.close()
 
 

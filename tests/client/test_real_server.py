@@ -14,7 +14,6 @@ from real_server import RealServer, ServerProcess
 
 import seawall
 from seawall.client.connection import Connection
-from seawall.client.publisher import Compression
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, ClientSeq, TimestampNs
 from seawall.engine.served_log import ServedLog
@@ -25,6 +24,7 @@ from seawall.wire.batches import batch_header
 from seawall.wire.codes import GapReason, HelloFlags
 from seawall.wire.lwp2_session import Hello
 from seawall.wire.publishable import Message
+from seawall.wire.publisher_options import Compression
 from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch, ReceivedSkip
 from seawall.wire.records import encode_raw
 
@@ -79,10 +79,10 @@ def test_topics_are_those_of_the_log(server: RealServer, log: RemoteLog) -> None
         "dead_letter": "events",
     }
     created = log.create_topic("aged", **settings)
-    assert created.settings == server.run(lambda served: served.describe("aged")).config.to_json()
-    assert settings.items() <= created.settings.items()
+    assert created.config.to_json() == server.run(lambda served: served.describe("aged")).config.to_json()
+    assert settings.items() <= created.config.to_json().items()
     changed = log.configure_topic("aged", ttl_ms=0, priority=None)
-    assert changed.settings == {**created.settings, "ttl_ms": 0, "priority": None}
+    assert changed.config.to_json() == {**created.config.to_json(), "ttl_ms": 0, "priority": None}
     assert log.describe("aged") == changed
     assert log.topics() == ["aged", "events"]
     with pytest.raises(ConfigError, match="did you mean ttl_ms"):
@@ -116,7 +116,7 @@ def test_records_are_deleted_by_seq_and_by_tag(log: RemoteLog) -> None:
 
     async def work() -> None:
         async with seawall.connect_async(str(log.target)) as other:
-            assert (await other.create_topic("more", order=1)).settings["order"] == 1
+            assert (await other.create_topic("more", order=1)).config.order == 1
             assert await other.delete("events", before_seq=1 << 62) == 3
 
     asyncio.run(work())

@@ -40,6 +40,7 @@ from seawall.wire.lwp2_subscriptions import Credit, Subscribe
 from seawall.wire.lwp2_topics import TopicCreate, TopicDescribe
 from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip
 from seawall.wire.records import Record, RecordType, encode_block
+from seawall.wire.topic_config import Durability, TopicConfig
 
 
 def values(items: list[Item]) -> list[bytes]:
@@ -407,9 +408,9 @@ def test_a_follower_without_a_server_gives_up() -> None:
 
 
 def test_topics(log: RemoteLog) -> None:
-    assert log.create_topic("aged", ttl_ms=60_000).settings == {"ttl_ms": 60_000}
+    assert log.create_topic("aged", ttl_ms=60_000).config == TopicConfig(ttl_ms=60_000)
     assert log.topics() == ["aged", "events"]
-    assert log.configure_topic("aged", cap_bytes=5).settings == {"ttl_ms": 60_000, "cap_bytes": 5}
+    assert log.configure_topic("aged", cap_bytes=5).config == TopicConfig(ttl_ms=60_000, cap_bytes=5)
     log.publish("events", [b"one", b"two"])
     info = log.describe("events")
     assert (info.name, info.floor, info.next_seq, info.record_count, info.byte_count) == ("events", 1, 3, 2, 16)
@@ -461,7 +462,24 @@ def test_a_server_that_tells_too_little_is_found_out(server: ScriptedServer, log
         return True
 
     server.script.on_request = tell_less
-    with pytest.raises(ProtocolError, match="too little"):
+    with pytest.raises(ProtocolError, match="some of it is missing"):
+        log.describe("events")
+
+
+def test_settings_that_nobody_understands_are_found_out(server: ScriptedServer, log: RemoteLog) -> None:
+    def tell(peer: Peer, request: object, request_id: int) -> bool:
+        if isinstance(request, TopicDescribe):
+            whole = {"span": (Seq(1), Seq(1)), "record_count": 0, "byte_count": 0}
+            reply = replace(server.topic("events").reply, **whole, settings={"durability": told, "of later": 1})
+            peer.send(encode_control(reply, request_id=request_id))
+            return False
+        return True
+
+    server.script.on_request = tell
+    told = "disk"
+    assert log.describe("events").config == TopicConfig(durability=Durability.DISK)
+    told = "tape"
+    with pytest.raises(ProtocolError, match="durability of a topic is 'tape'"):
         log.describe("events")
 
 

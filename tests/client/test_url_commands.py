@@ -12,6 +12,7 @@ from scripted_server import ScriptedServer
 
 from seawall.cli import subscribe
 from seawall.cli.main import seawall
+from seawall.wire.topic_config import Durability, Order, TopicConfig
 
 
 @pytest.fixture
@@ -33,14 +34,14 @@ def test_topics(server: ScriptedServer) -> None:
     ]
     assert run(server, "topic", "set", "events", "cap_bytes=1000").output == "changed events\n"
     described = json.loads(run(server, "topic", "describe", "events", "--json").output)
-    assert described["config"] == {"cap_bytes": 1000}
+    assert described["config"] == TopicConfig(cap_bytes=1000).to_json()
     assert run(server, "topic", "delete", "events", "--yes").output == "deleted events\n"
     assert "events" not in run(server, "topic", "list").output
 
 
 def test_settings_and_deletes_are_those_of_a_directory(server: ScriptedServer) -> None:
     created = run(server, "topic", "create", "events", "--order", "5", "--set", "durability=disk", "--json")
-    assert json.loads(created.output)["config"] == {"order": 5, "durability": "disk"}
+    assert json.loads(created.output)["config"] == TopicConfig(order=Order.CLIENT, durability=Durability.DISK).to_json()
     run(server, "pub", "events", text="one\ntwo\nthree\n")
     assert run(server, "delete", "events", "--before", "3", "--yes").output == "deleted 2 records of events\n"
     assert run(server, "delete", "nowhere", "--before", "3", "--yes").exit_code == 2

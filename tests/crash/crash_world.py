@@ -27,7 +27,7 @@ from seawall.storage.wal_files import wal_addresses, wal_path
 from seawall.testing import SimClock, SimDisk
 from seawall.testing.disk import SimCall
 from seawall.testing.faults import CHANGING_CALLS, Call
-from seawall.topics.config import Discard, Durability, TopicConfig
+from seawall.topics.config import Discard, Durability, TopicConfig, changed_config
 from seawall.topics.state import TopicState
 from seawall.wire.fields import write_json
 from seawall.wire.records import Record, encode_block
@@ -232,7 +232,7 @@ class World:
         topic = self._pick()
         if topic is not None:
             patch = self.chance.choice(({"ttl_ms": 50}, {"ttl_ms": 0}, {"cap_records": 6}, {"cap_bytes": 2_000}))
-            config = topic.config.patched({**patch})
+            config = changed_config(topic.config, {**patch})
             shown = int(topic.topic_id), write_json(config.to_json())
             self.history.try_name(topic.name, shown, config)
             is_same = config == topic.config

@@ -155,6 +155,26 @@ def test_a_subscriber_follows(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
+def test_a_poll_that_is_cancelled_has_read_nothing(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        subscriber, everything = log.subscriber("events"), log.position_subscriber()
+        for reader in (subscriber, everything):
+            assert await reader.poll() == []
+        await log.publish("events", b"one")
+        for reader in (subscriber, everything):
+            polling = asyncio.create_task(reader.poll())
+            # It reads on a thread when this task goes on.
+            await asyncio.sleep(0)
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            (batch,) = await reader.poll()
+            assert isinstance(batch, ReceivedBatch)
+            assert [record.value for record in batch] == [b"one"]
+
+    on_loop(tmp_path, work)
+
+
 def test_errors_reach_those_who_await(tmp_path: Path) -> None:
     async def work(log: AsyncLog) -> None:
         with pytest.raises(NotFoundError):

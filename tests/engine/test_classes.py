@@ -13,7 +13,7 @@ from seawall.engine.store import Store
 from seawall.engine.topic_log import StoredBatch
 from seawall.errors import ConflictError
 from seawall.testing import SimClock, SimDisk
-from seawall.topics.config import Durability, TopicConfig
+from seawall.topics.config import Durability, TopicConfig, changed_config
 from seawall.topics.gaps import Gap
 from seawall.wire.codes import GapReason
 from seawall.wire.records import Record, decode_block, encode_block
@@ -152,7 +152,7 @@ def test_a_topic_without_a_cap_has_one_in_memory() -> None:
     assert TopicConfig(durability=Durability.EPHEMERAL).bytes_max == limits.EPHEMERAL_BYTES_MAX
     assert TopicConfig().bytes_max == 0
     with pytest.raises(ConflictError, match="ephemeral"):
-        TopicConfig().patched({"durability": "ephemeral"})
+        changed_config(TopicConfig(), {"durability": "ephemeral"})
 
 
 def test_offsets_do_not_come_again_after_a_crash() -> None:

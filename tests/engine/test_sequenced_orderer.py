@@ -605,7 +605,7 @@ class Twin:
     def seen(self) -> object:
         return [
             (
-                replace(self.log.describe(topic)),
+                replace(self.log.describe(topic), created_at=0),
                 [(item.seqs, bytes(item.block)) if isinstance(item, ReceivedBatch) else item for item in items],
             )
             for topic in TOPICS

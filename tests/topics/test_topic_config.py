@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import ConfigError, ConflictError, CorruptionError
-from seawall.topics.config import Discard, Durability, Order, TopicConfig, TopicType
+from seawall.topics.config import Discard, Durability, Order, TopicConfig, TopicType, changed_config, stored_config
 from seawall.wire.codes import AckLevel
 
 DEFAULTS = {
@@ -59,9 +59,9 @@ configs = st.builds(
 @given(configs)
 def test_a_config_comes_back(config: TopicConfig) -> None:
     assert TopicConfig.from_json(config.to_json()) == config
-    assert TopicConfig.from_stored(config.to_json()) == config
-    assert config.patched({}) == config
-    assert config.patched(config.to_json()) == config
+    assert stored_config(config.to_json()) == config
+    assert changed_config(config, {}) == config
+    assert changed_config(config, config.to_json()) == config
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_a_mistake_is_named(document: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         TopicConfig.from_json(document)
     with pytest.raises(ConfigError, match=message):
-        TopicConfig().patched(document)
+        changed_config(TopicConfig(), document)
     with pytest.raises(CorruptionError, match="stored configuration"):
-        TopicConfig.from_stored(document)
+        stored_config(document)
 
 
 def test_a_config_cannot_be_made_wrong() -> None:
@@ -136,9 +136,16 @@ def test_a_config_cannot_be_made_wrong() -> None:
 
 def test_a_patch_keeps_what_it_leaves_out() -> None:
     config = TopicConfig.from_json({"ttl_ms": 5, "type": "queue", "order": 5})
-    changed = config.patched({"cap_records": 9, "durable": False})
+    changed = changed_config(config, {"cap_records": 9, "durable": False})
     assert (changed.ttl_ms, changed.cap_records, changed.durability) == (5, 9, Durability.DISK)
     assert (changed.kind, changed.order) == (TopicType.QUEUE, Order.CLIENT)
     for fixed in ({"type": "log"}, {"order": 2}):
         with pytest.raises(ConflictError, match="is fixed"):
-            config.patched(fixed)
+            changed_config(config, fixed)
+
+
+def test_settings_of_a_newer_server_are_left_out() -> None:
+    told = {**DEFAULTS, "cap_records": 7, "not invented yet": 1}
+    assert TopicConfig.from_server(told) == TopicConfig(cap_records=7)
+    with pytest.raises(ConfigError, match="durability"):
+        TopicConfig.from_server({**DEFAULTS, "durability": "tape"})

@@ -107,6 +107,10 @@ class Selection:
         reached = self._last_seq is not None and self.next_seq > self._last_seq
         return reached or self._left == 0 or self._time_is_up
 
+    def skip_to(self, seq: int) -> None:
+        """Go on at a seq: what lies before it was printed, or is deleted and so never will be."""
+        self.next_seq = max(self.next_seq, seq)
+
     def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap | ReceivedSkip]:
         """Runs of records, and the gaps and SKIPs between them, as far as they are wanted."""
         from seawall.engine.records import ReceivedSkip

@@ -84,10 +84,12 @@ def sub(
         bound = END if until is None and not follow else until
         selection = select(view, topic, view.start_seq(topic, start, owner), bound, limit)
         while True:
+            end_seq = view.describe(topic).next_seq
             if print_selected(view, topic, selection, form) and log is not None and owner is not None:
                 log.commit(owner, topic, selection.next_seq)
             if selection.is_done or not follow:
                 return
+            selection.skip_to(end_seq)
             _await_more(view, topic, selection)
 
 

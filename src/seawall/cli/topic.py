@@ -20,9 +20,8 @@ from seawall.cli.log_place import look_at, open_place, place_options
 from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
-    from seawall.client.commands import RemoteTopic
-    from seawall.engine.embedded import TopicInfo
     from seawall.wire.fields import JsonValue
+    from seawall.wire.topic_info import TopicInfo
 
 #: Topics that are created between two looks at the bar, and refusals that are shown.
 _CREATED_AT_ONCE: Final = 256
@@ -56,7 +55,7 @@ def create(names: tuple[str, ...], settings: tuple[str, ...], order: str | None,
       seawall topic create orders invoices payments
     """
     wanted = read_settings(settings) | ({} if order is None else {"order": int(order)})
-    created: list[TopicInfo | RemoteTopic] = []
+    created: list[TopicInfo] = []
     refused: list[SeawallError] = []
     with open_place(data, create=True) as log, _progress(len(names)) as advance:
         for first in range(0, len(names), _CREATED_AT_ONCE):
@@ -172,14 +171,14 @@ def delete(name: str, yes: bool, data: Path, as_json: bool) -> None:
     _show(info, as_json, f"deleted {name}")
 
 
-def _show(info: TopicInfo | RemoteTopic, as_json: bool, text: str) -> None:
+def _show(info: TopicInfo, as_json: bool, text: str) -> None:
     if as_json:
         print_json(_as_json(info))
     else:
         click.echo(text)
 
 
-def _numbers(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
+def _numbers(info: TopicInfo) -> dict[str, JsonValue]:
     return {
         "name": info.name,
         "topic_id": info.topic_id,
@@ -190,21 +189,14 @@ def _numbers(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
     }
 
 
-def _as_json(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
-    return {**_numbers(info), "config": _settings(info)}
+def _as_json(info: TopicInfo) -> dict[str, JsonValue]:
+    return {**_numbers(info), "config": info.config.to_json()}
 
 
-def _as_text(info: TopicInfo | RemoteTopic) -> str:
-    rows = {**_numbers(info), **_settings(info)}
+def _as_text(info: TopicInfo) -> str:
+    rows = {**_numbers(info), **info.config.to_json()}
     width = max(map(len, rows))
     return "\n".join(f"{key:{width}}  {_word(value)}" for key, value in rows.items())
-
-
-def _settings(info: TopicInfo | RemoteTopic) -> dict[str, JsonValue]:
-    """All settings of a topic, in a directory or behind a server."""
-    from seawall.client.commands import RemoteTopic
-
-    return dict(info.settings) if isinstance(info, RemoteTopic) else info.config.to_json()
 
 
 def _word(value: JsonValue) -> str:

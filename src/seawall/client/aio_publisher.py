@@ -2,7 +2,7 @@
 
     async with await log.publisher("events") as publisher:
         for lines in source:
-            await publisher.put(lines)          # waits for room, not for the ack
+            await publisher.put(lines)          # waits for free space, not for the ack
     # leaving the block flushes: everything is stored, or the first error is raised
 
 `publish` does not wait at all: it raises `FullError` where more than `max_in_flight` bytes are under way.
@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from seawall.client.aio_sender import AsyncSender
 from seawall.client.delivery import Delivery, decided_delivery
-from seawall.client.publisher import PublisherOptions
+from seawall.client.publisher import held, outgoing_of, session_of
 from seawall.client.targets import Target
 from seawall.core.latency import LatencySummary
-from seawall.core.types import TopicId
+from seawall.core.types import ClientId, TopicId
 from seawall.errors import FullError, InvalidInputError
 from seawall.io.process import OwnProcess
 from seawall.wire.publishable import Publishable, Records
+from seawall.wire.publisher_options import PublisherOptions
 
 
 class AsyncRemotePublisher:
@@ -35,7 +37,7 @@ class AsyncRemotePublisher:
         self._is_closed = False
         self._process = OwnProcess("publisher")
         self._sender = AsyncSender(
-            target, options.outgoing(), client_id=options.client_id or 0, connections=options.connections
+            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
         )
         self.topic = topic
 
@@ -55,12 +57,22 @@ class AsyncRemotePublisher:
         return self._sender.latency
 
     @property
+    def client_id(self) -> ClientId | None:
+        """Whose session it has, while it is open or something of it is under way."""
+        return session_of(self._options, self._is_closed, self.in_flight)
+
+    @property
     def next_client_seq(self) -> int:
         """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        self._options.require_client_id()
         return self._sender.next_number
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """Send one record or many, in order; await what is returned to know that they are stored."""
+        """Send one record or many, in order; await what is returned to know that they are stored.
+
+        Where more than `max_in_flight` bytes are under way it raises `FullError`, because it must not wait.
+        `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
+        """
         if type(records) is bytes and client_seq is None and self._options.ack and not self._is_closed:
             joined = self._sender.join(self._topic_id, records, self._options.max_in_flight)
             if joined is not None:
@@ -74,19 +86,26 @@ class AsyncRemotePublisher:
         return self._offer(blocks, client_seq)
 
     async def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
-        """The same, once there is room for it."""
-        try:
-            return self.publish(records, client_seq=client_seq)
-        except FullError:
-            blocks, size = self._encoded(records, client_seq)
+        """Like `publish`, but waits where more than `max_in_flight` bytes are under way."""
+        if type(records) is bytes:
+            with suppress(FullError):
+                return self.publish(records, client_seq=client_seq)
+        # Encoded once: an iterator cannot be read a second time.
+        blocks, size = self._encoded(records, client_seq)
+        if not self._sender.has_room(size, self._options.max_in_flight):
             await self._sender.room(size, self._options.max_in_flight)
         return self._offer(blocks, client_seq)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
         self._process.check()
-        async with asyncio.timeout(timeout_s):
-            await self._sender.flush()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._sender.flush()
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.in_flight} bytes are on their way to {self.topic!r} after {timeout_s} s"
+            ) from None
         error = self._sender.take_error()
         if error is not None:
             raise error
@@ -115,7 +134,7 @@ class AsyncRemotePublisher:
     def _encoded(self, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
         if self._is_closed:
             raise InvalidInputError("this publisher is closed")
-        return self._options.hold(records, client_seq)
+        return held(self._options, records, client_seq)
 
     def _offer(self, blocks: Sequence[Records], client_seq: int | None) -> Delivery:
         delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)

@@ -11,7 +11,7 @@ It belongs to the loop it was opened on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -29,7 +29,6 @@ from seawall.client.commands import (
     READ_SIZE,
     PositionStart,
     ReadMode,
-    RemoteTopic,
     Start,
     check_mode,
     consumer_of,
@@ -43,14 +42,17 @@ from seawall.client.commands import (
 from seawall.client.delivery import Delivery
 from seawall.client.keyed_records import KeyedRecords
 from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import BATCH_SIZE, IN_FLIGHT_SIZE, LONE, Compression, PublisherOptions, encode_lone
+from seawall.client.publisher import LONE, encode_lone, outgoing_of
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.targets import Target
+from seawall.client.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
-from seawall.errors import InvalidInputError, NotFoundError, UnsupportedError
-from seawall.limits import SESSIONS_LISTED_MAX
+from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
+from seawall.io.clocks import OsClock
+from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
+from seawall.wire.aio_topics import create_each
 from seawall.wire.arrow import check_columns, empty_table
 from seawall.wire.codes import ReadBy
 from seawall.wire.decoder import Frame
@@ -67,7 +69,9 @@ from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_
 from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
+from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
 from seawall.wire.received import Item, PositionItem, to_arrow
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,11 +119,15 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
     # --- topics --------------------------------------------------------------------------------------------------
 
-    async def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
+    async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         frame = await self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
+
+    async def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
+        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        return await create_each(partial(self.create_topic, **settings), names, at_once=CREATES_AT_ONCE)
 
     async def status(self) -> ClusterStatusReply:
         """Who serves this log: the node, and its brokers with their addresses and connections."""
@@ -134,18 +142,18 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
         return self._topics.get(name) or await self._find(name)
 
-    async def describe(self, name: str) -> RemoteTopic:
+    async def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
 
-        async def ask(topic: TopicReply) -> RemoteTopic:
+        async def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply((await self._requests.ask(TopicDescribe(topic.topic_id))).payload))
 
         return await self._with_topic(name, ask)
 
-    async def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    async def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
 
-        async def ask(topic: TopicReply) -> RemoteTopic:
+        async def ask(topic: TopicReply) -> TopicInfo:
             frame = await self._requests.ask(TopicConfigure(topic.topic_id, settings))
             return info_of(parse_topic_reply(frame.payload))
 
@@ -170,7 +178,10 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return found
 
     async def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+
+        What such a client sends again under an old number is refused; a new session of it is welcome.
+        """
         await self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
 
     async def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
@@ -181,10 +192,10 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def publish(
         self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None
     ) -> Delivery:
-        """Append one record or many; durable in the topic's class when it is awaited.
+        """Append one record or many, in order; durable in the topic's class when it is awaited.
 
-        With an `idempotency_key` records are stored once, however often that is tried within the topic's window, by
-        whatever client: a repetition is told where the first ones are.
+        With an `idempotency_key` records are stored once, however often that is tried within the topic's
+        `idempotency_window_ms`, by whatever client: a repetition is told where the first ones are.
         """
         blocks = encode_lone(records)
         if idempotency_key is not None:
@@ -211,12 +222,21 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         compression: Compression = "none",
         connections: int = 1,
     ) -> AsyncRemotePublisher:
-        """A publisher with bounds, acks and a session of its own; await the deliveries that its `publish` returns."""
+        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
+
+        With a `client_id` it goes on with the numbers of that client (`AsyncRemotePublisher.next_client_seq`), and its
+        session ends any older one. Records share a batch of at most `batch_size` bytes while others are on their way,
+        or for `linger_s`.
+        """
         options = PublisherOptions(
             ack, client_id, max_in_flight, "raise", linger_s, batch_size, compression, connections
         )
         found = await self.topic_named(topic)
         return await AsyncRemotePublisher(self.target, topic, found.topic_id, options).open()
+
+    async def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
+        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        return await self.publish(topic, table)
 
     async def read(
         self,
@@ -227,9 +247,12 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs."""
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
+        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        """
+        check_seq(from_seq)
         ordered = check_mode(mode)
 
         async def ask(found: TopicReply) -> list[Item]:
@@ -243,10 +266,20 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
 
         return await self._with_topic(topic, ask)
 
+    async def follow(self, topic: str, from_seq: int = 1) -> AsyncIterator[Item]:
+        """Everything from `from_seq` to the present end, piece by piece."""
+        check_seq(from_seq)
+        # The topic may be another one by now.
+        await self._with_topic(topic, self._bounds)
+        subscriber = self.subscriber(topic, from_seq)
+        while items := await subscriber.poll():
+            for item in items:
+                yield item
+
     async def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table; gaps are left out of it."""
+        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
         import pyarrow as pa
 
         check_columns(columns)
@@ -256,7 +289,11 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return pa.Table.from_batches(list(to_arrow(batches, columns)) or [empty_table(columns)])
 
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncRemoteSubscriber:
-        """A reader that remembers where it is; iterate over it to follow the topic."""
+        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+
+        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
+        if there is no commit yet). Where that is is found out by its first read.
+        """
         place_of(start, owner)
 
         async def begin() -> tuple[TopicReader, TopicEpoch]:
@@ -267,7 +304,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
         return AsyncRemoteSubscriber(self._requests, topic, begin, owner)
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read. Durable when this returns."""
+        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
         consumer = consumer_of(owner)
 
         async def ask(found: TopicReply) -> None:
@@ -283,14 +320,17 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs."""
-        if from_position < 0:
-            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        """Everything that is ordered from a position on, of all topics, in the one order: batches and SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
+        goes on at `next_position` of the last item.
+        """
+        check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return await self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncRemotePositionSubscriber:
-        """A reader of everything in the one order that remembers where it is; iterate over it to follow."""
+        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
         return AsyncRemotePositionSubscriber(self._take_positions, PositionReader(*place_of_position(start)))
 
     async def _take_positions(
@@ -306,6 +346,33 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
             # A position is told as a whole.
             if (found or reader.is_at_end) and not reader.is_within:
                 return found
+
+    async def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+
+        async def ask(found: TopicReply) -> bool:
+            # Of deleted records no read tells.
+            if (await self._bounds(found)).end_seq > seq:
+                return True
+            return await self._wait(RecordWait(topic, found.topic_id, seq), timeout_s)
+
+        return await self._with_topic(topic, ask)
+
+    async def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+
+        None is no limit.
+        """
+        return await self._wait(PositionWait(position), timeout_s)
+
+    async def _wait(self, wait: Wait, timeout_s: float | None) -> bool:
+        patience = Patience(timeout_s, OsClock().monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(OsClock().monotonic_ns())
+            if wait.take(await self._requests.fetch(wait.fetch(wait_ms), wait_ms / 1e3)):
+                return True
+            if wait.is_at_end and not wait_ms:
+                return False
 
     async def start_seq(self, topic: str, start: Start, owner: str | None) -> Seq:
         """The seq that a start means now."""
@@ -331,7 +398,10 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
     async def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+
+        Readers are not told of deleted records: they are simply not there any more.
+        """
 
         async def ask(found: TopicReply) -> int:
             request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
@@ -369,7 +439,7 @@ class AsyncRemoteLog(AsyncRemoteTransactions):
             if self._sender is None or self._sender.failure is not None:
                 if self._sender is not None:
                     await self._sender.close()
-                sender = AsyncSender(self.target, LONE.outgoing())
+                sender = AsyncSender(self.target, outgoing_of(LONE))
                 await sender.open()
                 self._sender = sender
             return self._sender

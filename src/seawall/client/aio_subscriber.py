@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from seawall.client.aio_ahead import AsyncReadAhead
 from seawall.client.aio_connection import AsyncConnection
@@ -20,13 +20,17 @@ from seawall.client.position_reading import PositionReader
 from seawall.client.pushed import FRAME_SIZE, Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.retry import Backoff, seconds
-from seawall.core.types import Seq, TopicEpoch
+from seawall.client.waiting import Patience
+from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.clocks import OsClock
 from seawall.io.process import OwnProcess
-from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
+from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.decoder import Frame
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item, PositionItem, seq_after
+from seawall.wire.received import Item, PositionItem, seq_after, with_next_positions
+
+_CLOCK: Final = OsClock()
 
 #: Finds the topic and where to begin, when something is read first.
 Begin: TypeAlias = Callable[[], Awaitable[tuple[TopicReader, TopicEpoch]]]
@@ -47,7 +51,7 @@ class AsyncRemoteSubscriber:
         self.topic = topic
 
     @property
-    def next_seq(self) -> int:
+    def next_seq(self) -> Seq:
         """What is read next: behind the last item that was handed out; 0 before the first read."""
         return self._next_seq
 
@@ -56,15 +60,13 @@ class AsyncRemoteSubscriber:
         reader = await self._begun()
         if self._ahead is None:
             self._ahead = AsyncReadAhead(self._requests, reader)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        patience = Patience(timeout_s, _CLOCK.monotonic_ns())
         while True:
-            left_ms = max(0, int((deadline - loop.time()) * 1e3))
-            wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
+            wait_ms = patience.wait_ms(_CLOCK.monotonic_ns())
             fetch = reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
             items = await self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
             self._next_seq = reader.next_seq
-            if items or (reader.is_at_end and not left_ms):
+            if items or (reader.is_at_end and not wait_ms):
                 return items
 
     async def commit(self) -> None:
@@ -76,7 +78,7 @@ class AsyncRemoteSubscriber:
         await self._requests.ask(Commit(reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     async def __aiter__(self) -> AsyncIterator[Item]:
-        """Everything from here on, for ever."""
+        """Everything from here on, for ever: at the end it waits for more."""
         reader = await self._begun()
         backoff = Backoff()
         loop = asyncio.get_running_loop()
@@ -116,31 +118,44 @@ class AsyncRemoteSubscriber:
 
 
 class AsyncRemotePositionSubscriber:
-    """A reader of everything in the one order that goes on where it stopped: `async for` follows it for ever."""
+    """A reader of everything in the one order that goes on where it stopped. For one task at a time."""
 
     def __init__(
         self, take: Callable[[PositionReader, int, int, int], Awaitable[list[PositionItem]]], reader: PositionReader
     ) -> None:
         self._take = take
         self._reader = reader
+        self._next_position = reader.next_position
         self._process = OwnProcess("subscriber")
 
     @property
-    def next_position(self) -> int:
-        """What is read next; 0 before the first read."""
-        return self._reader.next_position
+    def next_position(self) -> Position:
+        """What is read next: behind the last item that was handed out; 0 before the first read."""
+        return self._next_position
 
     async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
-        """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
-        self._process.check()
-        wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
-        return await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        items = await self._read(timeout_s)
+        self._next_position = self._reader.next_position
+        return items
 
     async def __aiter__(self) -> AsyncIterator[PositionItem]:
-        """Everything from here on, for ever."""
+        """Everything from here on, for ever: at the end it waits for more."""
         while True:
-            for item in await self.poll(FETCH_WAIT_MS_MAX / 1e3):
+            for item, behind in with_next_positions(await self._read(None)):
+                self._next_position = behind
                 yield item
+            self._next_position = self._reader.next_position
+
+    async def _read(self, timeout_s: float | None) -> list[PositionItem]:
+        self._process.check()
+        self._reader.go_back(self._next_position)
+        patience = Patience(timeout_s, _CLOCK.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(_CLOCK.monotonic_ns())
+            items = await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+            if items or not wait_ms:
+                return items
 
 
 async def _pushed(

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from seawall.client.aio_publisher import AsyncRemotePublisher
 from seawall.client.aio_requests import AsyncRequests
 from seawall.client.delivery import Delivery
-from seawall.client.publisher import Compression
 from seawall.client.targets import Target
 from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
@@ -23,6 +22,7 @@ from seawall.wire.arrow import EncodedBlock
 from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
 from seawall.wire.lwp2_topics import parse_records_deleted
 from seawall.wire.lwp2_transactions import StagingFind, TransactionAbort, TransactionState, parse_transaction_told
+from seawall.wire.publisher_options import Compression
 
 
 class AsyncStagingPublisher(AsyncRemotePublisher):

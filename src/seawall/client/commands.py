@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
@@ -10,15 +9,17 @@ from typing import Final, Literal, TypeAlias
 from seawall.client.connection import refusal_of
 from seawall.client.reading import TopicReader
 from seawall.core.identifiers import check_topic_name
-from seawall.core.types import Seq, TopicEpoch, TopicId
-from seawall.errors import InvalidInputError, LimitError, ProtocolError, UnsupportedError
+from seawall.core.types import Seq, TopicId
+from seawall.errors import ConfigError, InvalidInputError, LimitError, ProtocolError, UnsupportedError
 from seawall.limits import CURSOR_OWNER_SIZE_MAX, MIB
 from seawall.wire.codes import Command, ErrorCode, GapUnit, ReadBy
 from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonObject, JsonValue
+from seawall.wire.fields import JsonValue
 from seawall.wire.lwp1_replies import TopicReply
 from seawall.wire.lwp2_reading import parse_data_prefix, parse_gap
 from seawall.wire.lwp2_topics import RecordsDelete, TopicCreate
+from seawall.wire.topic_config import TopicConfig
+from seawall.wire.topic_info import TopicInfo
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime
@@ -34,22 +35,6 @@ NOT_REMOTE: Final = "the protocol has no such command yet: open the data directo
 _NUMBERED: Final = "consumer:"
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteTopic:
-    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read."""
-
-    name: str
-    topic_id: TopicId
-    floor: Seq
-    next_seq: Seq
-    record_count: int
-    byte_count: int
-    topic_epoch: TopicEpoch
-    created_at: int
-    #: All its settings.
-    settings: JsonObject
-
-
 def create_request(name: str, settings: dict[str, JsonValue]) -> TopicCreate:
     """The command that creates a topic."""
     check_topic_name(name)
@@ -63,13 +48,15 @@ def delete_request(topic_id: TopicId, before_seq: int | None, tag: str | None, t
     return RecordsDelete(topic_id, None if before_seq is None else Seq(before_seq), tag, tag_prefix)
 
 
-def info_of(topic: TopicReply) -> RemoteTopic:
+def info_of(topic: TopicReply) -> TopicInfo:
     """What a server tells of a topic."""
     if topic.span is None or topic.settings is None or topic.record_count is None or topic.byte_count is None:
-        raise ProtocolError(
-            f"the server told too little of topic {topic.name!r}", code=ErrorCode.INVALID_PAYLOAD, closes=False
-        )
-    return RemoteTopic(
+        raise _bad_topic(topic.name, "some of it is missing")
+    try:
+        config = TopicConfig.from_server(topic.settings)
+    except ConfigError as error:
+        raise _bad_topic(topic.name, str(error)) from error
+    return TopicInfo(
         topic.name,
         topic.topic_id,
         *topic.span,
@@ -77,8 +64,13 @@ def info_of(topic: TopicReply) -> RemoteTopic:
         topic.byte_count,
         topic.topic_epoch,
         topic.created_at,
-        topic.settings,
+        config,
     )
+
+
+def _bad_topic(name: str, problem: str) -> ProtocolError:
+    text = f"what the server told of topic {name!r} cannot be used: {problem}"
+    return ProtocolError(text, code=ErrorCode.INVALID_PAYLOAD, closes=False)
 
 
 def consumer_of(owner: str) -> int:

@@ -40,6 +40,12 @@ class PositionReader:
         """What is read next; 0 while only the server knows."""
         return Position(self._start if self._by is ReadBy.POSITION else 0)
 
+    def go_back(self, position: Position) -> None:
+        """Read again from a position on that was passed, because nobody has seen what lies behind it."""
+        if self._by is ReadBy.POSITION and position < self._start:
+            self._go_on_at(position)
+            self.is_at_end = False
+
     def fetch(self, *, max_bytes: int, max_records: int = NO_LIMIT, wait_ms: int = 0) -> Fetch:
         """The next request. The server looks at what it sends: damage would have no position to be told at."""
         return Fetch(

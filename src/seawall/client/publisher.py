@@ -18,87 +18,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Self
 
 from seawall.client.delivery import Delivery, decided_delivery
 from seawall.client.outgoing import Outgoing
 from seawall.client.sender import Sender
 from seawall.client.targets import Target
-from seawall.core.identifiers import check_client_id
 from seawall.core.latency import LatencySummary
-from seawall.core.types import TopicId
+from seawall.core.types import ClientId, TopicId
 from seawall.errors import InvalidInputError
 from seawall.io.process import OwnProcess
-from seawall.limits import BLOCK_SIZE_MAX, KIB, MIB
 from seawall.wire.arrow import EncodedBlock
-from seawall.wire.codes import AckLevel, Codec
+from seawall.wire.codes import AckLevel
 from seawall.wire.publishable import Publishable, Records, encode, hold
-
-#: Bytes that one publisher may have under way.
-IN_FLIGHT_SIZE: Final = 64 * MIB
-#: Bytes at which a batch is full: a quarter of the server's window holds many, and each costs little for its size.
-BATCH_SIZE: Final = 256 * KIB
-
-#: What happens when so much is under way: the caller waits, or is told by `FullError`.
-WhenFull: TypeAlias = Literal["wait", "raise"]
-Compression: TypeAlias = Literal["none", "lz4", "zstd"]
-
-_CODECS: Final = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherOptions:
-    """How a publisher works, checked."""
-
-    ack: int = 2
-    client_id: int | None = None
-    max_in_flight: int = IN_FLIGHT_SIZE
-    when_full: WhenFull = "wait"
-    linger_s: float = 0.0
-    batch_size: int = BATCH_SIZE
-    compression: Compression = "none"
-    connections: int = 1
-
-    def __post_init__(self) -> None:
-        if self.max_in_flight < 1 or self.when_full not in ("wait", "raise"):
-            raise InvalidInputError(
-                f"max_in_flight {self.max_in_flight}, when_full {self.when_full!r}: at least 1 byte, and wait or raise"
-            )
-        if self.ack not in tuple(AckLevel):
-            raise InvalidInputError(f"ack {self.ack}: give 0, 1 or 2")
-        if not 1 <= self.batch_size <= BLOCK_SIZE_MAX or not 0 <= self.linger_s <= 60:
-            raise InvalidInputError(
-                f"batch_size {self.batch_size}, linger_s {self.linger_s}: 1 to {BLOCK_SIZE_MAX} bytes, 0 to 60 s"
-            )
-        if self.compression not in _CODECS or not 1 <= self.connections <= 16:
-            words = ", ".join(_CODECS)
-            raise InvalidInputError(
-                f"compression {self.compression!r}, connections {self.connections}: one of {words}, and 1 to 16"
-            )
-        if self.client_id is not None:
-            check_client_id(self.client_id)
-
-    def outgoing(self) -> Outgoing:
-        """The machine of such a publisher."""
-        return Outgoing(
-            ack=max(self.ack, int(AckLevel.ORDERED)),
-            batch_size=self.batch_size,
-            linger_ns=int(self.linger_s * 1e9),
-            codec=_CODECS[self.compression],
-        )
-
-    def hold(self, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
-        """Records as what becomes blocks, and their bytes; under a number only where such a publisher has its own."""
-        if client_seq is not None and (self.client_id is None or client_seq < 1):
-            raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
-        blocks = hold(records)
-        if len(blocks) == 1:
-            return blocks, blocks[0].size
-        _require_some(blocks)
-        return blocks, sum(block.size for block in blocks)
-
+from seawall.wire.publisher_options import PublisherOptions, codec_of
 
 #: Those of `publish`, which waits for each call.
 LONE: Final = PublisherOptions()
@@ -111,9 +45,35 @@ def encode_lone(records: Publishable) -> list[EncodedBlock]:
     return blocks
 
 
+def outgoing_of(options: PublisherOptions) -> Outgoing:
+    """The machine of such a publisher."""
+    return Outgoing(
+        ack=max(options.ack, int(AckLevel.ORDERED)),
+        batch_size=options.batch_size,
+        linger_ns=int(options.linger_s * 1e9),
+        codec=codec_of(options.compression),
+    )
+
+
+def held(options: PublisherOptions, records: Publishable, client_seq: int | None) -> tuple[Sequence[Records], int]:
+    """Records as what becomes blocks, and their bytes; under a number only where such a publisher has its own."""
+    options.check_client_seq(client_seq)
+    blocks = hold(records)
+    if len(blocks) == 1:
+        return blocks, blocks[0].size
+    _require_some(blocks)
+    return blocks, sum(block.size for block in blocks)
+
+
 def _require_some(blocks: Sequence[Records]) -> None:
     if not blocks:
         raise InvalidInputError("nothing to publish: give at least one record")
+
+
+def session_of(options: PublisherOptions, is_closed: bool, in_flight: int) -> ClientId | None:
+    """Whose session a publisher has, while it is open or something of it is under way."""
+    is_over = is_closed and not in_flight
+    return None if options.client_id is None or is_over else ClientId(options.client_id)
 
 
 class RemotePublisher:
@@ -125,7 +85,7 @@ class RemotePublisher:
         self._is_closed = False
         self._process = OwnProcess("publisher")
         self._sender = Sender(
-            target, options.outgoing(), client_id=options.client_id or 0, connections=options.connections
+            target, outgoing_of(options), client_id=options.client_id or 0, connections=options.connections
         )
         self.topic = topic
         self._sender.open()
@@ -143,13 +103,20 @@ class RemotePublisher:
         return self._sender.latency
 
     @property
+    def client_id(self) -> ClientId | None:
+        """Whose session it has, while it is open or something of it is under way."""
+        return session_of(self._options, self._is_closed, self.in_flight)
+
+    @property
     def next_client_seq(self) -> int:
         """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
+        self._options.require_client_id()
         return self._sender.next_number
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order; returns while they are on their way.
 
+        Where more than `max_in_flight` bytes are under way it waits, or with `when_full="raise"` raises `FullError`.
         `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
         """
         options = self._options
@@ -158,12 +125,11 @@ class RemotePublisher:
             joined = self._sender.join(self._topic_id, records, options.max_in_flight)
             if joined is not None:
                 return joined
-        if self._is_closed:
-            raise InvalidInputError("this publisher is closed")
-        blocks, size = options.hold(records, client_seq)
-        self._sender.wait_for_room(size, options.max_in_flight, may_wait=options.when_full == "wait")
-        delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
-        return delivery if options.ack else decided_delivery(self._sender, delivery)
+        return self._send(records, client_seq, may_wait=options.when_full == "wait")
+
+    def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
+        """Like `publish`, but always waits where more than `max_in_flight` bytes are under way."""
+        return self._send(records, client_seq, may_wait=True)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
@@ -195,3 +161,11 @@ class RemotePublisher:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _send(self, records: Publishable, client_seq: int | None, *, may_wait: bool) -> Delivery:
+        if self._is_closed:
+            raise InvalidInputError("this publisher is closed")
+        blocks, size = held(self._options, records, client_seq)
+        self._sender.wait_for_room(size, self._options.max_in_flight, may_wait=may_wait)
+        delivery = self._sender.offer(self.topic, self._topic_id, blocks, client_seq)
+        return delivery if self._options.ack else decided_delivery(self._sender, delivery)

@@ -30,7 +30,6 @@ from seawall.client.commands import (
     READ_SIZE,
     PositionStart,
     ReadMode,
-    RemoteTopic,
     Start,
     check_mode,
     consumer_of,
@@ -46,26 +45,18 @@ from seawall.client.delivery import Delivery
 from seawall.client.keyed_records import KeyedRecords
 from seawall.client.lone_sender import LoneSender
 from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import (
-    BATCH_SIZE,
-    IN_FLIGHT_SIZE,
-    LONE,
-    Compression,
-    PublisherOptions,
-    RemotePublisher,
-    WhenFull,
-    encode_lone,
-)
+from seawall.client.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
 from seawall.client.reading import NO_LIMIT, Budget, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.sender_pool import SenderPool
 from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.targets import Target
 from seawall.client.transactions import RemoteTransactions
+from seawall.client.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
-from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
+from seawall.errors import NotFoundError, SeawallError, UnsupportedError
 from seawall.io.process import disown_on_fork
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
 from seawall.wire.arrow import check_columns, empty_table
@@ -85,7 +76,9 @@ from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_
 from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
 from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 from seawall.wire.publishable import Publishable
+from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
 from seawall.wire.received import Item, PositionItem, to_arrow
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,17 +105,17 @@ class RemoteLog(RemoteTransactions):
 
     # --- topics --------------------------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
-        """Create a topic; settings such as `durability="disk"`, `order=5` or `ttl_ms=60_000`."""
+    def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
+        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`."""
         frame = self._requests.ask(create_request(name, settings), is_repeatable=False)
         topic = self._topics[name] = parse_topic_reply(frame.payload)
         return info_of(topic)
 
-    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[RemoteTopic | SeawallError]:
-        """Create topics with the same settings, several at a time: each topic, or the error that prevented it."""
+    def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
+        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
         check_names(names)
 
-        def create(name: str) -> RemoteTopic | SeawallError:
+        def create(name: str) -> TopicInfo | SeawallError:
             try:
                 return self.create_topic(name, **settings)
             except SeawallError as error:
@@ -144,18 +137,18 @@ class RemoteLog(RemoteTransactions):
         """A topic, for who needs no look at what it holds; `NotFoundError` if it is not there."""
         return self._topics.get(name) or self._find(name)
 
-    def describe(self, name: str) -> RemoteTopic:
+    def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
 
-        def ask(topic: TopicReply) -> RemoteTopic:
+        def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply(self._requests.ask(TopicDescribe(topic.topic_id)).payload))
 
         return self._with_topic(name, ask)
 
-    def configure_topic(self, name: str, /, **settings: JsonValue) -> RemoteTopic:
+    def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
 
-        def ask(topic: TopicReply) -> RemoteTopic:
+        def ask(topic: TopicReply) -> TopicInfo:
             return info_of(parse_topic_reply(self._requests.ask(TopicConfigure(topic.topic_id, settings)).payload))
 
         return self._with_topic(name, ask)
@@ -179,7 +172,10 @@ class RemoteLog(RemoteTransactions):
         return found
 
     def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+
+        What such a client sends again under an old number is refused; a new session of it is welcome.
+        """
         self._ask_sessions(SessionRetire(check_client_id(client_id)), is_repeatable=False)
 
     def _ask_sessions(self, request: SessionRequest, *, is_repeatable: bool = True) -> tuple[SessionInfo, ...]:
@@ -244,7 +240,10 @@ class RemoteLog(RemoteTransactions):
     def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+
+        Readers are not told of deleted records: they are simply not there any more.
+        """
 
         def ask(found: TopicReply) -> int:
             request = delete_request(found.topic_id, before_seq, tag, tag_prefix)
@@ -272,8 +271,7 @@ class RemoteLog(RemoteTransactions):
         Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
         mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
         """
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        check_seq(from_seq)
         ordered = check_mode(mode)
 
         def ask(found: TopicReply) -> list[Item]:
@@ -289,8 +287,7 @@ class RemoteLog(RemoteTransactions):
 
     def follow(self, topic: str, from_seq: int = 1) -> Iterator[Item]:
         """Everything from `from_seq` to the present end, piece by piece."""
-        if from_seq < 1:
-            raise InvalidInputError(f"seqs begin at 1, not at {from_seq}")
+        check_seq(from_seq)
         # The topic may be another one by now.
         self._with_topic(topic, self._bounds)
         subscriber = self.subscriber(topic, from_seq)
@@ -356,8 +353,7 @@ class RemoteLog(RemoteTransactions):
         Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
         goes on at `next_position` of the last item.
         """
-        if from_position < 0:
-            raise InvalidInputError(f"positions begin at 0, not at {from_position}")
+        check_position(from_position)
         reader = PositionReader(ReadBy.POSITION, from_position)
         return self._take_positions(reader, max_bytes, NO_LIMIT if limit is None else limit, 0)
 
@@ -366,7 +362,7 @@ class RemoteLog(RemoteTransactions):
         reader = PositionReader(*place_of_position(start))
         if start == "latest":
             self._take_positions(reader, 1, 1, 0)
-        return RemotePositionSubscriber(self._take_positions, reader)
+        return RemotePositionSubscriber(self._take_positions, reader, self._requests.clock)
 
     def _take_positions(self, reader: PositionReader, size: int, records: int, wait_ms: int) -> list[PositionItem]:
         found: list[PositionItem] = []
@@ -380,10 +376,31 @@ class RemoteLog(RemoteTransactions):
             if (found or reader.is_at_end) and not reader.is_within:
                 return found
 
-    def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
-        """Wait until the record `seq` is there; false if it does not come in time."""
-        subscriber = self.subscriber(topic, seq)
-        return bool(subscriber.poll(timeout_s))
+    def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
+
+        def ask(found: TopicReply) -> bool:
+            # Of deleted records no read tells.
+            return self._bounds(found).end_seq > seq or self._wait(RecordWait(topic, found.topic_id, seq), timeout_s)
+
+        return self._with_topic(topic, ask)
+
+    def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+
+        None is no limit.
+        """
+        return self._wait(PositionWait(position), timeout_s)
+
+    def _wait(self, wait: Wait, timeout_s: float | None) -> bool:
+        clock = self._requests.clock
+        patience = Patience(timeout_s, clock.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(clock.monotonic_ns())
+            if wait.take(self._requests.fetch(wait.fetch(wait_ms), wait_ms / 1e3)):
+                return True
+            if wait.is_at_end and not wait_ms:
+                return False
 
     def ask(self, payload: ControlPayload) -> Frame:
         """The answer to a question that changes nothing, for who speaks the protocol; raises what is refused."""
@@ -421,7 +438,7 @@ class RemoteLog(RemoteTransactions):
         return keyed.delivery(found.topic_id, told)
 
     def _new_pool(self) -> SenderPool:
-        return SenderPool(lambda: LoneSender(self.target, LONE.outgoing()))
+        return SenderPool(lambda: LoneSender(self.target, outgoing_of(LONE)))
 
     def _load_topics(self) -> None:
         reply = parse_topic_list_reply(self._requests.ask(ListTopics()).payload)

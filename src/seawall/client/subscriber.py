@@ -11,7 +11,6 @@ pushes what comes, within credit that is given back as it is taken; after a lost
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from seawall.client.ahead import ReadAhead
 from seawall.client.commands import READ_SIZE, consumer_of
@@ -21,15 +20,15 @@ from seawall.client.pushed import FRAME_SIZE, Pushed
 from seawall.client.reading import NO_LIMIT, TopicReader
 from seawall.client.requests import Requests
 from seawall.client.retry import Backoff, seconds
+from seawall.client.waiting import Patience
 from seawall.core.types import Position, Seq, TopicEpoch
 from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.interfaces import Clock
 from seawall.io.process import OwnProcess
 from seawall.io.waiting import await_streams
-from seawall.limits import FETCH_SIZE_MAX, FETCH_WAIT_MS_MAX
+from seawall.limits import FETCH_SIZE_MAX
 from seawall.wire.lwp2_reading import Commit
-from seawall.wire.received import Item, PositionItem, seq_after
-
-_MS: Final = 1_000_000
+from seawall.wire.received import Item, PositionItem, seq_after, with_next_positions
 
 
 class RemoteSubscriber:
@@ -54,15 +53,14 @@ class RemoteSubscriber:
         """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
         self._process.check()
         clock = self._requests.clock
-        deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
+        patience = Patience(timeout_s, clock.monotonic_ns())
         self._reader.go_back(self._next_seq)
         while True:
-            left_ms = max(0, deadline_ns - clock.monotonic_ns()) // _MS
-            wait_ms = min(left_ms, FETCH_WAIT_MS_MAX)
+            wait_ms = patience.wait_ms(clock.monotonic_ns())
             fetch = self._reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
             items = self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
             self._next_seq = self._reader.next_seq
-            if items or (self._reader.is_at_end and not left_ms):
+            if items or (self._reader.is_at_end and not wait_ms):
                 return items
 
     def commit(self) -> None:
@@ -74,7 +72,7 @@ class RemoteSubscriber:
         self._requests.ask(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
 
     def __iter__(self) -> Iterator[Item]:
-        """Everything from here on, for ever."""
+        """Everything from here on, for ever: at the end it waits for more."""
         backoff = Backoff()
         clock = self._requests.clock
         patience_ns = int(self._requests.target.timeout_s * 1e9)
@@ -128,19 +126,42 @@ class RemotePositionSubscriber:
     """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
 
     def __init__(
-        self, take: Callable[[PositionReader, int, int, int], list[PositionItem]], reader: PositionReader
+        self,
+        take: Callable[[PositionReader, int, int, int], list[PositionItem]],
+        reader: PositionReader,
+        clock: Clock,
     ) -> None:
         self._take = take
         self._reader = reader
+        self._clock = clock
+        self._next_position = reader.next_position
         self._process = OwnProcess("subscriber")
 
     @property
     def next_position(self) -> Position:
-        """What is read next."""
-        return self._reader.next_position
+        """What is read next: behind the last item that was handed out."""
+        return self._next_position
 
     def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
-        """What is there to read, of all topics, waiting up to `timeout_s`, or half a minute, for something."""
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        items = self._read(timeout_s)
+        self._next_position = self._reader.next_position
+        return items
+
+    def __iter__(self) -> Iterator[PositionItem]:
+        """Everything from here on, for ever: at the end it waits for more."""
+        while True:
+            for item, behind in with_next_positions(self._read(None)):
+                self._next_position = behind
+                yield item
+            self._next_position = self._reader.next_position
+
+    def _read(self, timeout_s: float | None) -> list[PositionItem]:
         self._process.check()
-        wait_ms = min(int(timeout_s * 1e3), FETCH_WAIT_MS_MAX)
-        return self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+        self._reader.go_back(self._next_position)
+        patience = Patience(timeout_s, self._clock.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(self._clock.monotonic_ns())
+            items = self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+            if items or not wait_ms:
+                return items

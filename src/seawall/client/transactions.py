@@ -14,7 +14,7 @@ from typing import Final
 
 from seawall.client.commands import cursor_owner
 from seawall.client.delivery import Delivery
-from seawall.client.publisher import Compression, PublisherOptions, RemotePublisher
+from seawall.client.publisher import RemotePublisher
 from seawall.client.requests import Requests
 from seawall.client.targets import Target
 from seawall.core.transactions import (
@@ -39,6 +39,7 @@ from seawall.wire.lwp2_transactions import (
     TransactionState,
     parse_transaction_told,
 )
+from seawall.wire.publisher_options import Compression, PublisherOptions
 from seawall.wire.transactions import (
     IN_FLIGHT_SIZE,
     OwnKeys,

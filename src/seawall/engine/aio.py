@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING, Final, ParamSpec, Self, TypeAlias, TypeVar
 
 from seawall.config import Config
 from seawall.core.sessions import SessionInfo
+from seawall.engine.aio_publisher import AsyncPublisher
+from seawall.engine.aio_subscribing import AsyncPositionSubscriber, AsyncSubscriber
 from seawall.engine.aio_transactions import AsyncTransactions
 from seawall.engine.delivery import Bundle, Delivery
-from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start, TopicInfo
+from seawall.engine.embedded import READ_SIZE, EmbeddedLog, ReadMode, Start
 from seawall.engine.open_log import open_log
-from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher
 from seawall.engine.records import Item, PositionItem, Publishable, seq_after
 from seawall.engine.ring_driver import RingDriver
 from seawall.engine.settings import StoreSettings
@@ -35,7 +37,10 @@ from seawall.io.exits import finish_at_exit, report_undelivered
 from seawall.io.process import disown_on_fork
 from seawall.io.ring import DiskRing, open_configured_ring
 from seawall.storage.findings import VerifyReport
+from seawall.wire.aio_topics import create_each
 from seawall.wire.fields import JsonObject, JsonValue
+from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,10 +64,12 @@ class AsyncLog(AsyncTransactions):
         settings: StoreSettings | None = None,
         config: Config | None = None,
         *,
+        create: bool = True,
         brokers: int = 0,
         networks: int = 0,
     ) -> None:
         super().__init__()
+        self._create = create
         self._path = path
         self._settings = settings
         self._config = config or Config()
@@ -114,7 +121,14 @@ class AsyncLog(AsyncTransactions):
             report_undelivered(self._driver.record_count)
 
     def _open(self) -> tuple[EmbeddedLog, DiskRing]:
-        log = open_log(self._path, self._settings, config=self._config, brokers=self._brokers, networks=self._networks)
+        log = open_log(
+            self._path,
+            self._settings,
+            config=self._config,
+            create=self._create,
+            brokers=self._brokers,
+            networks=self._networks,
+        )
         try:
             return log, open_configured_ring(self._config, str(self._path))
         except BaseException:
@@ -128,6 +142,9 @@ class AsyncLog(AsyncTransactions):
         if log is not None and driver is not None:
             driver.close()
             await asyncio.to_thread(log.close)
+            if self._readers_waiting:
+                # Whoever waits for records is refused.
+                self._tell_readers()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -140,12 +157,19 @@ class AsyncLog(AsyncTransactions):
     # --- topics --------------------------------------------------------------------------------------------------
 
     async def create_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
-        """Create a topic; settings as in `TopicConfig`. Those that are created at the same time share their commits."""
+        """Create a topic; settings as in `TopicConfig`, such as `durability="disk"` or `ttl_ms=60_000`.
+
+        Those that are created at the same time share their commits.
+        """
         wanted: asyncio.Future[TopicInfo] = asyncio.get_running_loop().create_future()
         self._wanted.append((name, settings, wanted))
         if self._creating is None:
             self._creating = asyncio.ensure_future(self._create_wanted())
         return await wanted
+
+    async def create_topics(self, names: Sequence[str], /, **settings: JsonValue) -> list[TopicInfo | SeawallError]:
+        """Create topics with the same settings: each topic, or the error that prevented it. Durable on return."""
+        return await create_each(partial(self.create_topic, **settings), names, at_once=max(1, len(names)))
 
     async def _create_wanted(self) -> None:
         """Create everything that is wanted, and what is meanwhile."""
@@ -195,7 +219,10 @@ class AsyncLog(AsyncTransactions):
     async def delete(
         self, topic: str, *, before_seq: int | None = None, tag: str | None = None, tag_prefix: str | None = None
     ) -> int:
-        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably."""
+        """Delete records below a seq, or with a tag or a tag that begins so, or both; how many went, durably.
+
+        Readers are not told of deleted records: they are simply not there any more.
+        """
         log = self._opened()
         if (tag is None) != (tag_prefix is None):
             # Each piece is a call of its own: what this loop has to commit has its turn in between.
@@ -204,19 +231,24 @@ class AsyncLog(AsyncTransactions):
         return await self._on_thread(log.delete, topic, before_seq=before_seq, tag=tag, tag_prefix=tag_prefix)
 
     async def verify(self) -> VerifyReport:
-        """Read everything in the directory and name every damage; others wait meanwhile."""
+        """Read everything in the directory and name every damage, as `seawall verify` does; others wait meanwhile."""
         return await self._on_thread(self._opened().verify)
 
     def publish(self, topic: str, records: Publishable, *, idempotency_key: str | bytes | None = None) -> Delivery:
-        """Append one record or many as one commit. It is on its way when this returns; await what is returned.
+        """Append one record or many, in order, as one commit; durable in the topic's class when it is awaited.
 
-        With an `idempotency_key` records are stored once, however often that is tried within the topic's window.
+        It is on its way when this returns. With an `idempotency_key` records are stored once, however often that is
+        tried within the topic's `idempotency_window_ms`: a repetition is told where the first ones are.
         """
         if type(records) is bytes and idempotency_key is None and self._join is not None:
             delivery = self._join(topic, records)
             if delivery is not None:
                 return delivery
         return self.offer(self._opened().bundle_of(topic, records, idempotency_key))
+
+    def publish_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> Delivery:
+        """Append the rows of an Arrow table, whose columns are value, key, timestamp, tag and headers, or some."""
+        return self.publish(topic, table)
 
     def offer(self, bundle: Bundle) -> Delivery:
         """Have records committed, in the order of calls; await what is returned."""
@@ -225,23 +257,48 @@ class AsyncLog(AsyncTransactions):
         return self._driver.offer(bundle)
 
     async def publisher(
-        self, topic: str, *, ack: int = 2, client_id: int | None = None, max_in_flight: int = IN_FLIGHT_SIZE
-    ) -> Publisher:
-        """A publisher with bounds, acks and a session of its own; await the deliveries that its `publish` returns.
+        self,
+        topic: str,
+        *,
+        ack: int = 2,
+        client_id: int | None = None,
+        max_in_flight: int = IN_FLIGHT_SIZE,
+        linger_s: float = 0.0,
+        batch_size: int = BATCH_SIZE,
+        compression: Compression = "none",
+        connections: int = 1,
+    ) -> AsyncPublisher:
+        """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
 
-        Where more than `max_in_flight` bytes are under way it raises `FullError`, because it must not wait.
+        With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
+        after a crash is stored once (`AsyncPublisher.next_client_seq`); the session ends any older one of the client.
+        `linger_s`, `batch_size`, `compression` and `connections` are about sending to a server; here they are checked
+        and have no effect.
         """
-        make = self._opened().publisher
-        return await self._on_thread(
-            make, topic, ack=ack, client_id=client_id, max_in_flight=max_in_flight, when_full="raise"
+        log = self._opened()
+        made = await self._on_thread(
+            log.publisher,
+            topic,
+            ack=ack,
+            client_id=client_id,
+            max_in_flight=max_in_flight,
+            when_full="raise",
+            linger_s=linger_s,
+            batch_size=batch_size,
+            compression=compression,
+            connections=connections,
         )
+        return AsyncPublisher(log, made)
 
     async def sessions(self) -> list[SessionInfo]:
         """The sessions of all publishers, by rising client id."""
         return await self._on_thread(self._opened().sessions)
 
     async def retire_session(self, client_id: int) -> None:
-        """End and forget the session of a client: whoever has it is fenced. Durable when this returns."""
+        """End and forget the session of a client: a publisher that has it is fenced. Durable when this returns.
+
+        What such a client sends again under an old number is refused; a new session of it is welcome.
+        """
         await self._on_thread(self._opened().retire_session, client_id)
 
     async def read(
@@ -253,32 +310,57 @@ class AsyncLog(AsyncTransactions):
         max_bytes: int = READ_SIZE,
         mode: ReadMode = "durable",
     ) -> list[Item]:
-        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs."""
+        """Batches from `from_seq` on, and in order with them the gaps a reader has to know of, and the SKIPs.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. With
+        mode "ordered" also what is ordered and on its way to the disk, which a crash may still take.
+        """
         read = self._opened().read
         return await self._on_thread(read, topic, from_seq, limit=limit, max_bytes=max_bytes, mode=mode)
 
     async def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
-        """Everything that is ordered from a position on, of all topics: batches, SKIPs and gaps."""
+        """Everything that is ordered from a position on, of all topics, in the one order: batches, SKIPs and gaps.
+
+        Ends at a batch boundary after `max_bytes`, or once `limit` records are there; an empty list is the end. Reading
+        goes on at `next_position` of the last item.
+        """
         return await self._on_thread(self._opened().read_positions, from_position, limit=limit, max_bytes=max_bytes)
+
+    async def follow(self, topic: str, from_seq: int = 1) -> AsyncIterator[Item]:
+        """Everything from `from_seq` to the present end, piece by piece."""
+        seq = from_seq
+        while items := await self.read(topic, seq):
+            for item in items:
+                yield item
+            seq = seq_after(items[-1])
 
     async def read_arrow(
         self, topic: str, from_seq: int = 1, *, columns: Sequence[str] = ("value", "key", "timestamp", "tag")
     ) -> pa.Table:
-        """All records from `from_seq` to the present end as one table."""
+        """All records from `from_seq` to the present end as one table; gaps are left out of it (`read` names them)."""
         return await self._on_thread(self._opened().read_arrow, topic, from_seq, columns=columns)
 
+    async def seq_at(self, topic: str, when: datetime) -> int:
+        """Seq of the first record that is not older than `when`; the next one to come if all are."""
+        return await self._on_thread(self._opened().seq_at, topic, when)
+
     def subscriber(self, topic: str, start: Start = "earliest", *, owner: str | None = None) -> AsyncSubscriber:
-        """A reader that remembers where it is; iterate over it to follow the topic."""
-        return AsyncSubscriber(self, topic, start, owner)
+        """A reader that remembers where it is. `start` is earliest, latest, committed, a seq, or a time.
+
+        With an `owner` it can commit how far it has come, and start from there again ("committed": from the beginning
+        if there is no commit yet). Where that is is found out by its first read.
+        """
+        begin = partial(self._opened().subscriber, topic, start, owner=owner)
+        return AsyncSubscriber(self, self._on_thread, topic, begin, owner)
 
     def position_subscriber(self, start: PositionStart = "earliest") -> AsyncPositionSubscriber:
-        """A reader of everything in the one order that remembers where it is; iterate over it to follow."""
-        return AsyncPositionSubscriber(self, start)
+        """A reader of everything in the one order that remembers where it is: from earliest, latest or a position."""
+        return AsyncPositionSubscriber(self, self._on_thread, partial(self._opened().position_subscriber, start))
 
     async def commit(self, owner: str, topic: str, next_seq: int) -> None:
-        """Keep how far `owner` has read."""
+        """Keep how far `owner` has read: `next_seq` is what it reads next. Durable when this returns."""
         await self._on_thread(self._opened().commit, owner, topic, next_seq)
 
     async def committed(self, owner: str, topic: str) -> int | None:
@@ -293,39 +375,40 @@ class AsyncLog(AsyncTransactions):
         """Bring all batches to their places and shorten the log; happens by itself too."""
         await self._on_thread(self._opened().checkpoint)
 
-    async def start_seq(self, topic: str, start: Start, owner: str | None) -> int:
-        """The seq that a start means now."""
-        return await self._on_thread(self._opened().start_seq, topic, start, owner)
-
-    async def start_position(self, start: PositionStart) -> int:
-        """The position that a start means now."""
-        return await self._on_thread(self._opened().start_position, start)
-
-    async def wait_for(self, topic: str, seq: int) -> None:
-        """Wait until the record `seq` is there."""
+    async def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
 
         async def is_there() -> bool:
             return (await self.describe(topic)).next_seq > seq
 
-        await self._wait_until(is_there)
+        return await self._wait_until(is_there, timeout_s)
 
-    async def wait_for_position(self, position: int) -> None:
-        """Wait until there is something to read at a position or behind it."""
+    async def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+
+        None is no limit.
+        """
 
         async def is_there() -> bool:
             return bool(await self.read_positions(position, limit=1, max_bytes=1))
 
-        await self._wait_until(is_there)
+        return await self._wait_until(is_there, timeout_s)
 
-    async def _wait_until(self, is_there: Callable[[], Awaitable[bool]]) -> None:
+    async def _wait_until(self, is_there: Callable[[], Awaitable[bool]], timeout_s: float | None) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
         self._readers_waiting += 1
         try:
             while True:
                 news = self._coming_news()
                 # Looked at with the event in hand: what comes from here on sets it.
                 if await is_there():
-                    return
-                await news.wait()
+                    return True
+                if deadline is not None and loop.time() >= deadline:
+                    return False
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(deadline):
+                        await news.wait()
         finally:
             self._readers_waiting -= 1
 
@@ -362,74 +445,3 @@ async def _decided(driver: RingDriver) -> None:
     """Return once everything that was handed in on the loop is decided."""
     while driver.record_count:
         await asyncio.sleep(_LOOK_S)
-
-
-class AsyncSubscriber:
-    """A reader of one topic that goes on where it stopped: `async for item in subscriber` follows it for ever."""
-
-    def __init__(self, log: AsyncLog, topic: str, start: Start, owner: str | None) -> None:
-        self._log = log
-        self._start = start
-        self._owner = owner
-        self.topic = topic
-        #: What is read next; 0 before the first read.
-        self.next_seq = 0
-
-    async def poll(self, timeout_s: float = 0.0) -> list[Item]:
-        """What is there to read, waiting up to `timeout_s` for something."""
-        if not self.next_seq:
-            self.next_seq = await self._log.start_seq(self.topic, self._start, self._owner)
-        items = await self._log.read(self.topic, self.next_seq)
-        if not items and timeout_s > 0:
-            try:
-                await asyncio.wait_for(self._log.wait_for(self.topic, self.next_seq), timeout_s)
-            except TimeoutError:
-                return []
-            items = await self._log.read(self.topic, self.next_seq)
-        if items:
-            self.next_seq = seq_after(items[-1])
-        return items
-
-    async def commit(self) -> None:
-        """Keep that everything before `next_seq` was read, durably, for the owner."""
-        if self._owner is None:
-            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
-        await self._log.commit(self._owner, self.topic, self.next_seq)
-
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        while True:
-            for item in await self.poll():
-                yield item
-            await self._log.wait_for(self.topic, self.next_seq)
-
-
-class AsyncPositionSubscriber:
-    """A reader of everything in the one order: `async for item in subscriber` follows it for ever."""
-
-    def __init__(self, log: AsyncLog, start: PositionStart) -> None:
-        self._log = log
-        self._start = start
-        #: What is read next; None before the first read.
-        self.next_position: int | None = None
-
-    async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
-        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
-        if self.next_position is None:
-            self.next_position = await self._log.start_position(self._start)
-        items = await self._log.read_positions(self.next_position)
-        if not items and timeout_s > 0:
-            try:
-                await asyncio.wait_for(self._log.wait_for_position(self.next_position), timeout_s)
-            except TimeoutError:
-                return []
-            items = await self._log.read_positions(self.next_position)
-        if items:
-            self.next_position = items[-1].next_position
-        return items
-
-    async def __aiter__(self) -> AsyncIterator[PositionItem]:
-        while True:
-            for item in await self.poll():
-                yield item
-            assert self.next_position is not None, "known from the first poll on"
-            await self._log.wait_for_position(self.next_position)

@@ -16,6 +16,7 @@ from seawall.engine.log_transactions import EmbeddedTransactions, StagedBundles
 from seawall.io.process import random_bytes
 from seawall.topics.state import TopicState
 from seawall.wire.aio_transactions import AsyncStager, AsyncTransactionalLog
+from seawall.wire.publisher_options import Compression, codec_of
 from seawall.wire.transactions import OwnKeys
 
 P = ParamSpec("P")
@@ -39,8 +40,12 @@ class AsyncTransactions(AsyncTransactionalLog):
     def offer(self, bundle: Bundle) -> Delivery:
         """Have records committed, in the order of calls; await what is returned."""
 
-    async def stage(self, *, is_apart: bool = False) -> AsyncStager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many.
+
+        `compression` is about sending to a server; here it is checked and has no effect.
+        """
+        codec_of(compression)
         topic = await self.staging(is_apart=is_apart)
         batches, berth = StagedBundles(topic), berth_named(topic.name)
         return AsyncStager(lambda block: self.offer(batches.next(block)), self._abort, _nothing, berth)

@@ -30,7 +30,7 @@ from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise, Loss, TermStart, TopicCreate, TopicDelete
 from seawall.storage.directory import DataDirectory
 from seawall.topics.catalog import TopicCatalog
-from seawall.topics.config import Order, TopicConfig
+from seawall.topics.config import Order, stored_config
 
 #: Space in the log that appends leave to deletes and to the next opening, for when the disk is full.
 HEADROOM: Final = 16 * limits.KIB
@@ -131,7 +131,7 @@ class ControlLog:
         frontier = self._writer.frontier
         match part:
             case TopicCreate():
-                is_strong = TopicConfig.from_stored(part.config).order is Order.CLIENT
+                is_strong = stored_config(part.config).order is Order.CLIENT
                 frontier.add_topic(TopicNumbers(part.topic_id, is_strong=is_strong))
             case TopicDelete():
                 frontier.remove_topic(part.topic_id)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock, get_ident
@@ -267,7 +267,7 @@ class Delivery:
         return first is not None and first.status is AckStatus.DUPLICATE
 
     @property
-    def seqs(self) -> range:
+    def seqs(self) -> Sequence[int]:
         """The seq of each record, in the order they were given; none where nobody knows them."""
         first = self.first_seq
         return range(first, first + self.record_count) if first else range(0)

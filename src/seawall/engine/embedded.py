@@ -18,13 +18,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from seawall.core.identifiers import check_names
-from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
+from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs
 from seawall.engine.arrow_reading import read_table
 from seawall.engine.commit_queue import CommitQueue
 from seawall.engine.creations import Creation, Creations
@@ -32,7 +31,7 @@ from seawall.engine.delivery import Bundle, Delivery
 from seawall.engine.log_sessions import EmbeddedSessions
 from seawall.engine.orderer import WantedSession
 from seawall.engine.placer import Placer
-from seawall.engine.publisher import IN_FLIGHT_SIZE, Publisher, Session, WhenFull
+from seawall.engine.publisher import Publisher, Session
 from seawall.engine.pump import Pump
 from seawall.engine.reading import ReadPlan
 from seawall.engine.records import Item, PositionItem, Publishable, encode, seq_after, told
@@ -45,11 +44,11 @@ from seawall.io.shared_lock import MemoryLock
 from seawall.limits import MIB
 from seawall.storage.control_deletes import MatchKind, TagMatch
 from seawall.storage.findings import VerifyReport
-from seawall.topics.config import TopicConfig
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckLevel
 from seawall.wire.fields import JsonObject, JsonValue
+from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
 from seawall.wire.records import encode_raw
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,19 +61,6 @@ ReadMode: TypeAlias = Literal["durable", "ordered"]
 
 #: Bytes of one read that names no bound: enough to amortise the call, little enough to hold.
 READ_SIZE: Final = 8 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class TopicInfo:
-    """A topic as it is now. `next_seq` is the seq of the next record, `floor` the first that can be read."""
-
-    name: str
-    topic_id: TopicId
-    floor: Seq
-    next_seq: Seq
-    record_count: int
-    byte_count: int
-    config: TopicConfig
 
 
 class EmbeddedLog(EmbeddedSessions):
@@ -118,7 +104,7 @@ class EmbeddedLog(EmbeddedSessions):
         """Create topics, each with its own settings. Concurrent calls share their commits."""
         creations = [Creation.of(name, settings) for name, settings in wanted]
         self._creations.carry_out(creations)
-        return [_info(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
+        return [info_of(each.result) if isinstance(each.result, TopicState) else each.result for each in creations]
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""
@@ -128,12 +114,12 @@ class EmbeddedLog(EmbeddedSessions):
     def describe(self, name: str) -> TopicInfo:
         """A topic as it is now."""
         with self.looking() as store:
-            return _info(store.catalog.named(name))
+            return info_of(store.catalog.named(name))
 
     def configure_topic(self, name: str, /, **settings: JsonValue) -> TopicInfo:
         """Change settings of a topic."""
         with self.changing() as store:
-            return _info(store.configure_topic(name, settings))
+            return info_of(store.configure_topic(name, settings))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and all its records."""
@@ -163,18 +149,26 @@ class EmbeddedLog(EmbeddedSessions):
         client_id: int | None = None,
         max_in_flight: int = IN_FLIGHT_SIZE,
         when_full: WhenFull = "wait",
+        linger_s: float = 0.0,
+        batch_size: int = BATCH_SIZE,
+        compression: Compression = "none",
+        connections: int = 1,
     ) -> Publisher:
         """A publisher that does not wait: each `publish` returns a `Delivery` while the records are on their way.
 
         With a `client_id` its batches are numbered in a session of that client, so that a batch that is sent again
         after a crash is stored once (`Publisher.next_client_seq`); the session ends any older one of the client.
+        `linger_s`, `batch_size`, `compression` and `connections` are about sending to a server; here they are checked
+        and have no effect.
         """
-        options = (topic, int(AckLevel(ack)), max_in_flight, when_full)
+        options = PublisherOptions(
+            ack, client_id, max_in_flight, when_full, linger_s, batch_size, compression, connections
+        )
         if client_id is None:
-            return Publisher(self, *options)
+            return Publisher(self, topic, options)
         with self.changing() as store:
             epoch, next_seq = store.session_keeper.open(WantedSession(ClientId(client_id), ClientSeq(1)))
-            publisher = Publisher(self, *options, Session(ClientId(client_id), epoch, next_seq))
+            publisher = Publisher(self, topic, options, Session(ClientId(client_id), epoch, next_seq))
             # Before anybody else may look for sessions that nobody has.
             self._keep_live(publisher)
         return publisher
@@ -261,6 +255,11 @@ class EmbeddedLog(EmbeddedSessions):
         plan = self._plan(topic, from_seq, max_bytes, limit, mode)
         return told(topic, plan.carry_out(), limit)
 
+    def read_on(self, topic: str, from_seq: int) -> tuple[list[Item], Seq]:
+        """`read`, and where reading goes on: behind what is returned, and behind deleted records that follow it."""
+        plan = self._plan(topic, from_seq, READ_SIZE, None)
+        return told(topic, plan.carry_out(), None), plan.end_seq
+
     def read_positions(
         self, from_position: int = 0, *, limit: int | None = None, max_bytes: int = READ_SIZE
     ) -> list[PositionItem]:
@@ -335,16 +334,19 @@ class EmbeddedLog(EmbeddedSessions):
             return Position(int(start))
         raise InvalidInputError(f"start {start!r}: give earliest, latest or a position")
 
-    def wait_for(self, topic: str, seq: int, timeout_s: float) -> bool:
-        """Wait until the record `seq` is there; false if it does not come in time."""
+    def wait_for(self, topic: str, seq: int, timeout_s: float | None = None) -> bool:
+        """Wait until the record `seq` is there; false if it does not come within `timeout_s`. None is no limit."""
         return self._wait_until(lambda: self.describe(topic).next_seq > seq, timeout_s)
 
-    def wait_for_position(self, position: int, timeout_s: float) -> bool:
-        """Wait until there is something to read at a position or behind it; false if it does not come in time."""
+    def wait_for_position(self, position: int, timeout_s: float | None = None) -> bool:
+        """Wait until there is something to read at a position or behind it; false if nothing comes within `timeout_s`.
+
+        None is no limit.
+        """
         return self._wait_until(lambda: bool(self.read_positions(position, limit=1, max_bytes=1)), timeout_s)
 
-    def _wait_until(self, is_there: Callable[[], bool], timeout_s: float) -> bool:
-        deadline = OsClock().monotonic_ns() + int(timeout_s * 1e9)
+    def _wait_until(self, is_there: Callable[[], bool], timeout_s: float | None) -> bool:
+        deadline = None if timeout_s is None else OsClock().monotonic_ns() + int(timeout_s * 1e9)
         with self._news:
             self._readers_waiting += 1
             try:
@@ -352,10 +354,10 @@ class EmbeddedLog(EmbeddedSessions):
                     self.queue.expect_news()
                     if is_there():
                         break
-                    left_ns = deadline - OsClock().monotonic_ns()
-                    if left_ns <= 0:
+                    left_s = None if deadline is None else (deadline - OsClock().monotonic_ns()) / 1e9
+                    if left_s is not None and left_s <= 0:
                         return False
-                    self._news.wait(left_ns / 1e9)
+                    self._news.wait(left_s)
             finally:
                 self._readers_waiting -= 1
         return True
@@ -402,6 +404,8 @@ class EmbeddedLog(EmbeddedSessions):
             if self._refusal is None:
                 self._refusal = "this log is closed"
                 store.close()
+        # Whoever waits for records is refused.
+        self._tell_readers()
 
     def disown(self) -> None:
         """This is a forked child: files, locks and threads belong to the parent."""
@@ -457,7 +461,8 @@ class EmbeddedLog(EmbeddedSessions):
             raise UnsupportedError(self._refusal) if "child" in self._refusal else InvalidInputError(self._refusal)
 
 
-def _info(topic: TopicState) -> TopicInfo:
+def info_of(topic: TopicState) -> TopicInfo:
+    """A topic as it is now, for those who describe it."""
     return TopicInfo(
         topic.name,
         topic.topic_id,
@@ -465,5 +470,7 @@ def _info(topic: TopicState) -> TopicInfo:
         topic.next_seq,
         topic.live_records,
         topic.live_bytes,
+        topic.epoch,
+        topic.created_ms // 1_000,
         topic.config,
     )

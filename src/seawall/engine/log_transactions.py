@@ -30,6 +30,7 @@ from seawall.engine.store import Store
 from seawall.io.process import random_bytes
 from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
+from seawall.wire.publisher_options import Compression, codec_of
 from seawall.wire.transactions import OwnKeys, Stager, TransactionalLog, as_offsets, as_parts
 
 
@@ -53,8 +54,12 @@ class EmbeddedTransactions(TransactionalLog):
     def offer(self, bundle: Bundle) -> Delivery:
         """Queue records and return."""
 
-    def stage(self, *, is_apart: bool = False) -> Stager:
-        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
+    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
+        """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many.
+
+        `compression` is about sending to a server; here it is checked and has no effect.
+        """
+        codec_of(compression)
         topic = self.staging(is_apart=is_apart)
         batches, berth = StagedBundles(topic), berth_named(topic.name)
         return Stager(lambda block: self.offer(batches.next(block)), self.abort_staged, _nothing, berth)

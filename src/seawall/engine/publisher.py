@@ -18,32 +18,30 @@ they are durable in the topic's class. Failures are reported whatever the level.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
+from seawall.core.latency import LatencyHistogram, LatencySummary
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
-from seawall.engine.delivery import Delivery, Identity
+from seawall.engine.delivery import Bundle, Delivery, Identity
 from seawall.engine.records import Publishable
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, WrongStateError
+from seawall.io.clocks import OsClock
 from seawall.io.exits import finish_at_exit
 from seawall.io.process import disown_on_fork, not_inherited
-from seawall.limits import MIB
+from seawall.wire.publisher_options import PublisherOptions
 
 if TYPE_CHECKING:
     from seawall.engine.embedded import EmbeddedLog
 
-#: Bytes that one publisher may have under way.
-IN_FLIGHT_SIZE: Final = 64 * MIB
-
-#: What happens when so much is under way: the caller waits, or is told by `FullError`.
-WhenFull: TypeAlias = Literal["wait", "raise"]
-
-
 #: Errors after which the numbers of the batches are free.
 _NOTHING_HAPPENED: Final = (FullError, DiskFullError, LimitError, WrongStateError)
+
+_CLOCK: Final = OsClock()
 
 
 @dataclass(slots=True)
@@ -74,19 +72,14 @@ class Publisher:
         self,
         log: EmbeddedLog,
         topic: str,
-        ack: int,
-        max_in_flight: int,
-        when_full: WhenFull,
+        options: PublisherOptions,
         session: Session | None = None,
     ) -> None:
-        if max_in_flight < 1 or when_full not in ("wait", "raise"):
-            raise InvalidInputError(
-                f"max_in_flight {max_in_flight}, when_full {when_full!r}: at least 1 byte, and wait or raise"
-            )
         self._log = log
-        self._ack = ack
-        self._max_in_flight = max_in_flight
-        self._when_full = when_full
+        self._options = options
+        self._ack = options.ack
+        self._max_in_flight = options.max_in_flight
+        self._latency = LatencyHistogram()
         self._in_flight = 0
         #: Records that are on their way, and those that went wrong so far.
         self._record_count = self._failed_count = 0
@@ -96,6 +89,8 @@ class Publisher:
         self._session = session
         self._is_inherited = False
         self.topic = topic
+        #: Called by whoever commits, when less is under way; it must be quick.
+        self.on_change: Callable[[], None] | None = None
         disown_on_fork(self)
         finish_at_exit(self)
 
@@ -111,6 +106,11 @@ class Publisher:
         return self._in_flight
 
     @property
+    def latency(self) -> LatencySummary:
+        """How long calls took that are stored by now, from `publish` to the end of the commit (`core/latency.py`)."""
+        return self._latency.summary()
+
+    @property
     def client_id(self) -> ClientId | None:
         """Whose session it has, while it is open or something of it is under way."""
         is_over = self._is_closed and not self._in_flight
@@ -119,42 +119,68 @@ class Publisher:
     @property
     def next_client_seq(self) -> int:
         """The client seq that the next batch gets; the log has decided all below it, but for those under way."""
-        if self._session is None:
-            raise InvalidInputError("this publisher has no session: give it a client_id")
+        self._options.require_client_id()
+        assert self._session is not None, "a publisher with a client_id has one"
         return min([self._session.next_seq, *self._session.free])
 
     def publish(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
         """Send one record or many, in order, as one commit; returns while they are on their way.
 
+        Where more than `max_in_flight` bytes are under way it waits, or with `when_full="raise"` raises `FullError`.
         `client_seq` repeats a batch under the number it had; records that make several batches take as many numbers.
         """
         bundle = self._log.bundle_of(self.topic, records)
+        return self.send(bundle, client_seq, may_wait=self._options.when_full == "wait")
+
+    def put(self, records: Publishable, *, client_seq: int | None = None) -> Delivery:
+        """Like `publish`, but always waits where more than `max_in_flight` bytes are under way."""
+        return self.send(self._log.bundle_of(self.topic, records), client_seq, may_wait=True)
+
+    def send(self, bundle: Bundle, client_seq: int | None, *, may_wait: bool) -> Delivery:
+        """Queue encoded records, when there is space for them."""
+        self._options.check_client_seq(client_seq)
         bundle.ack = self._ack
         size, batch_count = bundle.size, len(bundle.pieces)
-        if client_seq is not None and (self._session is None or client_seq < 1):
-            raise InvalidInputError(f"client seq {client_seq}: from 1, and the publisher needs a client_id")
+        begun_ns = _CLOCK.monotonic_ns()
         with self._change:
             if self._is_closed:
                 raise InvalidInputError("this publisher is closed")
-            if self._in_flight and self._in_flight + size > self._max_in_flight:
-                self._make_room(size)
+            if not self.has_space(size):
+                self._make_space(size, may_wait)
             self._in_flight += size
             self._record_count += bundle.record_count
             if self._session is not None:
                 first = self._session.take(batch_count, client_seq)
                 bundle.identity = Identity(self._session.client_id, first, self._session.epoch)
-            bundle.ends = [partial(self._arrived, size, bundle.record_count, batch_count, bundle.identity)]
+            bundle.ends = [partial(self._arrived, size, bundle.record_count, batch_count, bundle.identity, begun_ns)]
             # Queued under the lock: client seqs reach the log in their order.
             delivery = self._log.offer(bundle)
         return delivery if self._ack else delivery.decided()
 
-    def flush(self) -> None:
+    def has_space(self, size: int) -> bool:
+        """Whether so many more bytes may be under way; one call alone may always."""
+        return not self._in_flight or self._in_flight + size <= self._max_in_flight
+
+    def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything published so far is decided; raises the first error since the last flush."""
+        self.check_process()
+        with self._change:
+            if not self._change.wait_for(lambda: not self._in_flight, timeout_s):
+                raise self.late(timeout_s)
+        self.raise_error()
+
+    def check_process(self) -> None:
+        """Refuse in a forked child: what is under way is the parent's."""
         if self._is_inherited:
             raise not_inherited("publisher")
+
+    def late(self, timeout_s: float | None) -> TimeoutError:
+        """The error of a flush that did not end in time."""
+        return TimeoutError(f"{self._in_flight} bytes are on their way to {self.topic!r} after {timeout_s} s")
+
+    def raise_error(self) -> None:
+        """Raise the first error since the last flush, if there was one."""
         with self._change:
-            while self._in_flight:
-                self._change.wait()
             error, self._first_error = self._first_error, None
         if error is not None:
             raise error
@@ -166,13 +192,21 @@ class Publisher:
             self._change.wait_for(lambda: not self._in_flight, timeout_s)
             return self._record_count + self._failed_count - failed_count
 
-    def close(self) -> None:
-        """Flush, and take nothing more; closing twice is fine. In a forked child it does nothing."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, and take nothing more; raises `TimeoutError` after `timeout_s`. Closing twice is fine.
+
+        In a forked child it does nothing.
+        """
+        if self.end():
+            self.flush(timeout_s)
+
+    def end(self) -> bool:
+        """Take nothing more; whether what is under way is to be waited for, which it is not in a forked child."""
         if self._is_inherited:
-            return
+            return False
         with self._change:
             self._is_closed = True
-        self.flush()
+        return True
 
     def __enter__(self) -> Self:
         return self
@@ -182,26 +216,36 @@ class Publisher:
     ) -> None:
         self.close()
 
-    def _make_room(self, size: int) -> None:
-        if self._when_full == "raise":
+    def _make_space(self, size: int, may_wait: bool) -> None:
+        if not may_wait:
             raise FullError(
                 f"{self._in_flight} bytes are on their way to {self.topic!r}, at most {self._max_in_flight}; "
-                "wait for some of them"
+                "wait for some of them, or use `put`"
             )
-        while self._in_flight and self._in_flight + size > self._max_in_flight:
-            self._change.wait()
+        self._change.wait_for(lambda: self.has_space(size))
 
     def _arrived(
-        self, size: int, record_count: int, batch_count: int, identity: Identity | None, error: Exception | None
+        self,
+        size: int,
+        record_count: int,
+        batch_count: int,
+        identity: Identity | None,
+        begun_ns: int,
+        error: Exception | None,
     ) -> None:
         """The commit of a delivery is over; called by whoever committed it."""
+        elapsed_ns = _CLOCK.monotonic_ns() - begun_ns
         with self._change:
             self._in_flight -= size
             self._record_count -= record_count
             if error is not None:
                 self._failed_count += record_count
+            else:
+                self._latency.add(elapsed_ns)
             self._first_error = self._first_error or error
             if isinstance(error, _NOTHING_HAPPENED) and self._session and identity:
                 for index in range(batch_count):
                     heappush(self._session.free, ClientSeq(identity.client_seq + index))
             self._change.notify_all()
+        if self.on_change is not None:
+            self.on_change()

@@ -35,7 +35,6 @@ from seawall.broker.ring import BrokerRing
 from seawall.config import Config
 from seawall.core.types import ClientId, Term, TopicId
 from seawall.engine.delivery import Bundle
-from seawall.engine.embedded import TopicInfo
 from seawall.engine.resident_commit import ResidentCommit
 from seawall.engine.sequenced_orderer import SequencedOrderer
 from seawall.engine.served_sessions import ServedSessions
@@ -54,6 +53,7 @@ from seawall.topics.state import TopicState
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.fields import JsonValue
 from seawall.wire.read_buffers import READ_BUFFERS
+from seawall.wire.topic_info import TopicInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -34,7 +34,7 @@ from typing import Final, Self, TypeVar
 
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Position, Seq, TimestampNs, TopicId
-from seawall.engine.embedded import READ_SIZE, Start, TopicInfo
+from seawall.engine.embedded import READ_SIZE, Start, info_of
 from seawall.engine.position_reading import plan_positions
 from seawall.engine.reading import ReadItem, plan_read
 from seawall.engine.records import Item, PositionItem, seq_after, told
@@ -58,6 +58,7 @@ from seawall.storage.wal_files import open_wal_file, wal_addresses, wal_path
 from seawall.topics.config import Durability
 from seawall.topics.gaps import Gap
 from seawall.wire.codes import GapReason
+from seawall.wire.topic_info import TopicInfo
 
 __all__ = ["ReadOnlyLog", "open_view"]
 
@@ -83,16 +84,7 @@ class ReadOnlyLog:
 
     def describe(self, name: str) -> TopicInfo:
         """A topic as it was when the picture was taken."""
-        topic = self._picture.catalog.named(name)
-        return TopicInfo(
-            topic.name,
-            topic.topic_id,
-            topic.floor,
-            topic.next_seq,
-            topic.live_records,
-            topic.live_bytes,
-            topic.config,
-        )
+        return info_of(self._picture.catalog.named(name))
 
     def sessions(self) -> list[SessionInfo]:
         """The sessions of all publishers as the picture has them; who has a connection is not in any file."""

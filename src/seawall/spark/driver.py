@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from seawall.client.commands import RemoteTopic
 from seawall.client.reading import ReceivedRows, TopicReader
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
@@ -24,6 +23,8 @@ from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import target_of
 from seawall.wire.codes import ReadBy
+from seawall.wire.topic_config import Durability
+from seawall.wire.topic_info import TopicInfo
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,7 +51,7 @@ class Driver:
 
     # --- topics ----------------------------------------------------------------------------------------------------
 
-    def topics(self) -> dict[str, RemoteTopic]:
+    def topics(self) -> dict[str, TopicInfo]:
         """The topics that the query reads and that are there, as they are now."""
         subscription = self._options.subscription
         if subscription.pattern is None:
@@ -58,7 +59,7 @@ class Driver:
         fits = re.compile(subscription.pattern).fullmatch
         return self._described(name for name in self.log.topics() if fits(name))
 
-    def existing_topics(self) -> dict[str, RemoteTopic]:
+    def existing_topics(self) -> dict[str, TopicInfo]:
         """The same, if all that were named are there."""
         found = self.topics()
         absent = sorted(set(self._options.subscription.names) - set(found))
@@ -68,8 +69,8 @@ class Driver:
             )
         return found
 
-    def _described(self, names: Iterable[str]) -> dict[str, RemoteTopic]:
-        found: dict[str, RemoteTopic] = {}
+    def _described(self, names: Iterable[str]) -> dict[str, TopicInfo]:
+        found: dict[str, TopicInfo] = {}
         for name in names:
             try:
                 found[name] = self.log.describe(name)
@@ -80,15 +81,15 @@ class Driver:
 
     # --- places ----------------------------------------------------------------------------------------------------
 
-    def start_places(self, topics: dict[str, RemoteTopic]) -> Places:
+    def start_places(self, topics: dict[str, TopicInfo]) -> Places:
         """Where a new query begins."""
         return {name: self._start(topic) for name, topic in topics.items()}
 
-    def end_places(self, topics: dict[str, RemoteTopic]) -> Places:
+    def end_places(self, topics: dict[str, TopicInfo]) -> Places:
         """Where a batch query ends."""
         return {name: self._end(topic) for name, topic in topics.items()}
 
-    def _start(self, topic: RemoteTopic) -> TopicPlace:
+    def _start(self, topic: TopicInfo) -> TopicPlace:
         place = self._options.start
         if isinstance(place, Offsets):
             return TopicPlace(self._explicit(topic, place, "startingOffsets"), topic.topic_epoch)
@@ -101,14 +102,14 @@ class Driver:
             )
         return TopicPlace(seq, topic.topic_epoch)
 
-    def _end(self, topic: RemoteTopic) -> TopicPlace:
+    def _end(self, topic: TopicInfo) -> TopicPlace:
         place = self._options.end
         if isinstance(place, Offsets):
             return TopicPlace(self._explicit(topic, place, "endingOffsets"), topic.topic_epoch)
         seq = self._seq_at(topic, _of_topic(place, topic, "endingOffsetsByTimestamp"))
         return TopicPlace(min(seq, topic.next_seq), topic.topic_epoch)
 
-    def _explicit(self, topic: RemoteTopic, place: Offsets, option: str) -> int:
+    def _explicit(self, topic: TopicInfo, place: Offsets, option: str) -> int:
         seq = _of_topic(place, topic, option)
         if seq == EARLIEST_SEQ:
             return topic.floor
@@ -127,7 +128,7 @@ class Driver:
             )
         return min(seq, topic.next_seq)
 
-    def seq_at_us(self, topic: RemoteTopic, moment_us: int) -> int:
+    def seq_at_us(self, topic: TopicInfo, moment_us: int) -> int:
         """Seq of the first record that is not older than a time in microseconds, which seqs of others lie around."""
         if moment_us <= 0:
             return 1
@@ -142,18 +143,18 @@ class Driver:
                 return max(wanted.first, int(found.rows[0]["base_seq"]))
         return min(reader.next_seq, wanted.end)
 
-    def _seq_at(self, topic: RemoteTopic, moment_ms: int) -> int:
+    def _seq_at(self, topic: TopicInfo, moment_ms: int) -> int:
         return max(topic.floor, self.seq_at_us(topic, moment_ms * 1_000))
 
 
-def range_of(topic: RemoteTopic, first: int, end: int) -> SeqRange:
+def range_of(topic: TopicInfo, first: int, end: int) -> SeqRange:
     """Seqs of a topic, as tasks get them."""
     size = topic.byte_count / topic.record_count if topic.record_count else 0.0
-    is_crash_loss = topic.settings.get("durability") != "fsync"
+    is_crash_loss = topic.config.durability is not Durability.FSYNC
     return SeqRange(topic.name, topic.topic_id, first, max(first, end), size, is_crash_loss)
 
 
-def _of_topic(place: Place, topic: RemoteTopic, option: str) -> int:
+def _of_topic(place: Place, topic: TopicInfo, option: str) -> int:
     """What a place says of one topic."""
     by_topic = place.moments_ms if isinstance(place, Times) else place.seqs
     if isinstance(by_topic, int):

@@ -29,10 +29,10 @@ from seawall.spark.write_options import write_options, written_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from seawall.client.commands import RemoteTopic
     from seawall.spark.driver import Driver
     from seawall.spark.sink import SeawallStreamWriter, SeawallWriter
     from seawall.spark.stream import SeawallStreamReader
+    from seawall.wire.topic_info import TopicInfo
 
 
 class SeawallDataSource(DataSource):
@@ -108,7 +108,7 @@ class SeawallReader(DataSourceReader):
         """The rows of one task."""
         return read_partition(partition, self._options)
 
-    def _bounded(self, driver: Driver, topic: RemoteTopic, first: int, end: int) -> SeqRange:
+    def _bounded(self, driver: Driver, topic: TopicInfo, first: int, end: int) -> SeqRange:
         """What filters leave of a range of seqs."""
         from seawall.spark.driver import range_of
 

@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seawall.client.commands import RemoteTopic
 from seawall.errors import DataLossError
 from seawall.io.clocks import OsClock
 from seawall.spark.driver import Driver, range_of
@@ -34,6 +33,7 @@ from seawall.spark.offsets import Offset, Places, TopicPlace, offset_of, places_
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange, admit, rows_within, split
 from seawall.spark.source import read_partition
+from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, before: TopicPlace | None, topic: RemoteTopic) -> TopicPlace:
+    def _begin(self, before: TopicPlace | None, topic: TopicInfo) -> TopicPlace:
         """Where the next batch begins in a topic (INV-STREAM-LIFE)."""
         fresh = TopicPlace(topic.floor, topic.topic_epoch)
         if before is None:
@@ -129,7 +129,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return TopicPlace(topic.next_seq, topic.topic_epoch)
         return before
 
-    def _require(self, before: Places, topics: dict[str, RemoteTopic]) -> None:
+    def _require(self, before: Places, topics: dict[str, TopicInfo]) -> None:
         for name in sorted(set(before) - set(topics)):
             self._lose(
                 f"topic {name!r} is not there any more, and the query has read it up to seq {before[name].seq}. With "
@@ -140,7 +140,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLossError(text)
 
-    def _end_of(self, topic: RemoteTopic) -> int:
+    def _end_of(self, topic: TopicInfo) -> int:
         """Where a topic ends for this query."""
         if self._target is None:
             return topic.next_seq
@@ -180,7 +180,7 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ns = OsClock().monotonic_ns() - self._last_batch_ns
         return waited_ns >= self._options.admission.max_delay_ms * _NS_PER_MS
 
-    def _range(self, before: Places, name: str, end: TopicPlace, topics: dict[str, RemoteTopic]) -> SeqRange | None:
+    def _range(self, before: Places, name: str, end: TopicPlace, topics: dict[str, TopicInfo]) -> SeqRange | None:
         """What a batch takes of a topic; None if it is of a life that is over, and that does not matter."""
         topic = topics.get(name)
         if topic is None or topic.topic_epoch != end.epoch:
@@ -194,5 +194,5 @@ class SeawallStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return range_of(topic, first, end.seq)
 
 
-def _ends(topics: dict[str, RemoteTopic]) -> Places:
+def _ends(topics: dict[str, TopicInfo]) -> Places:
     return {name: TopicPlace(topic.next_seq, topic.topic_epoch) for name, topic in topics.items()}

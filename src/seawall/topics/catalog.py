@@ -38,7 +38,7 @@ from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCr
 from seawall.storage.control_order import OrderNop, OrderSkip
 from seawall.storage.control_sessions import SessionsRetired
 from seawall.storage.control_transactions import TransactionMark
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import TopicConfig, changed_config, stored_config
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.topics.transactions import TransactionMemory
@@ -155,7 +155,7 @@ class TopicCatalog:
 
     def configure(self, topic: TopicState, patch: JsonObject) -> TopicConfigure | None:
         """The control that changes settings of a topic; None where that changes nothing."""
-        config = topic.config.patched(patch)
+        config = changed_config(topic.config, patch)
         _check_dead_letter(topic.name, config)
         if config == topic.config:
             return None
@@ -283,7 +283,7 @@ class TopicCatalog:
         older = self._by_name.get(created.name)
         if older is not None:
             self._remove(older)
-        config = TopicConfig.from_stored(created.config)
+        config = stored_config(created.config)
         self.restore(TopicState(created.topic_id, created.name, created.epoch, config, created.created_ms))
         return older is None
 

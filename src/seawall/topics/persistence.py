@@ -29,7 +29,7 @@ from seawall.storage.control import require_unsigned
 from seawall.storage.control_transactions import check_key
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import stored_config
 from seawall.topics.gaps import Gap
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.ranges import SeqRanges
@@ -140,7 +140,7 @@ def _parse_topic(document: JsonObject) -> TopicState:
     name = check_stored_name(json_text(document, "name", what))
     topic_id = TopicId(json_unsigned(document, "topic_id", what, 32))
     epoch = TopicEpoch(json_unsigned(document, "epoch", what))
-    config = TopicConfig.from_stored(json_object(document, "config", what))
+    config = stored_config(json_object(document, "config", what))
     topic = TopicState(topic_id, name, epoch, config)
     # Snapshots of the first days do not say when a topic was created.
     document = {"created_ms": 0, **document}

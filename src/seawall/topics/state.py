@@ -36,7 +36,7 @@ from seawall.storage.control_batches import SimpleControl
 from seawall.storage.control_deletes import DeleteRecords
 from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
 from seawall.storage.delete_sidecar import DeletedSeqs, Ranges
-from seawall.topics.config import TopicConfig
+from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
 from seawall.topics.ranges import SeqRanges
@@ -146,7 +146,7 @@ class TopicState:
         before = (self.evict_floor, self.floor, self.head_seq)
         match control:
             case TopicConfigure():
-                self.config = TopicConfig.from_stored(control.after)
+                self.config = stored_config(control.after)
             case Ceiling():
                 self.ceiling = max(self.ceiling, control.ceiling)
             case SegmentRoll():

@@ -21,6 +21,7 @@ from typing import Self
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, joined
 from seawall.errors import OutcomeUnknownError, SeawallError
 from seawall.wire.publishable import Publishable
+from seawall.wire.publisher_options import Compression
 from seawall.wire.transactions import (
     IN_FLIGHT_SIZE,
     OpenTransaction,
@@ -139,6 +140,7 @@ class AsyncTransaction(OpenTransaction):
         return result
 
     async def _commit(self) -> CommittedTransaction:
+        await self._find_epoch()
         if self.owner is not None:
             return await self._log.commit_staged(self.owner, self.epoch, self.parts(), offsets=self.offsets)
         # One at a time, so that none is overtaken by a later one.
@@ -155,8 +157,7 @@ class AsyncTransaction(OpenTransaction):
         await self._end(None)
 
     async def __aenter__(self) -> Self:
-        if self._needs_epoch and self.owner is not None:
-            self.epoch = next_epoch(await self._log.transaction_state(self.owner))
+        await self._find_epoch()
         return self
 
     async def __aexit__(
@@ -168,6 +169,12 @@ class AsyncTransaction(OpenTransaction):
             await self.commit()
         else:
             await self.abort()
+
+    async def _find_epoch(self) -> None:
+        """Ask for the next epoch of the owner, where none was given: at the beginning of the block, or to commit."""
+        if self._needs_epoch and self.owner is not None:
+            self.epoch = next_epoch(await self._log.transaction_state(self.owner))
+            self._needs_epoch = False
 
     async def _end(self, result: CommittedTransaction | None) -> None:
         self.ended(result)
@@ -183,7 +190,7 @@ class AsyncTransactionalLog(ABC):
     own_turn: asyncio.Lock
 
     @abstractmethod
-    async def stage(self, *, is_apart: bool = False) -> AsyncStager:
+    async def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> AsyncStager:
         """Begin to stage the records of one attempt, out of sight of every reader; apart if they are many."""
 
     @abstractmethod

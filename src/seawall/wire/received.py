@@ -182,6 +182,17 @@ def seq_after(item: Item) -> Seq:
     return Seq(item.last_seq + 1) if isinstance(item, Gap) else item.next_seq
 
 
+def with_next_positions(items: Sequence[PositionItem]) -> Iterator[tuple[PositionItem, Position]]:
+    """Each item, and where a reader goes on that stops behind it.
+
+    What shares a position is read again from its beginning where a reader stops inside it: nothing is missed.
+    """
+    starts = [Position(item.position) if not isinstance(item, TopicGap) else item.next_position for item in items]
+    for index, item in enumerate(items):
+        following = starts[index + 1] if index + 1 < len(items) else item.next_position
+        yield item, min(item.next_position, following)
+
+
 def to_arrow(batches: Iterable[ReceivedBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Many batches as columns; small ones with consecutive seqs are joined: Arrow arrays cost more than a copy."""
     run: list[ReceivedBatch] = []

@@ -37,6 +37,7 @@ from seawall.errors import InvalidInputError, OutcomeUnknownError, SeawallError,
 from seawall.limits import MIB
 from seawall.wire.arrow import EncodedBlock
 from seawall.wire.publishable import Publishable, encode
+from seawall.wire.publisher_options import Compression
 
 #: Bytes that one stager may have under way.
 IN_FLIGHT_SIZE: Final = 64 * MIB
@@ -326,10 +327,11 @@ class TransactionalLog(ABC):
     own_keys: OwnKeys
 
     @abstractmethod
-    def stage(self, *, is_apart: bool = False) -> Stager:
+    def stage(self, *, is_apart: bool = False, compression: Compression = "none") -> Stager:
         """Begin to stage the records of one attempt, out of sight of every reader.
 
         Many megabytes are better staged apart: then they lie together, and a commit moves them instead of copying.
+        `compression` is for their way to a server.
         """
 
     @abstractmethod

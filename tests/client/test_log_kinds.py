@@ -1,0 +1,418 @@
+"""Every kind of log does the same: one test for `open`, `connect`, `open_async` and `connect_async`.
+
+Embedded logs have real files, connected ones a real node. Tests are coroutines: calls of logs for threads run on
+threads, so that one may wait while another publishes. That the kinds have the same names is `tests/test_api_parity.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from real_server import RealServer
+
+import seawall
+from seawall.errors import ConfigError, ConflictError, InvalidInputError, NotFoundError, SeawallError
+from seawall.wire.received import Gap, ReceivedBatch
+from seawall.wire.topic_config import Durability, TopicConfig
+from seawall.wire.topic_info import TopicInfo
+
+SMALL = {"storage_wal_file_size": 4 * 1024 * 1024}
+#: Longer than anything takes that is sure to come.
+PATIENCE_S = 60.0
+
+
+class Kind:
+    """A log of any kind, or something that it made, used in one way: every method is awaited."""
+
+    def __init__(self, it: Any, is_async: bool) -> None:
+        self.it = it
+        self.is_async = is_async
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self.it, name)
+
+        async def call(*arguments: Any, **named: Any) -> Any:
+            if self.is_async:
+                return await method(*arguments, **named)
+            return await asyncio.to_thread(method, *arguments, **named)
+
+        return call
+
+    async def made(self, name: str, *arguments: Any, **named: Any) -> Kind:
+        """A publisher, a subscriber or a transaction of the log."""
+        made = getattr(self.it, name)
+        if not self.is_async:
+            return Kind(await asyncio.to_thread(made, *arguments, **named), False)
+        result = made(*arguments, **named)
+        return Kind(await result if asyncio.iscoroutine(result) else result, True)
+
+    async def take(self, count: int) -> list[Any]:
+        """The first items of iterating over it."""
+        if not self.is_async:
+            return await asyncio.to_thread(lambda: list(islice(self.it, count)))
+        found: list[Any] = []
+        async for item in self.it:
+            found.append(item)
+            if len(found) == count:
+                break
+        return found
+
+    async def followed(self, *arguments: Any) -> list[Any]:
+        """Everything that `follow` gives."""
+        if self.is_async:
+            return [item async for item in self.it.follow(*arguments)]
+        return await asyncio.to_thread(lambda: list(self.it.follow(*arguments)))
+
+
+Opened = Callable[[], Any]
+
+
+@pytest.fixture(params=["open", "connect", "open_async", "connect_async"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+    word = request.param
+    if word.startswith("open"):
+        yield lambda: using(getattr(seawall, word)(tmp_path / "data", **SMALL))
+        return
+    with RealServer(tmp_path / "data") as server:
+
+        @asynccontextmanager
+        async def connected() -> AsyncIterator[Kind]:
+            async with using(await asyncio.to_thread(getattr(seawall, word), server.url, timeout_s=30)) as log:
+                yield log
+
+        yield connected
+
+
+@asynccontextmanager
+async def using(log: Any) -> AsyncIterator[Kind]:
+    if hasattr(log, "__aenter__"):
+        async with log:
+            yield Kind(log, True)
+    else:
+        try:
+            yield Kind(log, False)
+        finally:
+            await asyncio.to_thread(log.close)
+
+
+def run(opened: Opened, work: Callable[[Kind], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with opened() as log:
+            await log.create_topic("events")
+            async with asyncio.timeout(2 * PATIENCE_S):
+                await work(log)
+
+    asyncio.run(main())
+
+
+def values(items: list[Any]) -> list[bytes]:
+    return [record.value for item in items if isinstance(item, ReceivedBatch) for record in item]
+
+
+def test_a_topic_is_described_by_one_type(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        made = await log.create_topic("capped", cap_records=7, durability="disk")
+        assert type(made) is TopicInfo
+        assert made.config == TopicConfig(cap_records=7, durability=Durability.DISK)
+        await log.publish("capped", [b"one", b"two"])
+        info = await log.describe("capped")
+        assert (info.name, info.topic_id, info.topic_epoch) == ("capped", made.topic_id, made.topic_epoch)
+        assert (info.floor, info.next_seq, info.record_count) == (1, 3, 2)
+        assert info.byte_count > 0
+        assert info.created_at == made.created_at > 1_600_000_000
+        assert (await log.configure_topic("capped", ttl_ms=60_000)).config.ttl_ms == 60_000
+
+    run(opened, work)
+
+
+def test_many_topics_are_created_and_each_error_is_returned(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        names = ["a", "events", "b", "no/name"]
+        a, conflict, b, wrong = await log.create_topics(names, cap_records=3)
+        assert (a.name, b.name, a.config.cap_records, b.config.cap_records) == ("a", "b", 3, 3)
+        assert isinstance(conflict, ConflictError)
+        assert isinstance(wrong, SeawallError)
+        assert await log.topics() == ["a", "b", "events"]
+        assert await log.create_topics([]) == []
+        (bad,) = await log.create_topics(["c"], cap_record=3)
+        assert isinstance(bad, ConfigError)
+        with pytest.raises(InvalidInputError, match="list of strings"):
+            await log.create_topics("events")
+
+    run(opened, work)
+
+
+def test_rows_of_a_table_are_records(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        table = pa.table({"value": [b"a", b"b"], "key": [b"x", b"y"]})
+        assert list((await log.publish_arrow("events", table)).seqs) == [1, 2]
+        assert (await log.publish_arrow("events", table.to_batches()[0])).first_seq == 3
+        assert (await log.read_arrow("events", 2)).column("value").to_pylist() == [b"b", b"a", b"b"]
+
+    run(opened, work)
+
+
+def test_following_ends_at_the_present_end_and_tells_gaps(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.create_topic("newest", cap_records=2)
+        for number in range(4):
+            await log.publish("newest", b"%d" % number)
+        gap, *batches = await log.followed("newest")
+        assert (type(gap), gap.first_seq, gap.last_seq) == (Gap, 1, 2)
+        assert values(batches) == [b"2", b"3"]
+        assert values(await log.followed("newest", 4)) == [b"3"]
+        assert await log.followed("events") == []
+        with pytest.raises(InvalidInputError, match="begin at 1"):
+            await log.followed("events", 0)
+        with pytest.raises(NotFoundError):
+            await log.followed("nowhere")
+
+    run(opened, work)
+
+
+def test_the_seq_at_a_time(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.publish("events", [b"one", b"two"])
+        now = datetime.now(UTC)
+        assert await log.seq_at("events", now - timedelta(hours=1)) == 1
+        assert await log.seq_at("events", now + timedelta(hours=1)) == 3
+
+    run(opened, work)
+
+
+def test_waiting_for_a_record(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        assert await log.wait_for("events", 1, 0) is False
+        assert await log.wait_for("events", 1, timeout_s=0.01) is False
+        for timeout_s in (None, PATIENCE_S):
+            seq = (await log.describe("events")).next_seq + 1
+            waiting = asyncio.create_task(log.wait_for("events", seq, timeout_s))
+            await log.publish("events", b"not yet")
+            await log.publish("events", b"awaited")
+            assert await waiting is True
+        assert await log.wait_for("events", 4, 0) is True
+        assert await log.wait_for("events", 5, 0) is False
+        with pytest.raises(NotFoundError):
+            await log.wait_for("nowhere", 1, 0)
+
+    run(opened, work)
+
+
+def test_a_deleted_record_was_there(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.publish("events", [seawall.Message(b"secret", tag="t"), seawall.Message(b"too", tag="t")])
+        assert await log.delete("events", tag="t") == 2
+        assert await log.wait_for("events", 2, 0) is True
+        assert await log.wait_for("events", 3, 0) is False
+
+    run(opened, work)
+
+
+def test_waiting_for_a_position(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        delivery = await log.publish("events", b"one")
+        assert await log.wait_for_position(0, 0) is True
+        assert await log.wait_for_position(delivery.position, 0) is True
+        behind = delivery.position + 1
+        assert await log.wait_for_position(behind, 0) is False
+        assert await log.wait_for_position(behind, timeout_s=0.01) is False
+        for timeout_s in (None, PATIENCE_S):
+            waiting = asyncio.create_task(log.wait_for_position(behind, timeout_s))
+            delivery = await log.publish("events", b"awaited")
+            assert await waiting is True
+            behind = delivery.position + 1
+        with pytest.raises(InvalidInputError, match="begin at 0"):
+            await log.wait_for_position(-1, 0)
+
+    run(opened, work)
+
+
+def test_iterating_over_a_subscriber_waits_for_more(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        subscriber = await log.made("subscriber", "events")
+        await log.publish("events", b"one")
+        assert values(await subscriber.take(1)) == [b"one"]
+        assert subscriber.it.next_seq == 2
+        waiting = asyncio.create_task(subscriber.take(1))
+        await log.publish("events", b"two")
+        assert values(await waiting) == [b"two"]
+        assert await subscriber.poll() == []
+
+    run(opened, work)
+
+
+def test_what_was_not_handed_out_is_not_committed(opened: Opened) -> None:
+    """Also where one read brought more than one item."""
+
+    async def work(log: Kind) -> None:
+        for number in range(1, 4):
+            await log.publish("events", b"%d" % number)
+        subscriber = await log.made("subscriber", "events", "committed", owner="billing")
+        assert values(await subscriber.take(1)) == [b"1"]
+        await subscriber.commit()
+        assert await log.committed("billing", "events") == subscriber.it.next_seq == 2
+        assert values(await subscriber.poll()) == [b"2", b"3"]
+        again = await log.made("subscriber", "events", "committed", owner="billing")
+        assert values(await again.take(2)) == [b"2", b"3"]
+        with pytest.raises(InvalidInputError, match="without an owner"):
+            await (await log.made("subscriber", "events")).commit()
+
+    run(opened, work)
+
+
+def test_a_subscriber_gets_past_deleted_records(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        subscriber = await log.made("subscriber", "events")
+        await log.publish("events", [seawall.Message(b"secret", tag="t"), seawall.Message(b"too", tag="t")])
+        await log.delete("events", tag="t")
+        assert await subscriber.poll() == []
+        assert subscriber.it.next_seq == 3
+        iterating = await log.made("subscriber", "events")
+        waiting = asyncio.create_task(iterating.take(1))
+        await log.publish("events", b"kept")
+        assert values(await waiting) == values(await subscriber.poll(PATIENCE_S)) == [b"kept"]
+
+    run(opened, work)
+
+
+def test_polling_waits_for_more(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        subscriber = await log.made("subscriber", "events", "latest")
+        everything = await log.made("position_subscriber", "latest")
+        assert await subscriber.poll(timeout_s=0.01) == await everything.poll(timeout_s=0.01) == []
+        waiting = [asyncio.create_task(each.poll(PATIENCE_S)) for each in (subscriber, everything)]
+        await log.publish("events", b"awaited")
+        assert [values(each) for each in await asyncio.gather(*waiting)] == [[b"awaited"]] * 2
+
+    run(opened, work)
+
+
+def test_iterating_over_everything_waits_for_more(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.create_topic("others")
+        await log.publish("events", b"one")
+        await log.publish("others", b"two")
+        third = await log.publish("events", b"three")
+        subscriber = await log.made("position_subscriber")
+        assert values(await subscriber.take(1)) == [b"one"]
+        assert values(await subscriber.take(1)) == [b"two"]
+        assert subscriber.it.next_position == third.position
+        assert values(await subscriber.poll()) == [b"three"]
+        assert subscriber.it.next_position == third.position + 1
+        waiting = asyncio.create_task(subscriber.take(1))
+        await log.publish("others", b"four")
+        assert values(await waiting) == [b"four"]
+
+    run(opened, work)
+
+
+def test_a_position_that_topics_share_is_read_again_where_a_reader_stopped_inside(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        await log.create_topic("others")
+        transaction = await log.made("transaction")
+        await transaction.publish("events", b"one")
+        await transaction.publish("others", b"two")
+        committed = await transaction.commit()
+        subscriber = await log.made("position_subscriber")
+        assert values(await subscriber.take(1)) == [b"one"]
+        assert subscriber.it.next_position == committed.position
+        assert values(await subscriber.take(2)) == [b"one", b"two"]
+        assert subscriber.it.next_position == committed.position + 1
+
+    run(opened, work)
+
+
+def test_publishers_put_flush_and_close(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        publisher = await log.made("publisher", "events", max_in_flight=1, linger_s=0.0, compression="lz4")
+        assert publisher.it.topic == "events"
+        for number in range(20):
+            await publisher.put(b"%d" % number)
+        # An iterator can be read once, also where there is no space at first.
+        delivery = await publisher.put(iter([b"more", b"and more"]))
+        await publisher.flush(timeout_s=PATIENCE_S)
+        assert delivery.done
+        assert list(delivery.seqs) == [21, 22]
+        assert publisher.it.in_flight == 0
+        assert publisher.it.latency.count > 0
+        assert publisher.it.latency.max_ns > 0
+        assert publisher.it.client_id is None
+        with pytest.raises(InvalidInputError, match="client_id"):
+            _ = publisher.it.next_client_seq
+        with pytest.raises(InvalidInputError, match="client_id"):
+            await publisher.put(b"x", client_seq=1)
+        await publisher.close(timeout_s=PATIENCE_S)
+        await publisher.close()
+        with pytest.raises(InvalidInputError, match="closed"):
+            await publisher.put(b"late")
+        assert values(await log.followed("events")) == [b"%d" % number for number in range(20)] + [b"more", b"and more"]
+
+    run(opened, work)
+
+
+def test_publishers_have_the_session_of_their_client(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        publisher = await log.made("publisher", "events", client_id=5)
+        assert (publisher.it.client_id, publisher.it.next_client_seq) == (5, 1)
+        await publisher.put(b"one")
+        await publisher.flush()
+        again = await publisher.put(b"one", client_seq=1)
+        await publisher.flush()
+        assert again.is_duplicate
+        await publisher.close()
+        assert publisher.it.client_id is None
+
+    run(opened, work)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ack": 3},
+        {"client_id": 0},
+        {"max_in_flight": 0},
+        {"linger_s": -1},
+        {"batch_size": 0},
+        {"compression": "zip"},
+        {"connections": 0},
+    ],
+)
+def test_wrong_options_of_a_publisher(opened: Opened, wrong: dict[str, Any]) -> None:
+    async def work(log: Kind) -> None:
+        with pytest.raises(InvalidInputError, match=next(iter(wrong)).removesuffix("_id")):
+            await log.made("publisher", "events", **wrong)
+
+    run(opened, work)
+
+
+def test_staging_takes_a_compression(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        stager = await log.made("stage", compression="zstd")
+        await stager.publish([b"one", b"two"])
+        ranges = await stager.ranges()
+        await stager.close()
+        await log.commit_staged("job", 1, [("events", each) for each in ranges])
+        assert values(await log.followed("events")) == [b"one", b"two"]
+        with pytest.raises(InvalidInputError, match="compression 'zip'"):
+            await log.made("stage", compression="zip")
+
+    run(opened, work)
+
+
+def test_a_transaction_without_a_block_has_the_next_epoch_of_its_owner(opened: Opened) -> None:
+    async def work(log: Kind) -> None:
+        for epoch in (1, 2):
+            transaction = await log.made("transaction", "job")
+            await transaction.publish("events", b"%d" % epoch)
+            assert (await transaction.commit()).epoch == epoch
+        assert values(await log.followed("events")) == [b"1", b"2"]
+
+    run(opened, work)

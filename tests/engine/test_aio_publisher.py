@@ -1,0 +1,107 @@
+"""Publishers on an event loop, while the log commits nothing; and what closing a log does to who waits for records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+
+import seawall
+from seawall.engine.aio import AsyncLog
+from seawall.errors import FullError, InvalidInputError, NotFoundError
+
+
+def on_loop(path: Path, work: Callable[[AsyncLog], Coroutine[None, None, None]]) -> None:
+    async def main() -> None:
+        async with seawall.open_async(path / "data", storage_wal_file_size=4 * 1024 * 1024) as log:
+            await log.create_topic("events")
+            async with asyncio.timeout(120):
+                await work(log)
+
+    asyncio.run(main())
+
+
+def test_a_publisher_that_is_full_raises_or_waits(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        async with await log.publisher("events", max_in_flight=1) as publisher:
+            with log._opened().changing():
+                # Nothing is committed in here.
+                first = publisher.publish(b"one")
+                with pytest.raises(FullError, match="use `put`"):
+                    publisher.publish(b"two")
+                waiting = asyncio.create_task(publisher.put(iter([b"two", b"three"])))
+                with pytest.raises(TimeoutError, match=r"on their way to 'events' after 0\.01 s"):
+                    await publisher.flush(0.01)
+                assert not waiting.done()
+                assert publisher.in_flight > 0
+            assert list((await (await waiting)).seqs) == [2, 3]
+            assert (await first).first_seq == 1
+        assert publisher.in_flight == 0
+        assert publisher.latency.count == 2
+
+    on_loop(tmp_path, work)
+
+
+def test_an_error_is_raised_by_the_next_flush(tmp_path: Path) -> None:
+    async def work(log: AsyncLog) -> None:
+        await log.create_topic("full", cap_records=1, discard="reject")
+        publisher = await log.publisher("full")
+        stored, refused = publisher.publish(b"one"), publisher.publish(b"two")
+        with pytest.raises(FullError):
+            await publisher.flush()
+        assert (stored.error, type(refused.error)) == (None, FullError)
+        await publisher.flush()
+        await publisher.close()
+
+    on_loop(tmp_path, work)
+
+
+def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = await seawall.open_async(tmp_path / "data").open()
+        await log.create_topic("events")
+
+        async def iterate() -> None:
+            async for _ in log.subscriber("events"):
+                raise AssertionError("there is nothing to read")
+
+        waits = [log.wait_for("events", 1), log.wait_for_position(0), iterate()]
+        tasks = [asyncio.create_task(each) for each in waits]
+        while log._readers_waiting < len(tasks):
+            await asyncio.sleep(0)
+        await log.close()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, InvalidInputError), outcome
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_closing_a_log_refuses_who_waits_on_a_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = seawall.open(tmp_path / "data")
+        log.create_topic("events")
+        subscriber = iter(log.subscriber("events"))
+        tasks = [asyncio.create_task(asyncio.to_thread(next, subscriber))]
+        tasks.append(asyncio.create_task(asyncio.to_thread(log.wait_for_position, 0)))
+        while log._readers_waiting < len(tasks):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(log.close)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, InvalidInputError), outcome
+
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_a_directory_is_not_made_unless_wanted(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(NotFoundError, match="no data directory"):
+            await seawall.open_async(tmp_path / "data", create=False).open()
+        assert not (tmp_path / "data").exists()
+        async with seawall.open_async(tmp_path / "data") as log:
+            await log.create_topic("events")
+        async with seawall.open_async(tmp_path / "data", create=False) as log:
+            assert await log.topics() == ["events"]
+
+    asyncio.run(main())
