@@ -38,7 +38,7 @@ toc_object_entries_show_parents = "hide"
 # Signatures name types of other projects, whose sites a build does not ask, and types that no user makes.
 nitpick_ignore_regex = [
     ("py:.*", r"(?!seawall\.).*"),
-    ("py:.*", r"seawall\.(client\.delivery|core\.types|topics\.config|wire\.codes|wire\.node_load)\..*"),
+    ("py:.*", r"seawall\.(client\.delivery|core\.types|wire\.codes|wire\.node_load|wire\.topic_config)\..*"),
 ]
 
 html_theme = "furo"
