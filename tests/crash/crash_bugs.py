@@ -408,28 +408,6 @@ def resident_leaves_the_log_where_it_was(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WalWriter, "take_back", back_to_there)
 
 
-def cycle_keeps_forgotten_reservations(patch: pytest.MonkeyPatch) -> None:
-    """Cycles of a local orderer go on with reservations that are not valid any more."""
-    real = CommitCycle.begin_appends
-
-    def begin_appends(self: CommitCycle, appends: Sequence[Append], wall_ns: int) -> Commit | None:
-        self._forgotten = self._reservations.forgotten
-        return real(self, appends, wall_ns)
-
-    patch.setattr(CommitCycle, "begin_appends", begin_appends)
-
-
-def cycle_reservations_not_accounted_for(patch: pytest.MonkeyPatch) -> None:
-    """What cycles of a local orderer took of a reservation is taken once more."""
-    real = CommitCycle._account
-
-    def account(self: CommitCycle, index: int) -> None:
-        self._needs[index]["taken_records"] = self._needs[index]["taken_size"] = 0
-        real(self, index)
-
-    patch.setattr(CommitCycle, "_account", account)
-
-
 def cycle_skips_the_window(patch: pytest.MonkeyPatch) -> None:
     """A local orderer takes a batch for new that its session has stored before."""
     real = CommitCycle.begin_appends
@@ -574,8 +552,6 @@ PLANTED_IN_LOCAL_CYCLES: dict[str, Plant] = {
     "cycle passes a position over": cycle_passes_a_position_over,
     "cycle claims that all is synced": cycle_claims_that_all_is_synced,
     "cycle begins where another has begun": cycle_begins_where_another_has,
-    "cycle keeps forgotten reservations": cycle_keeps_forgotten_reservations,
-    "cycle takes what it took before": cycle_reservations_not_accounted_for,
     "cycle does not ask the window": cycle_skips_the_window,
 }
 
