@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import seawall
 from seawall.engine.aio import AsyncLog
+from seawall.engine.commit_queue import CommitQueue
 from seawall.errors import FullError, InvalidInputError, NotFoundError
 
 
@@ -58,7 +60,25 @@ def test_an_error_is_raised_by_the_next_flush(tmp_path: Path) -> None:
     on_loop(tmp_path, work)
 
 
-def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path) -> None:
+@pytest.fixture
+def about_to_wait(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released by each reader that is about to wait, on a thread or on a loop."""
+    waiting, real = threading.Semaphore(0), CommitQueue.expect_news
+
+    def expect_news(queue: CommitQueue) -> None:
+        real(queue)
+        waiting.release()
+
+    monkeypatch.setattr(CommitQueue, "expect_news", expect_news)
+    return waiting
+
+
+async def acquired(semaphore: threading.Semaphore, count: int) -> None:
+    for _ in range(count):
+        assert await asyncio.to_thread(semaphore.acquire, timeout=60)
+
+
+def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
     async def main() -> None:
         log = await seawall.open_async(tmp_path / "data").open()
         await log.create_topic("events")
@@ -69,8 +89,7 @@ def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path) -> None:
 
         waits = [log.wait_for("events", 1), log.wait_for_position(0), iterate()]
         tasks = [asyncio.create_task(each) for each in waits]
-        while log._readers_waiting < len(tasks):
-            await asyncio.sleep(0)
+        await acquired(about_to_wait, len(tasks))
         await log.close()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, InvalidInputError), outcome
@@ -78,15 +97,14 @@ def test_closing_a_log_refuses_who_waits_on_a_loop(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_closing_a_log_refuses_who_waits_on_a_thread(tmp_path: Path) -> None:
+def test_closing_a_log_refuses_who_waits_on_a_thread(tmp_path: Path, about_to_wait: threading.Semaphore) -> None:
     async def main() -> None:
         log = seawall.open(tmp_path / "data")
         log.create_topic("events")
         subscriber = iter(log.subscriber("events"))
         tasks = [asyncio.create_task(asyncio.to_thread(next, subscriber))]
         tasks.append(asyncio.create_task(asyncio.to_thread(log.wait_for_position, 0)))
-        while log._readers_waiting < len(tasks):
-            await asyncio.sleep(0)
+        await acquired(about_to_wait, len(tasks))
         await asyncio.to_thread(log.close)
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, InvalidInputError), outcome

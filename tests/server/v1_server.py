@@ -79,6 +79,7 @@ async def serving(
             await asyncio.to_thread(publish_thread.close)
             for connection in list(listener.connections):
                 connection.abort()
+            # The loop calls `connection_lost` of each in its next turn.
             await asyncio.sleep(0)
 
 
