@@ -40,7 +40,7 @@ $(DOCS_READY): $(READY) requirements/docs.txt
 
 .PHONY: setup
 setup: $(READY) ## Create .venv with the pinned dependencies and compile the kernels
-	@$(BIN)/python -m seawall.kernels.warm
+	@$(BIN)/python -m seawall.kernels.runtime.warm
 
 .PHONY: demo
 demo: setup ## A web shop writes, Spark reads and writes back, both are killed, every record is checked: ARGS='--events N'
@@ -61,7 +61,7 @@ test-compiled-slow: setup $(DOCS_READY)
 
 .PHONY: kernels-checked
 kernels-checked: $(READY) ## Compile the kernels with bounds checks
-	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m seawall.kernels.warm
+	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m seawall.kernels.runtime.warm
 
 .PHONY: test-checked
 test-checked: setup kernels-checked ## Run the kernel tests with bounds checks
@@ -72,7 +72,7 @@ test-checked: setup kernels-checked ## Run the kernel tests with bounds checks
 test-python: setup ## Run the inner rooms' tests with kernels as plain Python; branch coverage must reach 95 %
 	@rm -f .coverage .coverage.*
 	@made=$$(mktemp -d) && trap 'kill $$! 2>/dev/null || true; rm -rf "$$made"' EXIT && \
-		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.warm & } && \
+		{ COVERAGE_FILE=$$made/coverage SEAWALL_KERNELS_CACHE_DIR=$$made $(BIN)/coverage run -m seawall.kernels.runtime.warm & } && \
 		NUMBA_DISABLE_JIT=1 $(PYTEST) -q -n 2 --cov=seawall --cov-report= \
 		tests/core tests/wire tests/kernels tests/sequencer tests/broker tests/testing tests/sim/test_scenarios.py \
 		tests/sim/test_sim.py::test_a_seed_is_always_the_same_run tests/io/test_ring.py tests/io/test_uring.py \

@@ -17,22 +17,22 @@ from typing import Any
 import pytest
 
 import seawall
-from seawall.client.aio_publisher import AsyncRemotePublisher
+from seawall.api.aio_transactions import AsyncStager, AsyncTransaction
+from seawall.api.transactions import Stager, Transaction
 from seawall.client.aio_remote_log import AsyncRemoteLog
-from seawall.client.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
-from seawall.client.delivery import Delivery as RemoteDelivery
-from seawall.client.publisher import RemotePublisher
+from seawall.client.publish.aio_publisher import AsyncRemotePublisher
+from seawall.client.publish.delivery import Delivery as RemoteDelivery
+from seawall.client.publish.publisher import RemotePublisher
+from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
 from seawall.client.remote_log import RemoteLog
-from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
-from seawall.engine.aio import AsyncLog
-from seawall.engine.aio_publisher import AsyncPublisher
-from seawall.engine.aio_subscribing import AsyncPositionSubscriber, AsyncSubscriber
-from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.publisher import Publisher
-from seawall.engine.subscribing import PositionSubscriber, Subscriber
-from seawall.wire.aio_transactions import AsyncStager, AsyncTransaction
-from seawall.wire.transactions import Stager, Transaction
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.aio_publisher import AsyncPublisher
+from seawall.engine.api.aio_subscriber import AsyncPositionSubscriber, AsyncSubscriber
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.publisher import Publisher
+from seawall.engine.api.subscriber import PositionSubscriber, Subscriber
+from seawall.engine.commit.delivery import Delivery
 
 #: What users get, by the word that opens their log. Classes that several kinds share stand under each of them.
 Kinds = Mapping[str, type]

@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "seawall"
 
 #: A room imports itself and the rooms before it.
 ROOMS = (
-    *("limits", "errors", "config", "core", "kernels", "wire", "io", "telemetry", "fabric", "sequencer"),
+    *("limits", "errors", "config", "core", "kernels", "wire", "api", "io", "telemetry", "fabric", "sequencer"),
     *("broker", "storage", "topics", "replication", "engine", "server", "client", "spark", "console", "bench", "cli"),
     "testing",
 )
@@ -168,7 +168,7 @@ def test_importing_core_configuration_and_command_line_is_light() -> None:
 BROKEN = {
     "upwards": ("core/clock.py", "from seawall.io import files", "core imports io, which comes after it"),
     "upwards to a module": ("limits.py", "from seawall import errors", "limits imports errors, which comes after it"),
-    "upwards by a plain import": ("wire/a.py", "import seawall.io.files", "wire imports io, which comes after it"),
+    "upwards by a plain import": ("wire/a.py", "import seawall.io.disk.files", "wire imports io, which comes after it"),
     "upwards in a function": (
         "io/a.py",
         "def f():\n    import seawall.cli.main",
@@ -188,7 +188,7 @@ BROKEN = {
     "upwards from a package": ("core/__init__.py", "from ..io.files import F", "core imports io, which comes after it"),
     "upwards by name": (
         "core/a.py",
-        "import importlib\nimportlib.import_module('seawall.bench.limits')",
+        "import importlib\nimportlib.import_module('seawall.bench.suites.limits')",
         "core imports bench, which comes after it",
     ),
     "upwards by __import__": ("core/a.py", "__import__('seawall.cli')", "core imports cli, which comes after it"),
@@ -229,7 +229,7 @@ def test_a_broken_rule_is_found(tmp_path: Path, rule: str) -> None:
 SOUND = {
     "downwards": (
         "wire/a.py",
-        "from seawall.core import clock\nimport seawall.limits\nfrom seawall.kernels.jit import k",
+        "from seawall.core import clock\nimport seawall.limits\nfrom seawall.kernels.runtime.jit import k",
     ),
     "within": ("core/a.py", "from seawall.core.clock import Clock\nfrom . import b\nfrom .b import c"),
     "a name of the package": ("cli/a.py", "from seawall import __version__\nimport seawall"),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
-from seawall.wire.publishable import Message
+from seawall.api.publishable import Message
 
 #: The topics and their orders: each writer's own order matters for orders and payments, any will do for clicks.
 TOPICS = {"orders": 5, "payments": 5, "clicks": 2}

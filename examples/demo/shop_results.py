@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow.parquet as pq
 
 from seawall.client.remote_log import RemoteLog
-from seawall.wire.received import Gap
+from seawall.wire.format.gaps import Gap
 
 
 class Stored(NamedTuple):

@@ -25,8 +25,8 @@ from demo_tether import end_with_parent
 from shop_events import TOPICS, Batch, groups_of
 
 import seawall
-from seawall.client.delivery import Delivery
-from seawall.client.publisher import RemotePublisher
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.publisher import RemotePublisher
 
 CONNECTIONS = 3
 #: How long a server that is gone is looked for.

@@ -21,14 +21,15 @@ from seawall import errors
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seawall.api.publishable import Message
+    from seawall.api.received import ReceivedBatch, ReceivedRecord, ReceivedSkip
     from seawall.client.aio_remote_log import AsyncRemoteLog
     from seawall.client.remote_log import RemoteLog
     from seawall.config import Config
-    from seawall.engine.aio import AsyncLog
-    from seawall.engine.embedded import EmbeddedLog
-    from seawall.io.tls import Tls
-    from seawall.wire.publishable import Message
-    from seawall.wire.received import Gap, ReceivedBatch, ReceivedRecord, ReceivedSkip
+    from seawall.engine.api.aio_embedded import AsyncLog
+    from seawall.engine.api.embedded import EmbeddedLog
+    from seawall.io.network.tls import Tls
+    from seawall.wire.format.gaps import Gap
 
 __all__ = [
     "Gap",
@@ -47,11 +48,11 @@ __version__ = "0.1.0"
 
 #: Where the classes come from that are loaded by their first use.
 _LAZY = {
-    "Gap": "seawall.wire.received",
-    "Message": "seawall.wire.publishable",
-    "ReceivedBatch": "seawall.wire.received",
-    "ReceivedRecord": "seawall.wire.received",
-    "ReceivedSkip": "seawall.wire.received",
+    "Gap": "seawall.api.received",
+    "Message": "seawall.api.publishable",
+    "ReceivedBatch": "seawall.api.received",
+    "ReceivedRecord": "seawall.api.received",
+    "ReceivedSkip": "seawall.api.received",
 }
 
 
@@ -61,14 +62,14 @@ def open(path: str | Path, *, create: bool = True, brokers: int = 0, **settings:
     With `brokers` batches go through so many brokers over shared memory and are ordered by a sequencer, as in a pod.
     `settings` are those of `seawall config show`, with an underscore for the dot: `storage_checkpoint_size=…`.
     """
-    from seawall.engine.open_log import open_log
+    from seawall.engine.api.open_log import open_log
 
     return open_log(path, config=_config(settings), create=create, brokers=brokers)
 
 
 def open_async(path: str | Path, *, create: bool = True, brokers: int = 0, **settings: object) -> AsyncLog:
     """The same for asyncio: `async with seawall.open_async("data/") as log`."""
-    from seawall.engine.aio import AsyncLog
+    from seawall.engine.api.aio_embedded import AsyncLog
 
     return AsyncLog(path, config=_config(settings), create=create, brokers=brokers)
 
@@ -90,8 +91,8 @@ def connect(
     `seawalls://`, or `tls`, encrypts: True believes the authorities of the system, a path those of a file. `tls_cert`
     and `tls_key` are files with the certificate that a server is shown which asks for one; the key may be in the first.
     """
+    from seawall.client.connection.targets import parse_target
     from seawall.client.remote_log import RemoteLog
-    from seawall.client.targets import parse_target
 
     return RemoteLog(
         parse_target(
@@ -120,7 +121,7 @@ def connect_async(
 ) -> AsyncRemoteLog:
     """The same for asyncio: `async with seawall.connect_async("seawall://host:1992") as log`."""
     from seawall.client.aio_remote_log import AsyncRemoteLog
-    from seawall.client.targets import parse_target
+    from seawall.client.connection.targets import parse_target
 
     return AsyncRemoteLog(
         parse_target(

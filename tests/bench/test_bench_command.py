@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from seawall import config
-from seawall.bench import suites
+from seawall.bench import registry as suites
 from seawall.bench.harness import Baseline, BenchContext, Measurement, plain
 from seawall.bench.results import Better, Goal
 from seawall.cli.bench import bench

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import disk, harness
+from seawall.bench import harness
+from seawall.bench.suites import disk
 from seawall.errors import UnsupportedError
 from seawall.limits import KIB, MIB
 

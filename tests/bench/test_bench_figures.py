@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import suites
+from seawall.bench import registry as suites
 from seawall.bench.harness import BenchContext, Measurement
 from seawall.errors import UnsupportedError
 from seawall.limits import MIB
@@ -81,7 +81,7 @@ def _session_ender() -> Callable[[], None]:
 def test_a_busy_thread_ends_with_the_run(tmp_path: Path) -> None:
     import threading
 
-    from seawall.bench.ring_figures import beside_busy_thread
+    from seawall.bench.figures.ring_figures import beside_busy_thread
 
     before = threading.active_count()
     with beside_busy_thread(lambda: _CountingThreads(before))() as run:

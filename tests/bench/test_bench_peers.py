@@ -14,7 +14,8 @@ from contextlib import closing
 
 import pytest
 
-from seawall.bench import peers, processes
+from seawall.bench.subjects import peers
+from seawall.bench.suites import processes
 from seawall.errors import UnsupportedError
 
 needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="eventfd is a thing of Linux")
@@ -22,7 +23,7 @@ needs_eventfd = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="eventfd i
 #: A parent that opens a peer, says its id, and then waits to be killed.
 PARENT = """
 import sys
-from seawall.bench.peers import peer
+from seawall.bench.subjects.peers import peer
 with peer("send", "127.0.0.1", sys.argv[1]) as process:
     print(process.pid, flush=True)
     sys.stdin.read()

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import limits, suites
+from seawall.bench import registry as suites
 from seawall.bench.harness import BenchContext
 from seawall.bench.results import Aspect, Relation
+from seawall.bench.suites import limits
 from seawall.errors import InvalidInputError
 
 LISTING_LOADS = """
 import sys
-import seawall.bench.suites
-print(*sorted({"numba", "numpy", "rich", "seawall.bench.limits"} & set(sys.modules)))
+import seawall.bench.registry
+print(*sorted({"numba", "numpy", "rich", "seawall.bench.suites.limits"} & set(sys.modules)))
 """
 
 

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import bare, disk, fetch, peers, publish, suites
+from seawall.api.received import Item
+from seawall.bench import registry as suites
 from seawall.bench.harness import BenchContext, Subject
-from seawall.bench.publish_node import TOPIC, connected_log
+from seawall.bench.subjects import bare, peers
+from seawall.bench.subjects.publish_node import TOPIC, connected_log
+from seawall.bench.suites import disk, fetch, publish
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import InvariantError
-from seawall.io.sockets import parse_address
-from seawall.kernels import jit
+from seawall.io.network.sockets import parse_address
+from seawall.kernels.runtime import jit
 from seawall.limits import KIB, MIB
-from seawall.wire.received import Item
 
 needs_kernels = pytest.mark.skipif(jit.PYTHON_MODE, reason="a node in plain Python takes minutes for a megabyte")
 

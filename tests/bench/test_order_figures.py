@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seawall.bench import order_rings
-from seawall.bench.order_pod import STRONG, WEAK, running_pod
-from seawall.bench.order_rings import SLOTS, FilledRings, Load
-from seawall.bench.order_writers import SAMPLES, Writing
+from seawall.bench.subjects import order_rings
+from seawall.bench.subjects.order_pod import STRONG, WEAK, running_pod
+from seawall.bench.subjects.order_rings import SLOTS, FilledRings, Load
+from seawall.bench.subjects.order_writers import SAMPLES, Writing
 from seawall.fabric import records
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 
 pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="rings of the real size take minutes in plain Python")
 

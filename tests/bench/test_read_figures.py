@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from seawall.bench.read_figures import LargeTopic
-from seawall.engine.embedded import EmbeddedLog
+from seawall.bench.figures.read_figures import LargeTopic
+from seawall.engine.api.embedded import EmbeddedLog
 
 
 def test_figures_share_it_and_the_last_removes_it(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import recovery_figures
+from seawall.bench.figures import recovery_figures
 from seawall.limits import KIB, MIB
 
 

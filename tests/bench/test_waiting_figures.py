@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from seawall.bench import waiting
+from seawall.bench.figures import waiting
+from seawall.bench.figures.waiting import Waiting
 from seawall.bench.harness import BenchContext, Subject
-from seawall.bench.publish_node import TOPIC, connected_log
-from seawall.bench.waiting import Waiting
+from seawall.bench.subjects.publish_node import TOPIC, connected_log
 from seawall.errors import InvariantError
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 
 pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="a node in plain Python takes minutes for a megabyte")
 

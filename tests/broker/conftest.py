@@ -13,10 +13,10 @@ from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
-from seawall.kernels.slots import publish_slot
+from seawall.kernels.runtime.slots import publish_slot
 from seawall.limits import KIB
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus
 
 SLOTS = 64
 BLOG = 64 * KIB

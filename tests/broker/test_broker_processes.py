@@ -15,13 +15,13 @@ from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
-from seawall.io.memory import OsSharedMemory
-from seawall.kernels import jit
-from seawall.kernels.atomics import load_acquire_u64, store_release_u64
-from seawall.kernels.slots import ready_slots
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime import jit
+from seawall.kernels.runtime.atomics import load_acquire_u64, store_release_u64
+from seawall.kernels.runtime.slots import ready_slots
 from seawall.limits import BATCH_HEADER_SIZE, KIB
-from seawall.wire.batches import BatchSource, parse_batch_header, verify_block
-from seawall.wire.codes import AckLevel
+from seawall.wire.format.batches import BatchSource, parse_batch_header, verify_block
+from seawall.wire.format.codes import AckLevel
 
 pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
 
@@ -37,9 +37,9 @@ import numpy as np
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.fabric.header import Identity
 from seawall.fabric.mapping import Fabric
-from seawall.io.memory import OsSharedMemory
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel
 
 fabric = Fabric.attach(OsSharedMemory(), sys.argv[1], Identity(b"boot" * 4, b"data" * 4))
 ring, defaults, sent = BrokerRing(fabric.arrays, 1), TopicDefaults(0, AckLevel.ORDERED), 0

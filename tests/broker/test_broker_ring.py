@@ -13,10 +13,10 @@ from seawall.broker.watermarks import Pressure
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
-from seawall.kernels.slots import ready_slots
+from seawall.kernels.runtime.slots import ready_slots
 from seawall.limits import BROKER_PRESSURE_MS
-from seawall.wire.batches import BatchSource, parse_batch_header
-from seawall.wire.codes import POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
+from seawall.wire.format.batches import BatchSource, parse_batch_header
+from seawall.wire.format.codes import POSITION_UNKNOWN, AckLevel, AckStatus, ErrorCode
 
 Make = Callable[..., Bytes]
 BLOG = 64 * 1024

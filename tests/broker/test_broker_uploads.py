@@ -12,9 +12,9 @@ from seawall.broker.uploads import Upload, Uploads
 from seawall.errors import FullError, InvalidInputError, InvariantError, LimitError, WrongStateError
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
-from seawall.kernels.slots import ready_slots
+from seawall.kernels.runtime.slots import ready_slots
 from seawall.limits import BROKER_UPLOADS_MAX
-from seawall.wire.codes import AckLevel
+from seawall.wire.format.codes import AckLevel
 
 Make = Callable[..., Bytes]
 BLOG = 64 * 1024

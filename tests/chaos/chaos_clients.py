@@ -18,7 +18,7 @@ from chaos_history import Mark, Read, ReadItem, Written, mark_of, value_of
 import seawall
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.errors import SeawallError
-from seawall.wire.received import Gap
+from seawall.wire.format.gaps import Gap
 
 #: How long clients look for a server that is gone: longer than any restart takes.
 TIMEOUT_S = 90.0

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from seawall.engine.open_log import open_log
+from seawall.engine.api.open_log import open_log
 
 #: How long a node may take to start or to end before that is a failure.
 PATIENCE_S = 90

@@ -28,8 +28,8 @@ from chaos_proxy import CALM, Faults, Proxy
 from chaos_v1 import V1Publisher, V1Reader
 
 import seawall
-from seawall.engine.open_log import open_log
-from seawall.wire.received import Gap
+from seawall.engine.api.open_log import open_log
+from seawall.wire.format.gaps import Gap
 
 #: How long clients may take to come to their end once everything is well again.
 SETTLE_S = 120

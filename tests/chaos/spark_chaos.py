@@ -27,8 +27,8 @@ from spark_history import Outcome, compare, digest, judge_failures, read_event_l
 
 import seawall
 from seawall.client.remote_log import RemoteLog
-from seawall.engine.open_log import open_log
-from seawall.wire.received import Gap
+from seawall.engine.api.open_log import open_log
+from seawall.wire.format.gaps import Gap
 
 HERE = Path(__file__).parent
 KINDS = ("driver", "executor", "server")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from seawall.io.java import prepare_spark
+from seawall.io.process.java import prepare_spark
 
 #: How long a process may take to start or to end before that is a failure.
 PATIENCE_S = 120

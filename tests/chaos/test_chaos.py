@@ -21,13 +21,13 @@ from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 
 import seawall
 from seawall.core.types import ClientId, TopicId
-from seawall.engine.open_log import open_log
+from seawall.engine.api.open_log import open_log
 from seawall.errors import SeawallError
-from seawall.wire.codes import HelloFlags, ReadBy
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
-from seawall.wire.lwp2_session import Hello
-from seawall.wire.lwp2_subscriptions import Credit, Subscribe
+from seawall.wire.format.codes import HelloFlags, ReadBy
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.session import Hello
+from seawall.wire.lwp2.subscriptions import Credit, Subscribe
 
 MIB = 1 << 20
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from seawall.cli import doctor as command
 from seawall.cli.checks import Check, Status
 from seawall.config import load
-from seawall.io.uring import probe
-from seawall.kernels import warm
+from seawall.io.disk.uring import probe
+from seawall.kernels.runtime import warm
 
 NAMES = [
     "interpreter",
@@ -85,8 +85,8 @@ def test_the_kernel_queue_is_really_tried(tmp_path: Path) -> None:
 
 
 def test_the_kernels_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "seawall.kernels.jit", None)
-    monkeypatch.setitem(sys.modules, "seawall.io.uring", None)
+    monkeypatch.setitem(sys.modules, "seawall.kernels.runtime.jit", None)
+    monkeypatch.setitem(sys.modules, "seawall.io.disk.uring", None)
     found = {check.name: check for check in command.examine(load().config, {"PATH": str(tmp_path)}, tmp_path)}
     assert list(found) == NAMES
     assert found["kernel cache"].is_broken

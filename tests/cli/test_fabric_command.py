@@ -16,8 +16,8 @@ from seawall.fabric.header import Identity
 from seawall.fabric.inspect import BrokerReport, CheckpointReport, ControlReport, ReplicaReport, report
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
-from seawall.io.memory import OsSharedMemory
-from seawall.kernels.slots import publish_slot
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime.slots import publish_slot
 from seawall.limits import KIB
 
 MAP = """\

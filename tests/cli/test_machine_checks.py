@@ -10,8 +10,8 @@ from seawall.cli import machine_checks
 from seawall.cli.checks import Check, Status, size_text
 from seawall.io.host import os_host
 from seawall.io.interfaces import Host
-from seawall.io.topology import Node, Topology
-from seawall.testing.host import SimHost
+from seawall.io.process.topology import Node, Topology
+from seawall.testing.machine.host import SimHost
 
 ONE_CORE = Topology((Node(0, (0,), limits.GIB),))
 TWO_NODES = Topology((Node(0, (0, 1), 2 * limits.GIB), Node(1, (2, 3), 4 * limits.GIB)))

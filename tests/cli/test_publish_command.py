@@ -13,11 +13,11 @@ from seawall import limits
 from seawall.cli import input as input_module
 from seawall.cli import publish
 from seawall.cli.main import seawall
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch, ReceivedRecord
-from seawall.engine.settings import StoreSettings
-from seawall.engine.view import open_view
-from seawall.wire.records import RecordType
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch, ReceivedRecord
+from seawall.engine.api.view import open_view
+from seawall.engine.store.settings import StoreSettings
+from seawall.wire.format.records import RecordType
 
 SETTINGS = StoreSettings(wal_file_size=4 * limits.WAL_FILE_SIZE_MIN, ballast_size=4096)
 

@@ -12,9 +12,9 @@ from seawall import limits
 from seawall.cli.main import seawall
 from seawall.cli.selection import Selection, print_chosen
 from seawall.core.types import ClientId, ClientSeq, Position, Seq
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message, ReceivedSkip
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, ReceivedSkip
+from seawall.engine.store.settings import StoreSettings
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)
 

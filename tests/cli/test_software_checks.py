@@ -8,7 +8,7 @@ import pytest
 
 from seawall.cli import software_checks
 from seawall.cli.checks import Status
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 
 ALL_PACKAGES = dict.fromkeys(software_checks.REQUIRED_PACKAGES, "1.0")
 
@@ -79,7 +79,7 @@ def test_kernel_cache(monkeypatch: pytest.MonkeyPatch, status: jit.CacheStatus, 
 
 
 def test_kernels_that_cannot_be_loaded_break_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "seawall.kernels.jit", None)
+    monkeypatch.setitem(sys.modules, "seawall.kernels.runtime.jit", None)
     assert software_checks.check_kernel_cache().is_broken
 
 

@@ -17,9 +17,9 @@ from seawall import limits
 from seawall.cli import subscribe
 from seawall.cli.main import seawall
 from seawall.cli.selection import Selection
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.settings import StoreSettings
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, ceiling_step=64)
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from seawall import limits
 from seawall.cli.main import seawall
-from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.settings import StoreSettings
 from seawall.storage.preface import DATA_START
 
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import seawall
-from seawall.io.ring import DiskRing
+from seawall.io.disk.disk_ring import DiskRing
 
 #: More than one turn of anything stores, and less than takes long.
 CALLS = 2_000

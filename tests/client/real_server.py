@@ -14,11 +14,11 @@ from typing import Self, TypeVar
 
 import uvloop
 
-from seawall.engine.served_log import ServedLog
-from seawall.engine.settings import StoreSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
-from seawall.server.access import Access
 from seawall.server.broker import Broker
+from seawall.server.connection.access import Access
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.pressure import Memory
 

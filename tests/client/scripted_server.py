@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, Term, TimestampNs, TopicEpoch, TopicId
-from seawall.wire.batches import BatchHeader, BatchSource, parse_batch_header, stamp
-from seawall.wire.codes import (
+from seawall.wire.format.batches import BatchHeader, BatchSource, parse_batch_header, stamp
+from seawall.wire.format.codes import (
     VERSION_2,
     AckLevel,
     AckStatus,
@@ -30,15 +30,15 @@ from seawall.wire.codes import (
     ReadBy,
     SessionStatus,
 )
-from seawall.wire.decoder import Frame, FrameDecoder
-from seawall.wire.fields import JsonObject
-from seawall.wire.lwp1_replies import TopicDeletedReply, TopicListReply, TopicReply
-from seawall.wire.lwp1_requests import DeleteTopic, ListTopics
-from seawall.wire.lwp2 import encode_ack, encode_control, encode_data_start, encode_pong, parse_request
-from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
-from seawall.wire.lwp2_session import Ack, AckEntry, Error, Goodbye, Hello, Welcome
-from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed
-from seawall.wire.lwp2_topics import (
+from seawall.wire.format.decoder import Frame, FrameDecoder
+from seawall.wire.format.fields import JsonObject
+from seawall.wire.lwp1.replies import TopicDeletedReply, TopicListReply, TopicReply
+from seawall.wire.lwp1.requests import DeleteTopic, ListTopics
+from seawall.wire.lwp2.frames import encode_ack, encode_control, encode_data_start, encode_pong, parse_request
+from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, DataPrefix, Fetch, Gap
+from seawall.wire.lwp2.session import Ack, AckEntry, Error, Goodbye, Hello, Welcome
+from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed
+from seawall.wire.lwp2.topics import (
     RecordsDelete,
     RecordsDeleted,
     TopicConfigure,

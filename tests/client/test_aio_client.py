@@ -12,6 +12,7 @@ import pytest
 from scripted_server import Client, CutError, Peer, Script, ScriptedServer, rejected
 
 import seawall
+from seawall.api.received import Item, ReceivedBatch
 from seawall.client.aio_remote_log import AsyncRemoteLog
 from seawall.errors import (
     ConflictError,
@@ -24,15 +25,15 @@ from seawall.errors import (
     UnsupportedError,
     WrongStateError,
 )
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import AckStatus, ErrorCode, GapReason, HelloFlags, Kind, ReadFlags, SessionStatus
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp1_requests import ListTopics
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
-from seawall.wire.lwp2_subscriptions import Credit, Subscribe
-from seawall.wire.lwp2_topics import TopicCreate
-from seawall.wire.received import Gap, Item, ReceivedBatch
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import AckStatus, ErrorCode, GapReason, HelloFlags, Kind, ReadFlags, SessionStatus
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp1.requests import ListTopics
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.session import AckEntry, Hello, Welcome
+from seawall.wire.lwp2.subscriptions import Credit, Subscribe
+from seawall.wire.lwp2.topics import TopicCreate
 
 pytestmark = pytest.mark.usefixtures("each_event_loop")
 

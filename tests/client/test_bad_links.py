@@ -14,9 +14,9 @@ import pytest
 from real_server import RealServer
 
 import seawall
-from seawall.client.answer_size import AnswerSize
+from seawall.api.received import Item, ReceivedBatch
+from seawall.client.read.answer_size import AnswerSize
 from seawall.limits import ANSWER_SIZE_MIN, FETCH_SIZE_MAX, KIB, MIB
-from seawall.wire.received import Item, ReceivedBatch
 
 #: What a connection brings before it ends, and what is read: a plain read asks for more than the former at once.
 LIFE = 300 * KIB

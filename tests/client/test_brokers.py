@@ -16,19 +16,20 @@ import pytest
 from real_server import SMALL, RealServer
 
 import seawall
-from seawall.client.connection import Connection
+from seawall.api.received import ReceivedBatch
+from seawall.client.connection.connection import Connection
 from seawall.client.remote_log import RemoteLog
-from seawall.engine.broker_log import BrokerLog
-from seawall.engine.resident_commit import ResidentCommit
-from seawall.engine.served_log import ServedLog
+from seawall.engine.commit.resident_commit import ResidentCommit
+from seawall.engine.serving.loop_view import BrokerLog
+from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import FencedError, NotFoundError, SeawallError, WrongStateError
-from seawall.io.accepting import AcceptingPort
-from seawall.io.clocks import OsClock
-from seawall.server import listener, lwp2_session
+from seawall.io.network.accepting import AcceptingPort
+from seawall.io.process.clocks import OsClock
+from seawall.server.connection import listener
+from seawall.server.lwp2 import session as lwp2_session
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.lwp1_replies import BrokerStatus, ClusterStatusReply
-from seawall.wire.lwp2_session import Hello
-from seawall.wire.received import ReceivedBatch
+from seawall.wire.lwp1.replies import BrokerStatus, ClusterStatusReply
+from seawall.wire.lwp2.session import Hello
 
 LOOPS = 3
 

@@ -10,21 +10,21 @@ import pytest
 from scripted_server import Peer, ScriptedServer, Topic, rejected
 
 import seawall
-from seawall.client import pushed
+from seawall.api.received import ReceivedBatch
 from seawall.client.aio_remote_log import AsyncRemoteLog
-from seawall.client.connection import Connection
+from seawall.client.connection.connection import Connection
+from seawall.client.connection.requests import Requests
+from seawall.client.publish.sender import Sender
+from seawall.client.read import pushed
 from seawall.client.remote_log import RemoteLog
-from seawall.client.requests import Requests
-from seawall.client.sender import Sender
 from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
-from seawall.io.waiting import await_streams
-from seawall.testing.clock import SimClock
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode, ReadBy
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_reading import Committed, Fetch
-from seawall.wire.lwp2_session import AckEntry, Hello
-from seawall.wire.received import ReceivedBatch
+from seawall.io.network.waitable_streams import await_streams
+from seawall.testing.machine.clock import SimClock
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import POSITION_UNKNOWN, Command, ErrorCode, ReadBy
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.reading import Committed, Fetch
+from seawall.wire.lwp2.session import AckEntry, Hello
 
 MS = 1_000_000
 

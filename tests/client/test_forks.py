@@ -18,7 +18,7 @@ from forking_clients import RECORDS, WORKERS
 from real_server import ServerProcess
 
 import seawall
-from seawall.wire.received import ReceivedBatch
+from seawall.api.received import ReceivedBatch
 
 PROGRAMS = Path(__file__).with_name("forking_clients.py")
 

@@ -19,10 +19,11 @@ import pytest
 from real_server import RealServer
 
 import seawall
+from seawall.api.received import ReceivedBatch
+from seawall.api.topic_config import Durability, TopicConfig
+from seawall.api.topic_info import TopicInfo
 from seawall.errors import ConfigError, ConflictError, InvalidInputError, NotFoundError, SeawallError
-from seawall.wire.received import Gap, ReceivedBatch
-from seawall.wire.topic_config import Durability, TopicConfig
-from seawall.wire.topic_info import TopicInfo
+from seawall.wire.format.gaps import Gap
 
 SMALL = {"storage_wal_file_size": 4 * 1024 * 1024}
 #: Longer than anything takes that is sure to come.

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from scripted_server import CutError, Peer, ScriptedServer, rejected
 
-from seawall.client import lone_exchange
+from seawall.client.publish import waiting_exchange as lone_exchange
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import SessionEpoch
 from seawall.errors import NotFoundError, OutcomeUnknownError, RetryableError
-from seawall.kernels import lone_exchange as kernels
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import ErrorCode
-from seawall.wire.lwp2 import encode_ack, encode_ping
-from seawall.wire.lwp2_session import Ack, AckEntry
+from seawall.kernels.network import waiting_exchange as kernels
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import ErrorCode
+from seawall.wire.lwp2.frames import encode_ack, encode_ping
+from seawall.wire.lwp2.session import Ack, AckEntry
 
 
 @pytest.fixture

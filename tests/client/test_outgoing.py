@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seawall.client.delivery import Batch
-from seawall.client.outgoing import Outgoing
+from seawall.api.publishable import HeldValues, hold
+from seawall.client.publish.delivery import Batch
+from seawall.client.publish.outgoing import Outgoing
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TopicId
 from seawall.errors import (
     ConflictError,
@@ -17,15 +18,14 @@ from seawall.errors import (
     ReadOnlyError,
     RetryableError,
 )
-from seawall.kernels.frames import FRAME_ROW, SPLIT_MORE, STATE_SIZE, SUM_FRAME_SIZE, split_frames, write_sum
-from seawall.wire.ack_rows import ACK_ROW, Rows
-from seawall.wire.arrow import EncodedBlock
-from seawall.wire.batches import BatchSource, client_block_of, parse_batch_header
-from seawall.wire.codes import AckLevel, AckStatus, Codec, ErrorCode
-from seawall.wire.fields import Buffer
-from seawall.wire.frames import checksum
-from seawall.wire.publishable import HeldValues, hold
-from seawall.wire.records import encode_raw, iter_records
+from seawall.kernels.codec.frames import FRAME_ROW, SPLIT_MORE, STATE_SIZE, SUM_FRAME_SIZE, split_frames, write_sum
+from seawall.wire.format.ack_rows import ACK_ROW, Rows
+from seawall.wire.format.arrow import EncodedBlock
+from seawall.wire.format.batches import BatchSource, client_block_of, parse_batch_header
+from seawall.wire.format.codes import AckLevel, AckStatus, Codec, ErrorCode
+from seawall.wire.format.fields import Buffer
+from seawall.wire.format.frames import checksum
+from seawall.wire.format.records import encode_raw, iter_records
 
 LINK, OTHER_LINK = object(), object()
 TOPIC = TopicId(3)
@@ -489,7 +489,7 @@ def test_values_join_the_last_batch_that_waits_behind_another() -> None:
 
 
 def test_values_that_would_be_too_much_for_one_batch_do_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seawall.client.outgoing._JOINED_SIZE", 6_000)
+    monkeypatch.setattr("seawall.client.publish.outgoing._JOINED_SIZE", 6_000)
     outgoing = machine(window=1)
     batches = [outgoing.add("events", TOPIC, [held(30)], 0)[0][0] for _ in range(5)]
     # The first goes at once; the second has none to join, since it may go next.

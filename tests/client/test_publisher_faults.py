@@ -16,6 +16,8 @@ import pytest
 from scripted_server import Client, CutError, Peer, Script, ScriptedServer, rejected
 
 import seawall
+from seawall.api.publisher_options import Compression, PublisherOptions
+from seawall.api.received import ReceivedBatch
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, ClientSeq, Term
 from seawall.errors import (
@@ -27,13 +29,11 @@ from seawall.errors import (
     RetryableError,
     WrongStateError,
 )
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import AckStatus, ErrorCode, HelloFlags, Kind, SessionStatus
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_session import AckEntry, Hello, Welcome
-from seawall.wire.publisher_options import Compression, PublisherOptions
-from seawall.wire.received import ReceivedBatch
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import AckStatus, ErrorCode, HelloFlags, Kind, SessionStatus
+from seawall.wire.format.decoder import Frame
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.session import AckEntry, Hello, Welcome
 
 
 def stored(log: RemoteLog) -> list[bytes]:

@@ -11,13 +11,13 @@ import pytest
 from real_server import RealServer
 
 import seawall
-from seawall.client.delivery import Delivery
-from seawall.client.publisher import RemotePublisher
-from seawall.engine.placing import PlaceJob
+from seawall.api.received import ReceivedBatch
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.publisher import RemotePublisher
+from seawall.engine.maintenance.flushing import PlaceJob
 from seawall.errors import OutcomeUnknownError, ReadOnlyError, SeawallError, SyncError
-from seawall.io.ring import Completion, DiskRing
-from seawall.server import lwp2_session
-from seawall.wire.received import ReceivedBatch
+from seawall.io.disk.disk_ring import Completion, DiskRing
+from seawall.server.lwp2 import session as lwp2_session
 
 _REAP = DiskRing.reap
 

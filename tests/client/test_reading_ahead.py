@@ -12,18 +12,21 @@ import pytest
 from scripted_server import Peer, ScriptedServer
 
 import seawall
-from seawall.client import ahead, aio_ahead, aio_subscriber, subscriber
+from seawall.api.received import Item, ReceivedBatch
 from seawall.client.aio_remote_log import AsyncRemoteLog
-from seawall.client.reading import Budget, TopicReader
+from seawall.client.read import aio_prefetch as aio_ahead
+from seawall.client.read import aio_subscriber, subscriber
+from seawall.client.read import prefetch as ahead
+from seawall.client.read.reading import Budget, TopicReader
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import Seq, TopicId
 from seawall.errors import InvalidInputError, NotFoundError, WrongStateError
 from seawall.limits import FETCH_SIZE_MAX, MIB, RECEIVE_SIZE
-from seawall.wire.codes import ErrorCode, GapReason, ReadBy, ReadFlags
-from seawall.wire.lwp1_requests import GetTopic
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.received import Gap, Item, ReceivedBatch
+from seawall.wire.format.codes import ErrorCode, GapReason, ReadBy, ReadFlags
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp1.requests import GetTopic
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.reading import Fetch
 
 #: Values whose answers do not arrive at once, and such that do.
 LARGE = [bytes([number]) * (2 * RECEIVE_SIZE) for number in range(1, 6)]

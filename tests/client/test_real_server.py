@@ -13,20 +13,21 @@ import pytest
 from real_server import RealServer, ServerProcess
 
 import seawall
-from seawall.client.connection import Connection
+from seawall.api.publishable import Message
+from seawall.api.publisher_options import Compression
+from seawall.api.received import Item, PositionItem, ReceivedBatch, ReceivedSkip
+from seawall.client.connection.connection import Connection
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, ClientSeq, TimestampNs
-from seawall.engine.served_log import ServedLog
+from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import CallerError, ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError
-from seawall.io.clocks import OsClock
-from seawall.server.access import Access, Right
-from seawall.wire.batches import batch_header
-from seawall.wire.codes import GapReason, HelloFlags
-from seawall.wire.lwp2_session import Hello
-from seawall.wire.publishable import Message
-from seawall.wire.publisher_options import Compression
-from seawall.wire.received import Gap, Item, PositionItem, ReceivedBatch, ReceivedSkip
-from seawall.wire.records import encode_raw
+from seawall.io.process.clocks import OsClock
+from seawall.server.connection.access import Access, Right
+from seawall.wire.format.batches import batch_header
+from seawall.wire.format.codes import GapReason, HelloFlags
+from seawall.wire.format.gaps import Gap
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp2.session import Hello
 
 
 @pytest.fixture(params=[1, 3], ids=["one loop", "three loops"])

@@ -16,10 +16,12 @@ from scripted_server import CutError, Peer, Script, ScriptedServer
 
 import seawall
 from seawall import limits
-from seawall.client.connection import Connection
-from seawall.client.delivery import Delivery
+from seawall.api.publishable import Publishable
+from seawall.api.received import ReceivedBatch
+from seawall.client.connection.connection import Connection
+from seawall.client.publish.delivery import Delivery
 from seawall.client.remote_log import RemoteLog
-from seawall.engine.open_log import open_log
+from seawall.engine.api.open_log import open_log
 from seawall.errors import (
     CallerError,
     FatalError,
@@ -33,12 +35,10 @@ from seawall.errors import (
     UnsupportedError,
 )
 from seawall.limits import MIB
-from seawall.server.access import Access, Right
-from seawall.wire.codes import Command, ErrorCode
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_keyed import PublishKeyed
-from seawall.wire.publishable import Publishable
-from seawall.wire.received import ReceivedBatch
+from seawall.server.connection.access import Access, Right
+from seawall.wire.format.codes import Command, ErrorCode
+from seawall.wire.format.decoder import Frame
+from seawall.wire.lwp2.keyed import PublishKeyed
 
 
 @pytest.fixture

@@ -12,8 +12,10 @@ import pytest
 from scripted_server import CutError, Peer, ScriptedServer
 
 import seawall
-from seawall.client import pushed
+from seawall.api.received import Item, ReceivedBatch, ReceivedSkip
+from seawall.api.topic_config import Durability, TopicConfig
 from seawall.client.commands import PositionStart, ReadMode, Start, consumer_of
+from seawall.client.read import pushed
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import ClientId, Position, Seq, TimestampNs, TopicId
 from seawall.errors import (
@@ -28,19 +30,18 @@ from seawall.errors import (
     RetryableError,
     UnsupportedError,
 )
-from seawall.io.waiting import await_streams
+from seawall.io.network.waitable_streams import await_streams
 from seawall.limits import BATCH_HEADER_SIZE
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header, stamp
-from seawall.wire.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, GapReason, GapUnit, ReadBy, ReadFlags
-from seawall.wire.lwp1_requests import ListTopics
-from seawall.wire.lwp2 import encode_control, encode_data_start
-from seawall.wire.lwp2_reading import DataPrefix, Fetch
-from seawall.wire.lwp2_reading import Gap as WireGap
-from seawall.wire.lwp2_subscriptions import Credit, Subscribe
-from seawall.wire.lwp2_topics import TopicCreate, TopicDescribe
-from seawall.wire.received import Gap, Item, ReceivedBatch, ReceivedSkip
-from seawall.wire.records import Record, RecordType, encode_block
-from seawall.wire.topic_config import Durability, TopicConfig
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, parse_batch_header, stamp
+from seawall.wire.format.codes import ALL_TOPICS, Command, DataFlags, ErrorCode, GapReason, GapUnit, ReadBy, ReadFlags
+from seawall.wire.format.gaps import Gap
+from seawall.wire.format.records import Record, RecordType, encode_block
+from seawall.wire.lwp1.requests import ListTopics
+from seawall.wire.lwp2.frames import encode_control, encode_data_start
+from seawall.wire.lwp2.reading import DataPrefix, Fetch
+from seawall.wire.lwp2.reading import Gap as WireGap
+from seawall.wire.lwp2.subscriptions import Credit, Subscribe
+from seawall.wire.lwp2.topics import TopicCreate, TopicDescribe
 
 
 def values(items: list[Item]) -> list[bytes]:

@@ -10,17 +10,17 @@ from real_server import RealServer
 from scripted_server import Client, Peer, ScriptedServer
 
 import seawall
-from seawall.client.outgoing import Outgoing
+from seawall.api.received import ReceivedBatch
+from seawall.client.connection.session import Session
+from seawall.client.connection.targets import parse_target
+from seawall.client.publish.outgoing import Outgoing
 from seawall.client.remote_log import RemoteLog
-from seawall.client.session import Session
-from seawall.client.targets import parse_target
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TimestampNs
 from seawall.errors import FencedError, InvalidInputError, NotFoundError, OutcomeUnknownError, SessionExpiredError
 from seawall.limits import SESSION_WINDOW_BATCHES as WINDOW
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import Codec, HelloFlags, SessionStatus
-from seawall.wire.lwp2_session import Hello, Welcome
-from seawall.wire.received import ReceivedBatch
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import Codec, HelloFlags, SessionStatus
+from seawall.wire.lwp2.session import Hello, Welcome
 
 
 def stored(log: RemoteLog) -> list[bytes]:

@@ -14,11 +14,12 @@ import pytest
 from real_server import RealServer, ServerProcess
 
 import seawall
+from seawall.api.received import ReceivedBatch
 from seawall.client.aio_remote_log import AsyncRemoteLog
-from seawall.client.aio_requests import AsyncRequests
-from seawall.client.connection import Connection
+from seawall.client.connection.aio_requests import AsyncRequests
+from seawall.client.connection.connection import Connection
+from seawall.client.connection.requests import Requests
 from seawall.client.remote_log import RemoteLog
-from seawall.client.requests import Requests
 from seawall.core.transactions import StagedPart, StagedRange
 from seawall.errors import (
     CallerError,
@@ -32,10 +33,9 @@ from seawall.errors import (
     RetryableError,
     WrongStateError,
 )
-from seawall.server.access import Access, Right
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp2_transactions import TransactionCommit, TransactionTold
-from seawall.wire.received import ReceivedBatch
+from seawall.server.connection.access import Access, Right
+from seawall.wire.format.decoder import Frame
+from seawall.wire.lwp2.transactions import TransactionCommit, TransactionTold
 
 
 @pytest.fixture

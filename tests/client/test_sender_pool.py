@@ -10,11 +10,11 @@ import pytest
 from real_server import RealServer
 
 import seawall
-from seawall.client import sender_pool
+from seawall.api.received import ReceivedBatch
+from seawall.client.publish import sender_pool
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
 from seawall.errors import FencedError, WrongStateError
-from seawall.wire.received import ReceivedBatch
 
 
 @pytest.fixture

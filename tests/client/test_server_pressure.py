@@ -11,7 +11,7 @@ import pytest
 from real_server import RealServer, ToldMemory
 
 import seawall
-from seawall.wire.received import ReceivedBatch
+from seawall.api.received import ReceivedBatch
 
 
 @pytest.fixture

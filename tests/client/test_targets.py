@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from seawall.client.refusals import error_of, rejection
-from seawall.client.retry import FIRST_PAUSE_NS, LAST_PAUSE_NS, Backoff, deadline_ns, seconds
-from seawall.client.targets import parse_target
+from seawall.client.connection.refusals import error_of, rejection
+from seawall.client.connection.retry import FIRST_PAUSE_NS, LAST_PAUSE_NS, Backoff, deadline_ns, seconds
+from seawall.client.connection.targets import parse_target
 from seawall.errors import (
     CallerError,
     CorruptionError,
@@ -19,8 +19,8 @@ from seawall.errors import (
     RetryableError,
     SeawallError,
 )
-from seawall.wire.codes import ErrorClass, ErrorCode
-from seawall.wire.lwp2_session import Error
+from seawall.wire.format.codes import ErrorClass, ErrorCode
+from seawall.wire.lwp2.session import Error
 
 
 @pytest.mark.parametrize(

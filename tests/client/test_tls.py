@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from real_server import RealServer, ServerProcess
 
 import seawall
+from seawall.api.received import Item, ReceivedBatch
 from seawall.cli.main import seawall as command
-from seawall.client.targets import parse_target
+from seawall.client.connection.targets import parse_target
 from seawall.errors import CallerError, InvalidInputError, RetryableError
-from seawall.io.tls import TlsStream, client_context, server_context
+from seawall.io.network.tls import TlsStream, client_context, server_context
 from seawall.limits import MIB
-from seawall.wire.received import Item, ReceivedBatch
 
 
 @pytest.fixture(scope="module")

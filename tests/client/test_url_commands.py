@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import ScriptedServer
 
+from seawall.api.topic_config import Durability, Order, TopicConfig
 from seawall.cli import subscribe
 from seawall.cli.main import seawall
-from seawall.wire.topic_config import Durability, Order, TopicConfig
 
 
 @pytest.fixture

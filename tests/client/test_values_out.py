@@ -8,18 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from seawall.client.connection import Connection
+from seawall.api.publishable import HeldValues, made
+from seawall.client.connection.connection import Connection
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, Term, TimestampNs
-from seawall.io.clocks import OsClock
-from seawall.io.waiting import WaitingStream
-from seawall.kernels.frames import SUM_FRAME_SIZE, write_sum
-from seawall.kernels.values import HAS_KNOWN_LAYOUT
+from seawall.io.network.waitable_streams import WaitingStream
+from seawall.io.process.clocks import OsClock
+from seawall.kernels.codec.frames import SUM_FRAME_SIZE, write_sum
+from seawall.kernels.codec.values import HAS_KNOWN_LAYOUT
 from seawall.limits import PAYLOAD_SIZE_MIN
-from seawall.wire.codes import Features, SessionStatus
-from seawall.wire.frames import checksum
-from seawall.wire.lwp2_session import Welcome
-from seawall.wire.publishable import HeldValues, made
-from seawall.wire.records import encode_raw
+from seawall.wire.format.codes import Features, SessionStatus
+from seawall.wire.format.frames import checksum
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp2.session import Welcome
 
 pytestmark = pytest.mark.skipif(not HAS_KNOWN_LAYOUT, reason="this interpreter has its objects another way")
 

@@ -12,14 +12,14 @@ import pytest
 from scripted_server import ScriptedServer
 
 import seawall
-from seawall.client import verdicts
-from seawall.client.aio_publisher import AsyncRemotePublisher
-from seawall.client.delivery import Delivery
-from seawall.client.lone_exchange import LoneExchange
-from seawall.client.outgoing import Outgoing
-from seawall.client.publisher import RemotePublisher
+from seawall.client.connection.session import Session
+from seawall.client.publish import verdicts
+from seawall.client.publish.aio_publisher import AsyncRemotePublisher
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.outgoing import Outgoing
+from seawall.client.publish.publisher import RemotePublisher
+from seawall.client.publish.waiting_exchange import LoneExchange
 from seawall.client.remote_log import RemoteLog
-from seawall.client.session import Session
 from seawall.errors import FatalError, OutcomeUnknownError, RetryableError
 
 #: How long a wait that must end may take before that is a failure.

@@ -1,9 +1,9 @@
 """The script of `crash_world` for a store that connections publish to: batches arrive, and are committed together.
 
 They arrive in the ring of an event loop, or in the receive buffer of the publish thread while nothing is in the ring.
-Most commits are one epoch of whatever has arrived (`engine.commit_cycle`); what is large, capped or repeated goes
-through the sequencer, and what of the receive buffer was not committed goes to the ring, as in a server. Publishers
-count what is answered as durable; a repetition that is answered must name the seq of the first.
+Most commits are one epoch of whatever has arrived (`engine.commit.commit_cycle`); what is large, capped or repeated
+goes through the sequencer, and what of the receive buffer was not committed goes to the ring, as in a server.
+Publishers count what is answered as durable; a repetition that is answered must name the seq of the first.
 """
 
 from __future__ import annotations
@@ -19,22 +19,23 @@ from crash_world import LEVELS, PATH, World
 from seawall.broker.ring import BrokerRing, Stop, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.commit_cycle import Received
-from seawall.engine.orderer import WantedSession
-from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
-from seawall.engine.settings import Machine
-from seawall.engine.store import Store
-from seawall.io.files import write_all
+from seawall.engine.commit.commit_cycle import Received
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
+from seawall.engine.store.settings import Machine
+from seawall.engine.store.store import Store
+from seawall.io.disk.files import write_all
 from seawall.io.interfaces import File
-from seawall.io.shared_lock import SharedLock
-from seawall.kernels import cycle_records, publish_cycle
+from seawall.io.process.shared_lock import SharedLock
+from seawall.kernels.log import cycle_records
+from seawall.kernels.network import publish_cycle
 from seawall.limits import KIB, LARGE_BATCH_SIZE
 from seawall.testing import SimSharedMemory
 from seawall.topics.config import Durability, Order, TopicConfig
 from seawall.topics.state import TopicState
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus
-from seawall.wire.records import encode_block
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus
+from seawall.wire.format.records import encode_block
 
 FABRIC = FabricConfig(brokers=2, goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=1024 * KIB)
 CLIENTS = (ClientId(77), ClientId(78))
@@ -196,7 +197,7 @@ class ArrivingWorld(World):
     def _commit_resident(self) -> bool:
         """Commit what was received by the steps of the resident kernel, but for its write; false if it cannot be.
 
-        What is lacking is provided as `engine.resident_commit` does it.
+        What is lacking is provided as `engine.commit.resident_commit` does it.
         """
         store, cycle = self._usable(), self.orderer.cycle
         if not self.received or not self.orderer.is_at_rest:

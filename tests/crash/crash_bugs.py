@@ -9,36 +9,42 @@ import numpy as np
 import pytest
 
 from seawall.core.types import Position, TimestampNs
-from seawall.engine import adoption, commit_cycle, maintenance, opening, replay
-from seawall.engine.appends import NO_SESSION, Append, Commit
-from seawall.engine.commit_cycle import CommitCycle
-from seawall.engine.control_log import ControlLog
-from seawall.engine.local_orderer import LocalOrderer
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.pending_rows import PendingRows
-from seawall.engine.removal import Removal
-from seawall.engine.topic_log import TopicLog
-from seawall.engine.transactions import Transactions
-from seawall.io.files import write_all
+from seawall.engine.commit import commit_cycle
+from seawall.engine.commit.appends import NO_SESSION, Append, Commit
+from seawall.engine.commit.commit_cycle import CommitCycle
+from seawall.engine.commit.log_writer import LogWriter
+from seawall.engine.commit.pending_rows import PendingRows
+from seawall.engine.maintenance import maintenance
+from seawall.engine.maintenance.retention import Removal
+from seawall.engine.ordering.local_orderer import LocalOrderer
+from seawall.engine.store import opening, replay
+from seawall.engine.store.control_log import ControlLog
+from seawall.engine.store.topic_log import TopicLog
+from seawall.engine.transactions.transactions import Transactions, adoption
+from seawall.io.disk.files import write_all
 from seawall.io.interfaces import File
-from seawall.kernels import epochs, publish_cycle
-from seawall.kernels.epochs import WalRows
-from seawall.kernels.memory import Bytes
+from seawall.kernels.log import epochs
+from seawall.kernels.log.epochs import WalRows
+from seawall.kernels.network import publish_cycle
+from seawall.kernels.runtime.memory import Bytes
 from seawall.sequencer.frontier import TopicNumbers
-from seawall.storage import adopting, segments, wal_handles, wal_reader
-from seawall.storage.control import Reference
-from seawall.storage.control_batches import Compound, Control, SimpleControl
-from seawall.storage.control_documents import FloorRaise
-from seawall.storage.control_transactions import TransactionMark
-from seawall.storage.epoch_write import EpochWrite
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CONTINUED, WalAddress
-from seawall.storage.segments import ActiveSegment
+from seawall.storage.control.batches import Compound, Control, SimpleControl
+from seawall.storage.control.codec import Reference
+from seawall.storage.control.documents import FloorRaise
+from seawall.storage.control.transactions import TransactionMark
+from seawall.storage.segments import adoption as adopting
+from seawall.storage.segments import segment as segments
+from seawall.storage.segments.segment import ActiveSegment
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore
-from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import WalEnd, WalFile
+from seawall.storage.wal import handles as wal_handles
+from seawall.storage.wal import reader as wal_reader
+from seawall.storage.wal.epoch_write import EpochWrite
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, FLAG_CONTINUED, WalAddress
+from seawall.storage.wal.files import WalEnd, WalFile
+from seawall.storage.wal.writer import WalWriter
 from seawall.testing import SimDisk
 from seawall.topics.catalog import TopicCatalog
-from seawall.wire.fields import Buffer
+from seawall.wire.format.fields import Buffer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -1,7 +1,7 @@
 """The script of `crash_world` for publishers of one process that wait for small records: most commits are cycles.
 
 Batches of sessions and of nobody, alone, together, or as two commits of which the second begins while the first is
-written (`engine.commit_cycle`). A session sends a batch again now and then, and gets the result of the first.
+written (`engine.commit.commit_cycle`). A session sends a batch again now and then, and gets the result of the first.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from crash_history import Level, Written, require
 from crash_world import LEVELS, World, append_of
 
 from seawall.core.types import ClientId, ClientSeq
-from seawall.engine.appends import Append, Commit
-from seawall.engine.orderer import WantedSession
-from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import DiskFullError
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 CLIENT = ClientId(5)
 

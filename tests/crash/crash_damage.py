@@ -15,18 +15,18 @@ from functools import lru_cache
 from crash_history import read_values
 from crash_world import PATH, WatchedDisk, encoded
 
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.verifying import verify_directory
+from seawall.engine.api.verify import verify_directory
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import CorruptionError
 from seawall.limits import KIB
-from seawall.storage.epochs import EPOCH_MAGIC
 from seawall.storage.preface import DATA_START, PREFACE_SIZE
 from seawall.storage.read_only import open_for_reading
+from seawall.storage.wal.epochs import EPOCH_MAGIC
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 SETTINGS = StoreSettings(wal_file_size=128 * KIB, ceiling_step=16, ballast_size=4_096, checkpoint_size=1 << 62)
 #: One in so many zeros behind a preface is shown to an opening; all are to verification.

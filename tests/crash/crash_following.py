@@ -15,15 +15,15 @@ from crash_history import Level, Written, require
 from crash_world import LEVELS, World
 
 from seawall.core.types import ClientId, ClientSeq, Position
-from seawall.engine.following import Follower
-from seawall.engine.orderer import WantedSession
-from seawall.engine.store import Store
+from seawall.engine.ordering.applier import Follower
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.store.store import Store
 from seawall.limits import KIB
-from seawall.testing.committed_order import CommittedOrder
+from seawall.testing.checkers.committed_order import CommittedOrder
 from seawall.topics.config import Discard, Durability, TopicConfig
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckStatus
-from seawall.wire.records import encode_block
+from seawall.wire.format.codes import AckStatus
+from seawall.wire.format.records import encode_block
 
 GOI_ENTRIES = 256
 BLOG_SIZE = 1024 * KIB

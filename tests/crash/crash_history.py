@@ -26,17 +26,17 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from seawall.core.types import Seq, TopicId
-from seawall.engine.reading import StoredSkip
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.engine.read.reading import StoredSkip
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.topics.config import Discard, Durability, TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.codes import GapReason
-from seawall.wire.envelope import Envelope, parse_envelope
-from seawall.wire.fields import write_json
-from seawall.wire.records import Record, RecordType, decode_block
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.envelope import Envelope, parse_envelope
+from seawall.wire.format.fields import write_json
+from seawall.wire.format.records import Record, RecordType, decode_block
 
 NS_PER_MS = 1_000_000
 EVICTIONS = (GapReason.CAP, GapReason.TTL)

@@ -26,13 +26,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from seawall.config import Config, FabricConfig
-from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message, ReceivedBatch
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, ReceivedBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 CAP = 60
 TOPICS = {
@@ -50,7 +50,7 @@ FABRIC = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB,
 
 #: Children are forked off a process that has loaded the log and done nothing else.
 CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["seawall.engine.open_log"])
+CHILDREN.set_forkserver_preload(["seawall.engine.api.open_log"])
 
 
 # --- the child ------------------------------------------------------------------------------------------------------

@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seawall.engine.aio import AsyncLog
-from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Item, Message, ReceivedBatch
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Item, Message, ReceivedBatch
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import SeawallError
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 CAP = 2_000
 GROWING, DELETED, CAPPED = "growing", "deleted", "capped"

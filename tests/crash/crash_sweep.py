@@ -31,13 +31,16 @@ from unittest.mock import patch
 from crash_history import BrokenPromiseError, require
 from crash_world import PATH, WatchedDisk, World
 
-from seawall.engine import appends, placing, rooms, transaction_copying
+from seawall.engine.commit import appends
+from seawall.engine.commit import reservations as rooms
+from seawall.engine.maintenance import flushing as placing
+from seawall.engine.transactions import copying as transaction_copying
 from seawall.errors import InvariantError, SeawallError
 from seawall.limits import BATCH_HEADER_SIZE, KIB
-from seawall.storage.control_batches import read_control
-from seawall.storage.control_documents import TermStart
-from seawall.storage.epochs import WalAddress
-from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.storage.control.batches import read_control
+from seawall.storage.control.documents import TermStart
+from seawall.storage.wal.epochs import WalAddress
+from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimCrash
 
 PHOTO_CASES = 10

@@ -32,16 +32,16 @@ from seawall.core.transactions import (
     berth_named,
 )
 from seawall.core.types import Position, Seq, TopicId
-from seawall.engine import adoption
-from seawall.engine.appends import Append
-from seawall.engine.reading import stored_batches
-from seawall.engine.staging import StagedBatches
-from seawall.engine.store import Store
+from seawall.engine.commit.appends import Append
+from seawall.engine.read.reading import stored_batches
+from seawall.engine.store.store import Store
+from seawall.engine.transactions import adoption
+from seawall.engine.transactions.staging import StagedBatches
 from seawall.errors import FullError, LimitError
 from seawall.sequencer.frontier import Numbered
 from seawall.topics.config import Durability
 from seawall.topics.state import TopicState
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 OWNER = "job"
 #: Transactions whose records are looked for again and again; older ones have been evicted, deleted or seen often.

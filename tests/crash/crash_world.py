@@ -15,22 +15,22 @@ from contextlib import AbstractContextManager, contextmanager
 from crash_history import NS_PER_MS, History, Level, Written, require
 
 from seawall.core.types import Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.commit.appends import Append
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import DiskFullError, FatalError, FullError, InvariantError, LimitError, SeawallError
 from seawall.limits import KIB
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.storage.preface import DATA_START
-from seawall.storage.wal_files import wal_addresses, wal_path
+from seawall.storage.wal.files import wal_addresses, wal_path
 from seawall.testing import SimClock, SimDisk
-from seawall.testing.disk import SimCall
-from seawall.testing.faults import CHANGING_CALLS, Call
+from seawall.testing.machine.disk import SimCall
+from seawall.testing.machine.faults import CHANGING_CALLS, Call
 from seawall.topics.config import Discard, Durability, TopicConfig, changed_config
 from seawall.topics.state import TopicState
-from seawall.wire.fields import write_json
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.fields import write_json
+from seawall.wire.format.records import Record, encode_block
 
 PATH = "/data"
 BEGAN_NS = 1_700_000_000_000_000_000

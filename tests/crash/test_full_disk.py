@@ -14,12 +14,12 @@ import pytest
 from crash_history import read_values
 from crash_world import encoded
 
-from seawall.engine.aio import AsyncLog
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import DiskFullError, FatalError
 from seawall.limits import KIB, MIB
 from seawall.testing import SimClock, SimDisk

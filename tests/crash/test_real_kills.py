@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from crash_kill import Facts, Known, check_absent, kill_cycle, note
 
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 
 @pytest.mark.parametrize("brokers", [(0,) * 5, (2, 1, 0, 4, 2)])

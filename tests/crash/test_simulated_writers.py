@@ -27,10 +27,10 @@ ARGUMENTS_MIN = 3
 
 #: Functions that hand the writes of a commit to a disk ring, a kernel on real descriptors, and do nothing else: what is
 #: written and where is decided by `Commit`, whose own writing is simulated.
-EXECUTORS = {"engine/ring_driver.py RingDriver._place", "engine/ring_driver.py RingDriver._write"}
+EXECUTORS = {"engine/commit/ring_driver.py RingDriver._place", "engine/commit/ring_driver.py RingDriver._write"}
 
 #: Writes a file again whose name somebody has removed, which no crash does: `tests/hostile/test_hostile_damaged_files`.
-AFTER_DAMAGE = {"storage/segments.py ActiveSegment._name_again"}
+AFTER_DAMAGE = {"storage/segments/segment.py ActiveSegment._name_again"}
 
 #: Cases of each kind that are run until everything was seen.
 CASES_MAX, CASES_STEP = 50, 5
@@ -63,7 +63,7 @@ def _writing(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
 
 def test_every_writer_runs_on_a_simulated_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = writers() - EXECUTORS - AFTER_DAMAGE
-    assert "storage/epoch_write.py EpochWrite.carry_out" in expected
+    assert "storage/wal/epoch_write.py EpochWrite.carry_out" in expected
     assert writers() >= EXECUTORS | AFTER_DAMAGE
     seen: set[str] = set()
     call = SimDisk.call

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from seawall import limits
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.settings import StoreSettings
-from seawall.engine.view import ReadOnlyLog
+from seawall.api.received import ReceivedBatch
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.view import ReadOnlyLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.topics.gaps import Gap
-from seawall.wire.received import ReceivedBatch
 
 SETTINGS = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40, ceiling_step=64

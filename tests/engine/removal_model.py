@@ -8,22 +8,22 @@ from dataclasses import dataclass, replace
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.commit.appends import Append
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.sequencer.frontier import Numbered
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import Discard, TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.batches import batch_header, block_of, encode_batch
-from seawall.wire.codes import Codec, GapReason
-from seawall.wire.compression import compress
-from seawall.wire.envelope import Envelope
-from seawall.wire.records import Record, decode_block, encode_block, encode_record
+from seawall.wire.format.batches import batch_header, block_of, encode_batch
+from seawall.wire.format.codes import Codec, GapReason
+from seawall.wire.format.compression import compress
+from seawall.wire.format.envelope import Envelope
+from seawall.wire.format.records import Record, decode_block, encode_block, encode_record
 
 SETTINGS = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=64, ballast_size=4096, checkpoint_size=1 << 62

@@ -15,16 +15,16 @@ from seawall import limits
 from seawall.config import Config, FabricConfig
 from seawall.core.transactions import BERTH_SEQS, StagedRange, berth_name
 from seawall.core.types import Position, Seq
-from seawall.engine import adoption, staging, store
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.verifying import verify_directory
-from seawall.engine.view import open_view
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.api.verify import verify_directory
+from seawall.engine.api.view import open_view
+from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.store import Store, store
+from seawall.engine.transactions import adoption, staging
 from seawall.errors import DiskFullError, InvalidInputError, NotFoundError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.limits import KIB
 from seawall.storage.read_only import open_for_reading
 

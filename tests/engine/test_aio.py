@@ -16,13 +16,13 @@ from typing import Any, cast
 import pytest
 
 import seawall
-from seawall.engine.aio import AsyncLog
-from seawall.engine.appends import Append, Commit
-from seawall.engine.delivery import Delivery
-from seawall.engine.maintenance import Maintenance
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import (
     FatalError,
     InvalidInputError,
@@ -32,8 +32,8 @@ from seawall.errors import (
     UnsupportedError,
     WrongStateError,
 )
+from seawall.io.disk.disk_ring import Completion, DiskRing, HasDescriptor
 from seawall.io.interfaces import ReadableBuffer
-from seawall.io.ring import Completion, DiskRing, HasDescriptor
 from seawall.limits import KIB
 from seawall.topics.state import TopicState
 

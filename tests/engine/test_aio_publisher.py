@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import seawall
-from seawall.engine.aio import AsyncLog
-from seawall.engine.commit_queue import CommitQueue
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.commit.commit_queue import CommitQueue
 from seawall.errors import FullError, InvalidInputError, NotFoundError
 
 

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pytest
 
 from seawall.core.types import Seq
-from seawall.engine import arrow_reading, run_pieces
-from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message, ReceivedBatch, to_arrow
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, ReceivedBatch, to_arrow
+from seawall.engine.commit.appends import Append
+from seawall.engine.read import arrow_reading, run_pieces
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
-from seawall.io.mapped import MappedPart
+from seawall.io.disk.mapped import MappedPart
 from seawall.limits import KIB
 from seawall.topics.config import TopicConfig
-from seawall.wire import gathering
-from seawall.wire.arrow import KNOWN_COLUMNS
+from seawall.wire.format import gathering
+from seawall.wire.format.arrow import KNOWN_COLUMNS
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 ALL = KNOWN_COLUMNS

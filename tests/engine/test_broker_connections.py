@@ -10,18 +10,18 @@ import pytest
 
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.broker_connections import BUFFER_SIZE, BrokerConnections, Publisher
+from seawall.engine.ordering.broker_connections import BUFFER_SIZE, BrokerConnections, Publisher
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
-from seawall.io.sockets import OsStream, stream_pair
-from seawall.kernels.atomics import store_release_u64
-from seawall.kernels.slots import publish_slot
+from seawall.io.network.sockets import OsStream, stream_pair
+from seawall.kernels.runtime.atomics import store_release_u64
+from seawall.kernels.runtime.slots import publish_slot
 from seawall.limits import KIB, MIB
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus
-from seawall.wire.frames import parse_frame_header
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus
+from seawall.wire.format.frames import parse_frame_header
 
 SLOTS = 64
 TOPIC = TopicId(4)

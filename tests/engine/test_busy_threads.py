@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seawall.engine.served_log import ServedLog
-from seawall.engine.settings import StoreSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
 
 #: A checkpoint is due behind nearly every commit.

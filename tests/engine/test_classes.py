@@ -6,17 +6,17 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.opening import OFFSET_JUMP, open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.commit.appends import Append
+from seawall.engine.store.opening import OFFSET_JUMP, open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import ConflictError
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import Durability, TopicConfig, changed_config
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import GapReason
-from seawall.wire.records import Record, decode_block, encode_block
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.records import Record, decode_block, encode_block
 
 SMALL = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=64, ballast_size=4096, checkpoint_size=1 << 62

@@ -15,26 +15,26 @@ from hypothesis import strategies as st
 from seawall.broker.ring import BrokerRing, TopicDefaults
 from seawall.config import FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TimestampNs
-from seawall.engine import commit_cycle
-from seawall.engine.appends import Commit
-from seawall.engine.commit_cycle import CommitCycle
-from seawall.engine.orderer import WantedSession
-from seawall.engine.sequenced_orderer import open_sequenced_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.commit import commit_cycle
+from seawall.engine.commit.appends import Commit
+from seawall.engine.commit.commit_cycle import CommitCycle
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.sequenced_orderer import open_sequenced_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import FatalError
-from seawall.kernels import commit_cycle as kernels
-from seawall.kernels import jit
-from seawall.kernels.batch_header import COMMAND_AT
-from seawall.kernels.twins import commit_cycle as twin
+from seawall.kernels.codec.batch_header import COMMAND_AT
+from seawall.kernels.log import commit_cycle as kernels
+from seawall.kernels.runtime import jit
 from seawall.limits import KIB, MIB
-from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk, SimSharedMemory
 from seawall.topics.config import Durability, Order, TopicConfig
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus
-from seawall.wire.records import encode_raw
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus
+from seawall.wire.format.records import encode_raw
+from twins.log import commit_cycle as twin
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)

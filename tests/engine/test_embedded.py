@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 import seawall
-from seawall.engine.appends import Commit
-from seawall.engine.delivery import Bundle, Delivery
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message, ReceivedBatch, ReceivedRecord
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, ReceivedBatch, ReceivedRecord
+from seawall.engine.commit.appends import Commit
+from seawall.engine.commit.delivery import Bundle, Delivery
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import (
     ConfigError,
     ConflictError,
@@ -34,7 +34,7 @@ from seawall.errors import (
 )
 from seawall.limits import KIB, RECORD_VALUE_SIZE_MAX
 from seawall.topics.gaps import Gap
-from seawall.wire.records import RecordType
+from seawall.wire.format.records import RecordType
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seawall.api.received import ReceivedBatch
 from seawall.core.types import TopicId
-from seawall.engine.ephemeral_memory import EphemeralMemory
-from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.ephemeral_memory import EphemeralMemory
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FullError
 from seawall.limits import KIB, MIB
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import GapReason
-from seawall.wire.received import ReceivedBatch
+from seawall.wire.format.codes import GapReason
 
 SETTINGS = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB, ephemeral_size=4 * MIB)
 VALUE = bytes(32 * KIB)

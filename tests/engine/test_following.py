@@ -13,29 +13,29 @@ import pytest
 import seawall
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.following import Follower
-from seawall.engine.opening import open_store
-from seawall.engine.orderer import WantedSession
-from seawall.engine.reading import StoredSkip
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.commit.appends import Append
+from seawall.engine.ordering.applier import Follower
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.read.reading import StoredSkip
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import DiskFullError, FatalError, InvalidInputError, InvariantError, SyncError, WrongStateError
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
+from seawall.io.process.clocks import OsClock
 from seawall.limits import BATCH_HEADER_SIZE, KIB
-from seawall.storage.control import Reference
-from seawall.storage.control_batches import Aside, parts_of, read_control
-from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.storage.epochs import WalAddress
-from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.storage.control.batches import Aside, parts_of, read_control
+from seawall.storage.control.codec import Reference
+from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.storage.wal.epochs import WalAddress
+from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk
-from seawall.testing.committed_order import CommittedOrder
+from seawall.testing.checkers.committed_order import CommittedOrder
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.keys import key_of
 from seawall.topics.skips import Skip
-from seawall.wire.codes import AckStatus, BatchFlags, ErrorCode
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.codes import AckStatus, BatchFlags, ErrorCode
+from seawall.wire.format.records import Record, encode_block
 
 SMALL = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN * 8, ceiling_step=1 << 12, ballast_size=4096, checkpoint_size=1 << 62

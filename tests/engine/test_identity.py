@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import ConflictError, FencedError, FullError, InvalidInputError, LimitError
 from seawall.limits import KIB
 from seawall.testing import SimClock, SimDisk

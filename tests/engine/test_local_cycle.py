@@ -15,31 +15,31 @@ from typing import Any
 import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Seq
-from seawall.engine import commit_cycle
-from seawall.engine.appends import Append, Commit
-from seawall.engine.commit_cycle import CommitCycle
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.local_orderer import LocalOrderer
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.orderer import WantedSession
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import Machine, StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.commit import commit_cycle
+from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.commit.commit_cycle import CommitCycle
+from seawall.engine.ordering.local_orderer import LocalOrderer
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import ConflictError, FatalError, FencedError, InvariantError, SyncError
-from seawall.io.files import OsFile
+from seawall.io.disk.files import OsFile
 from seawall.io.interfaces import ReadableBuffer
-from seawall.kernels import jit
-from seawall.kernels.cycle_records import RECEIVED_ROW, UNDECIDED
-from seawall.kernels.twins import commit_cycle as twin
+from seawall.kernels.log.cycle_records import RECEIVED_ROW, UNDECIDED
+from seawall.kernels.runtime import jit
 from seawall.limits import BATCH_HEADER_SIZE, KIB
-from seawall.storage.epoch_write import EpochWrite
-from seawall.storage.epochs import WalAddress
-from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.storage.wal.epoch_write import EpochWrite
+from seawall.storage.wal.epochs import WalAddress
+from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import Durability, TopicConfig
-from seawall.wire.codes import AckStatus, BatchFlags
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.codes import AckStatus, BatchFlags
+from seawall.wire.format.records import Record, encode_block
+from twins.log import commit_cycle as twin
 
 SMALL = StoreSettings(wal_file_size=1 << 20, checkpoint_size=1 << 62)
 TINY = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)

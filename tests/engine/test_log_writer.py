@@ -8,17 +8,17 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.commit.appends import Append
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
 from seawall.errors import FatalError, SyncError
-from seawall.storage.epochs import WalAddress
-from seawall.storage.lane_types import FlushOutcome, LaneEvent
-from seawall.storage.wal_reader import WalBatch, read_wal
+from seawall.storage.wal.epochs import WalAddress
+from seawall.storage.wal.lane_types import FlushOutcome, LaneEvent
+from seawall.storage.wal.reader import WalBatch, read_wal
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.records import Record, encode_block
 
 SMALL = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=1 << 20, ballast_size=4096, checkpoint_size=1 << 62

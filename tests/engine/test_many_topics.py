@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from seawall.core.types import Seq
-from seawall.engine.appends import Append
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.api.open_log import open_log
+from seawall.engine.commit.appends import Append
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import ConfigError, ConflictError, InvalidInputError, SeawallError
-from seawall.io.files import OsFile, OsFiles
+from seawall.io.disk.files import OsFile, OsFiles
 from seawall.limits import KIB
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.wire.records import encode_raw
+from seawall.wire.format.records import encode_raw
 
 SETTINGS = StoreSettings(ballast_size=4 * KIB, segment_files=4)
 

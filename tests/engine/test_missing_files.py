@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from missing_files import CASES, SETTINGS, Answer, Kind, Outcome, answer, build, take_away, tree
 
-from seawall.engine import adoption
-from seawall.engine.open_log import open_log
-from seawall.engine.verifying import verification
-from seawall.engine.view import open_view
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.verify import verification
+from seawall.engine.api.view import open_view
+from seawall.engine.transactions import adoption
 from seawall.errors import CorruptionError, InvalidInputError, NotFoundError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.storage.findings import Finding
 from seawall.storage.preface import DATA_START
 from seawall.storage.read_only import open_for_reading

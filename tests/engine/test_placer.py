@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.engine import placer
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.maintenance import Maintenance
-from seawall.engine.open_log import open_log
-from seawall.engine.placing import PlaceJob
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.upkeep import Upkeep
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.maintenance import flush_thread as placer
+from seawall.engine.maintenance.due_work import Upkeep
+from seawall.engine.maintenance.flushing import PlaceJob
+from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import DiskFullError, FatalError, SyncError
 from seawall.io.interfaces import Files
-from seawall.storage import segments
-from seawall.storage.batch_index import BatchIndex
-from seawall.storage.epochs import WalAddress
 from seawall.storage.preface import Preface
+from seawall.storage.segments import segment as segments
+from seawall.storage.segments.batch_index import BatchIndex
+from seawall.storage.wal.epochs import WalAddress
 from seawall.topics.gaps import Gap
 
 

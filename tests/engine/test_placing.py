@@ -8,19 +8,19 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine import placing
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.placing import PlaceJob
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
-from seawall.storage.segments import ActiveSegment
+from seawall.engine.commit.appends import Append
+from seawall.engine.maintenance import flushing as placing
+from seawall.engine.maintenance.flushing import PlaceJob
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
+from seawall.storage.segments.segment import ActiveSegment
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import GapReason
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.records import Record, encode_block
 
 NEVER = 1 << 62
 SMALL = StoreSettings(

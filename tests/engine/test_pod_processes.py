@@ -11,24 +11,24 @@ import pytest
 
 from seawall.broker.ring import TopicDefaults
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
-from seawall.engine.broker_connections import Publisher
-from seawall.engine.pod_processes import BrokerRole, SequencerRole
+from seawall.engine.ordering.broker_connections import Publisher
+from seawall.engine.ordering.pod_processes import BrokerRole, SequencerRole
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
-from seawall.io.bells import Bell, keep_stepping
-from seawall.io.clocks import OsClock
-from seawall.io.role_process import RoleProcess
-from seawall.io.sockets import OsStream, stream_pair
-from seawall.kernels import jit
-from seawall.kernels.atomics import store_release_u64
+from seawall.io.network.sockets import OsStream, stream_pair
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.role_process import RoleProcess
+from seawall.io.process.wakeups import Bell, keep_stepping
+from seawall.kernels.runtime import jit
+from seawall.kernels.runtime.atomics import store_release_u64
 from seawall.limits import KIB
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
 from seawall.sequencer.pod_sequencer import PodSequencer
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus
-from seawall.wire.frames import parse_frame_header
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus
+from seawall.wire.format.frames import parse_frame_header
 
 pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only")
 

@@ -13,23 +13,23 @@ import pytest
 
 from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Position, Seq
-from seawall.engine.aio import AsyncLog
-from seawall.engine.appends import Commit
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.following import Follower
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.records import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.view import open_view
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, PositionItem, ReceivedBatch, ReceivedSkip, TopicGap
+from seawall.engine.api.view import open_view
+from seawall.engine.commit.appends import Commit
+from seawall.engine.ordering.applier import Follower
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import InvalidInputError
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
+from seawall.io.process.clocks import OsClock
 from seawall.limits import KIB
-from seawall.testing.committed_order import CommittedOrder
+from seawall.testing.checkers.committed_order import CommittedOrder
 from seawall.topics.config import Order, TopicConfig
-from seawall.wire.codes import GapReason
-from seawall.wire.records import encode_raw
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.records import encode_raw
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = Config(fabric=FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB))

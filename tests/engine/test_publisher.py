@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from seawall.engine.appends import Commit
-from seawall.engine.commit_queue import Turn
-from seawall.engine.delivery import Delivery
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.commit.appends import Commit
+from seawall.engine.commit.commit_queue import Turn
+from seawall.engine.commit.delivery import Delivery
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import FatalError, FullError, InvalidInputError, SyncError, WrongStateError
 from seawall.limits import KIB
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from seawall.engine.pump import Pump
+from seawall.engine.commit.committer import Pump
 
 
 def test_wakes_are_answered_until_it_is_stopped() -> None:

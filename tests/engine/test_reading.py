@@ -14,26 +14,26 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
-from seawall.engine import planning
-from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.reading import ReadItem, ReadPlan
-from seawall.engine.records import ReceivedBatch, received
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch, received
+from seawall.engine.commit.appends import Append
+from seawall.engine.read import planning
+from seawall.engine.read.reading import ReadItem, ReadPlan
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.limits import KIB
-from seawall.storage.segment_drops import drop_segments
+from seawall.storage.segments.drops import drop_segments
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.state import TopicState
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import BatchFlags, Codec, GapReason
-from seawall.wire.compression import compress
-from seawall.wire.records import Record, RecordType, encode_block
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import BatchFlags, Codec, GapReason
+from seawall.wire.format.compression import compress
+from seawall.wire.format.records import Record, RecordType, encode_block
 
 SMALL = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN, ceiling_step=1_000, ballast_size=4 * KIB, checkpoint_size=1 << 62

@@ -12,23 +12,23 @@ from removal_model import NS_PER_MS, TOPIC, Both, append_batches, batch_of, live
 
 from seawall import limits
 from seawall.core.types import Seq
-from seawall.engine import removal as removal_module
-from seawall.engine.appends import Append
-from seawall.engine.stored_sizes import StoredSizes
-from seawall.engine.verifying import known_topics
+from seawall.engine.api.verify import known_topics
+from seawall.engine.commit.appends import Append
+from seawall.engine.maintenance import retention as removal_module
+from seawall.engine.maintenance.stored_sizes import StoredSizes
 from seawall.errors import DiskFullError, FullError, InvalidInputError, LimitError, NotFoundError
-from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
-from seawall.storage.control_documents import Loss
-from seawall.storage.delete_sidecar import load_deletes
+from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control.documents import Loss
 from seawall.storage.preface import DATA_START
 from seawall.storage.read_only import open_for_reading
-from seawall.storage.segment_names import deletes_name
+from seawall.storage.segments.delete_sidecar import load_deletes
+from seawall.storage.segments.names import deletes_name
 from seawall.storage.verify import Verification
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Discard, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import BatchFlags, Codec, GapReason
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import BatchFlags, Codec, GapReason
 
 A, B = TagMatch(MatchKind.EQ, "a"), TagMatch(MatchKind.EQ, "b")
 TOPIC_PATH = "/data/topics/00000001"

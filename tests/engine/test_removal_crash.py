@@ -11,9 +11,9 @@ import random
 import pytest
 from removal_model import NS_PER_MS, TOPIC, Both, Model, live_seqs, opened, read_live, small_segments
 
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.testing import SimCrash
-from seawall.wire.records import encode_record
+from seawall.wire.format.records import encode_record
 
 TAGS = (None, b"a", b"ab", b"b")
 

@@ -10,25 +10,25 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TopicId
-from seawall.engine.replay import Replayed, replay, store_sections
-from seawall.engine.sessions import Sessions
+from seawall.engine.store.replay import Replayed, replay, store_sections
+from seawall.engine.store.sessions import Sessions
 from seawall.sequencer.client_window import BatchResult
-from seawall.storage.control import Reference, SegmentRoll
-from seawall.storage.control_batches import Compound, SimpleControl, control_batch
-from seawall.storage.control_documents import TopicCreate
+from seawall.storage.control.batches import Compound, SimpleControl, control_batch
+from seawall.storage.control.codec import Reference, SegmentRoll
+from seawall.storage.control.documents import TopicCreate
 from seawall.storage.directory import DataDirectory, open_directory
-from seawall.storage.epoch_write import EpochReceipt
 from seawall.storage.preface import DATA_START
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import WalEnd
+from seawall.storage.wal.epoch_write import EpochReceipt
+from seawall.storage.wal.files import WalEnd
+from seawall.storage.wal.writer import WalWriter
 from seawall.testing import SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.topics.keys import KeyedAppend, digest_of, key_of
 from seawall.topics.persistence import catalog_sections
-from seawall.wire.batches import BatchHeader, BatchSource, batch_header, encode_batch, parse_batch_header, stamp
-from seawall.wire.codes import BatchFlags
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.batches import BatchHeader, BatchSource, batch_header, encode_batch, parse_batch_header, stamp
+from seawall.wire.format.codes import BatchFlags
+from seawall.wire.format.records import Record, encode_block
 
 NO_SESSION = ClientId(1 << 63)
 MS = 1_000_000

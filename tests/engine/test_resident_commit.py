@@ -17,24 +17,25 @@ import pytest
 from test_commit_cycle import CLIENTS, PLAIN, SMALL, STRONG, TINY, Log
 
 from seawall.core.types import ClientId
-from seawall.engine.commit_queue import CommitQueue
-from seawall.engine.resident_commit import ResidentCommit
-from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
-from seawall.engine.settings import Machine
-from seawall.engine.store import Store
-from seawall.engine.topic_rules import TopicRules
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
-from seawall.io.readiness import ReadinessSet
-from seawall.io.shared_lock import SharedLock
-from seawall.kernels import cycle_records, publish_cycle, publish_io
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
-from seawall.kernels.memory import set_addresses
+from seawall.engine.commit.commit_queue import CommitQueue
+from seawall.engine.commit.resident_commit import ResidentCommit
+from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
+from seawall.engine.serving.topic_rules import TopicRules
+from seawall.engine.store.settings import Machine
+from seawall.engine.store.store import Store
+from seawall.io.disk.files import OsFiles
+from seawall.io.network.readiness import ReadinessSet
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.shared_lock import SharedLock
+from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE
+from seawall.kernels.log import cycle_records
+from seawall.kernels.network import publish_cycle, publish_io
+from seawall.kernels.runtime.memory import set_addresses
 from seawall.limits import BATCH_HEADER_SIZE, LARGE_BATCH_SIZE
 from seawall.testing import SimSharedMemory
 from seawall.topics.config import Durability, TopicConfig
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.decoder import FrameDecoder
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.decoder import FrameDecoder
 
 DISK = "disk"
 

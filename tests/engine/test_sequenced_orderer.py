@@ -22,17 +22,17 @@ from hypothesis import strategies as st
 from seawall.cli.main import seawall
 from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq
-from seawall.engine.aio import AsyncLog
-from seawall.engine.appends import Append
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.orderer import WantedSession
-from seawall.engine.publisher import Publisher
-from seawall.engine.records import Message, ReceivedBatch
-from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.publisher import Publisher
+from seawall.engine.api.read_results import Message, ReceivedBatch
+from seawall.engine.commit.appends import Append
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import (
     ConfigError,
     ConflictError,
@@ -49,18 +49,18 @@ from seawall.errors import (
     WrongStateError,
 )
 from seawall.fabric.naming import record_fabric
-from seawall.io.boot import boot_id
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
-from seawall.io.memory import OsSharedMemory
+from seawall.io.disk.files import OsFiles
+from seawall.io.process.boot import boot_id
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.shared_memory import OsSharedMemory
 from seawall.limits import KIB, MIB, RECORD_HEADER_SIZE
 from seawall.sequencer.order_worker import OrderSettings
 from seawall.sequencer.pod_sequencer import SequencerMode, SequencerSettings
 from seawall.testing import SimDisk
 from seawall.topics.config import Order, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import AckStatus
-from seawall.wire.records import encode_raw
+from seawall.wire.format.codes import AckStatus
+from seawall.wire.format.records import encode_raw
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=256 * KIB)

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 import seawall
 from seawall.core.types import Offset, Seq
-from seawall.engine.appends import NO_CLIENT_SEQ, NO_SESSION, Append
-from seawall.engine.delivery import Bundle, Identity
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.served_offsets import OffsetBounds, StreamPiece, StreamRead
-from seawall.engine.settings import StoreSettings
-from seawall.engine.store import Store
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.commit.appends import NO_CLIENT_SEQ, NO_SESSION, Append
+from seawall.engine.commit.delivery import Bundle, Identity
+from seawall.engine.read.v1_offsets import OffsetBounds, StreamPiece, StreamRead
+from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.store import Store
 from seawall.limits import KIB, MIB, V1_FETCH_DATA_SIZE_MAX
-from seawall.wire.codes import BatchFlags, Codec
-from seawall.wire.compression import compress
-from seawall.wire.records import Record, RecordType, encode_record, records_for_v1
+from seawall.wire.format.codes import BatchFlags, Codec
+from seawall.wire.format.compression import compress
+from seawall.wire.format.records import Record, RecordType, encode_record, records_for_v1
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB)
 OPAQUE = Identity(NO_SESSION, NO_CLIENT_SEQ, 0, int(BatchFlags.OPAQUE))

@@ -14,15 +14,15 @@ import pytest
 from seawall import limits
 from seawall.config import Config, FabricConfig
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch
-from seawall.engine.appends import Append
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.orderer import WantedSession
-from seawall.engine.sequenced_orderer import SequencedOrderer, open_sequenced_store
-from seawall.engine.sessions import Sessions
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch
+from seawall.engine.api.open_log import open_log
+from seawall.engine.commit.appends import Append
+from seawall.engine.ordering.orderer import WantedSession
+from seawall.engine.ordering.sequenced_orderer import SequencedOrderer, open_sequenced_store
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.sessions import Sessions
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch
 from seawall.errors import (
     ConflictError,
     FencedError,
@@ -32,14 +32,14 @@ from seawall.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from seawall.io.boot import boot_id
-from seawall.io.memory import OsSharedMemory
+from seawall.io.process.boot import boot_id
+from seawall.io.process.shared_memory import OsSharedMemory
 from seawall.limits import KIB
-from seawall.storage.control import ClientRow
+from seawall.storage.control.codec import ClientRow
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import TopicConfig
-from seawall.wire.codes import AckStatus
-from seawall.wire.records import decode_block, encode_raw
+from seawall.wire.format.codes import AckStatus
+from seawall.wire.format.records import decode_block, encode_raw
 
 DAY_MS = 86_400_000
 NS = 1_000_000

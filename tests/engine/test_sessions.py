@@ -9,15 +9,15 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, SessionEpoch
-from seawall.engine.sessions import Sessions
+from seawall.engine.store.sessions import Sessions
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError
-from seawall.kernels.client_window import CLIENT_SEQ_MAX
-from seawall.kernels.epochs import WAL_ROW, WalRows
+from seawall.kernels.admission.client_window import CLIENT_SEQ_MAX
+from seawall.kernels.log.epochs import WAL_ROW, WalRows
 from seawall.sequencer.client_window import BatchResult, ClientWindow, WindowCode
-from seawall.storage.control import ClientRow
-from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control.codec import ClientRow
+from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.snapshots import SectionKind, Snapshot
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 SMALL = 5
 

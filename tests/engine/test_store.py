@@ -10,18 +10,18 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Seq, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.log_writer import LogWriter
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.engine.commit.appends import Append
+from seawall.engine.commit.log_writer import LogWriter
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.errors import ConflictError, DiskFullError, FatalError, LimitError, NotFoundError, SyncError
 from seawall.testing import SimClock, SimCrash, SimDisk
 from seawall.topics.config import Durability, TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.codes import GapReason
-from seawall.wire.records import Record, decode_block, encode_block
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.records import Record, decode_block, encode_block
 
 SMALL = StoreSettings(
     wal_file_size=limits.WAL_FILE_SIZE_MIN * 4, ceiling_step=64, ballast_size=4096, checkpoint_size=1 << 62

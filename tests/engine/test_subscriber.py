@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import seawall
-from seawall.engine.embedded import EmbeddedLog
+from seawall.engine.api.embedded import EmbeddedLog
 from seawall.errors import InvalidInputError, NotFoundError
 
 

@@ -16,16 +16,17 @@ import pyarrow as pa
 import pytest
 
 from seawall import limits
+from seawall.api.transactions import StagedCall
 from seawall.config import Config, FabricConfig
 from seawall.core.transactions import STAGING_TOPIC, StagedPart, StagedRange
-from seawall.engine import transaction_copying
-from seawall.engine.aio import AsyncLog
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message, ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.topic_log import TopicLog
-from seawall.engine.view import open_view
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message, ReceivedBatch
+from seawall.engine.api.view import open_view
+from seawall.engine.store.settings import StoreSettings
+from seawall.engine.store.topic_log import TopicLog
+from seawall.engine.transactions import copying as transaction_copying
 from seawall.errors import (
     ConflictError,
     DiskFullError,
@@ -37,12 +38,11 @@ from seawall.errors import (
     OutcomeUnknownError,
     WrongStateError,
 )
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.limits import KIB
-from seawall.storage.batch_index import INDEX_ENTRY
+from seawall.storage.segments.batch_index import INDEX_ENTRY
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.transactions import StagedCall
 
 SMALL = StoreSettings(wal_file_size=512 * KIB, ballast_size=4 * KIB, ceiling_step=64)
 TINY = Config(fabric=FabricConfig(goi_entries=256, pbr_entries=64, checkpoint_size=64 * KIB, blog_size=512 * KIB))
@@ -532,7 +532,7 @@ def test_attempts_share_no_batch(log: EmbeddedLog) -> None:
 
 
 def test_more_is_staged_than_may_be_under_way(log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seawall.wire.transactions.IN_FLIGHT_SIZE", 100)
+    monkeypatch.setattr("seawall.api.transactions.IN_FLIGHT_SIZE", 100)
     with log.transaction() as transaction:
         for number in range(9):
             transaction.publish("a", b"%d" % number * 60)
@@ -590,7 +590,7 @@ def test_numbers_that_nobody_knows_any_more() -> None:
 
 @pytest.mark.usefixtures("each_event_loop")
 def test_loops_have_the_same_words(tmp_path: Path, brokers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seawall.wire.aio_transactions.IN_FLIGHT_SIZE", 100)
+    monkeypatch.setattr("seawall.api.aio_transactions.IN_FLIGHT_SIZE", 100)
     asyncio.run(on_a_loop(tmp_path, brokers))
     with opened(tmp_path) as log:
         found = values(log, "a")

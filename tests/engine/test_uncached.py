@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.transactions import StagedPart
-from seawall.engine import appends, rooms
-from seawall.engine.aio import AsyncLog
-from seawall.engine.appends import PlaceWrite
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch
-from seawall.io.files import OsFile
+from seawall.engine.api.aio_embedded import AsyncLog
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.commit import appends
+from seawall.engine.commit import reservations as rooms
+from seawall.engine.commit.appends import PlaceWrite
+from seawall.io.disk.disk_ring import DiskRing, HasDescriptor
+from seawall.io.disk.files import OsFile
+from seawall.io.disk.memory_files import MemoryFiles
 from seawall.io.interfaces import ReadableBuffer
-from seawall.io.memory_files import MemoryFiles
-from seawall.io.ring import DiskRing, HasDescriptor
 from seawall.limits import KIB, MIB, PAGE_SIZE
 from seawall.storage.shared_file import SharedFile
 

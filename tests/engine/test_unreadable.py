@@ -8,22 +8,22 @@ import random
 import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Seq, TimestampNs, TopicId
-from seawall.engine.appends import Append
-from seawall.engine.opening import open_store
-from seawall.engine.reading import ReadItem
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.store import Store
-from seawall.engine.topic_log import StoredBatch, TopicLog
+from seawall.engine.commit.appends import Append
+from seawall.engine.read.reading import ReadItem
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
+from seawall.engine.store.store import Store
+from seawall.engine.store.topic_log import StoredBatch, TopicLog
 from seawall.limits import KIB
-from seawall.storage.index_cache import INDEXES
-from seawall.storage.segment_names import index_name
-from seawall.storage.segments import SealedSegment
+from seawall.storage.segments.index_cache import INDEXES
+from seawall.storage.segments.names import index_name
+from seawall.storage.segments.segment import SealedSegment
 from seawall.testing import SimClock, SimDisk
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import GapReason
-from seawall.wire.records import Record, encode_block
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.records import Record, encode_block
 
 #: Batches of two records each; four batches are a segment, and the last ones wait in the log.
 BATCHES = 18

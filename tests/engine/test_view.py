@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from seawall import limits
-from seawall.engine import view as view_module
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Item, ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.view import ReadOnlyLog, open_view
+from seawall.engine.api import view as view_module
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Item, ReceivedBatch
+from seawall.engine.api.view import ReadOnlyLog, open_view
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError, InvalidInputError, LockedError, NotFoundError, UnsupportedError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import File
 from seawall.topics.gaps import Gap
 
@@ -390,8 +390,8 @@ def test_questions_are_asked_a_bounded_number_of_times(
 WRITER = """
 import sys
 from seawall import limits
-from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.settings import StoreSettings
 settings = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=100_000)
 with open_log(sys.argv[1], settings) as log:
     log.create_topic("events", segment_max_records=50, durability="disk")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.engine.waiting import IN_PLACE, Waiting
+from seawall.engine.store.unflushed import IN_PLACE, Waiting
 from seawall.errors import InvariantError
-from seawall.storage.epochs import WalAddress
+from seawall.storage.wal.epochs import WalAddress
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=20), st.integers(0, 60), st.booleans())

@@ -9,7 +9,7 @@ import pytest
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.io.interfaces import SharedMemory
-from seawall.io.memory import OsSharedMemory
+from seawall.io.process.shared_memory import OsSharedMemory
 from seawall.limits import KIB
 from seawall.testing import SimSharedMemory
 

@@ -12,7 +12,7 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint, read_checkpoint, write_checkpoint
 from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.fabric.records import CHECKPOINT_HEADER
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from seawall.errors import InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes, full_size
-from seawall.kernels.slots import publish_slot, ready_slots
+from seawall.kernels.runtime.slots import publish_slot, ready_slots
 from seawall.limits import GIB, KIB, MIB, PAGE_SIZE
 
 SMALL = FabricSizes(brokers=2, goi_entries=128, pbr_entries=64, checkpoint_size=8 * KIB, blog_size=64 * KIB)

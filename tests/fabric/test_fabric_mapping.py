@@ -27,10 +27,10 @@ from seawall.fabric.header import FabricHeader, Identity, header_checksum
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
 from seawall.fabric.mapping import Fabric, Start
 from seawall.fabric.naming import fabric_path, forget_fabric, record_fabric, recorded_fabric, remove_left_fabric
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Mapping, SharedMemory
-from seawall.io.memory import OsSharedMemory
-from seawall.kernels.slots import publish_slot, ready_slots
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime.slots import publish_slot, ready_slots
 from seawall.testing import SimDisk, SimHost, SimSharedMemory
 
 Parts = tuple[SharedMemory, str, FabricSizes, Identity]

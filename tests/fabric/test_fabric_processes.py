@@ -17,9 +17,9 @@ from seawall.fabric.header import Identity
 from seawall.fabric.inspect import report
 from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.fabric.mapping import Fabric, Start
-from seawall.io.memory import OsSharedMemory
-from seawall.kernels import jit
-from seawall.kernels.slots import read_slot, ready_slots
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime import jit
+from seawall.kernels.runtime.slots import read_slot, ready_slots
 
 LAPS = 3
 DEADLINE_S = 100
@@ -31,8 +31,8 @@ from seawall.fabric import records
 from seawall.fabric.header import Identity
 from seawall.fabric.layout import FabricSizes
 from seawall.fabric.mapping import Fabric
-from seawall.io.memory import OsSharedMemory
-from seawall.kernels.slots import publish_slot
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.kernels.runtime.slots import publish_slot
 
 path, identity = sys.argv[1], Identity(b"boot" * 4, b"data" * 4)
 """

@@ -28,17 +28,17 @@ from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 from wire_damage import HEADER_SIZE, healed_1, healed_2
 
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
-from seawall.engine.open_log import open_log
-from seawall.wire.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.lwp1_requests import CreateTopicWithRetention, DeleteTopic, GetTopic, ListTopics, SetRetention
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_keyed import PublishKeyed
-from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
-from seawall.wire.lwp2_session import Goodbye, Hello
-from seawall.wire.lwp2_sessions import SessionList, SessionRetire
-from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
-from seawall.wire.lwp2_topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
+from seawall.engine.api.open_log import open_log
+from seawall.wire.format.codes import ALL_TOPICS, Codec, Features, HelloFlags, ReadBy, ReadFlags
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.lwp1.requests import CreateTopicWithRetention, DeleteTopic, GetTopic, ListTopics, SetRetention
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.keyed import PublishKeyed
+from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.session import Goodbye, Hello
+from seawall.wire.lwp2.sessions import SessionList, SessionRetire
+from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
+from seawall.wire.lwp2.topics import RecordsDelete, TopicConfigure, TopicCreate, TopicDescribe, TopicFind
 
 #: What a node may grow by behind the warm-up: the ring it touches, thousands of sessions, hundreds of topics and the
 #: records that were sound, and what its allocator keeps. Libraries that a command loads are loaded before (`_warm_up`).

@@ -11,10 +11,10 @@ from fuzz_mutation import mutate
 
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.errors import SeawallError
-from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
-from seawall.storage.control_batches import Compound, SimpleControl, parse_control
-from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
-from seawall.storage.control_documents import (
+from seawall.storage.control.batches import Compound, SimpleControl, parse_control
+from seawall.storage.control.codec import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
+from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
     TermStart,
@@ -22,16 +22,16 @@ from seawall.storage.control_documents import (
     TopicCreate,
     TopicDelete,
 )
-from seawall.storage.control_transactions import TransactionMark
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.storage.control.transactions import TransactionMark
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import TopicConfig
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.persistence import catalog_sections, load_catalog
-from seawall.wire.batches import BatchHeader, batch_header
-from seawall.wire.codes import GapReason
-from seawall.wire.frames import checksum
+from seawall.wire.format.batches import BatchHeader, batch_header
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.frames import checksum
 
 Target = Callable[[bytes], None]
 DIRECTORY_ID = bytes(range(16))

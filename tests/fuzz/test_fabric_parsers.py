@@ -14,7 +14,7 @@ from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint, write_check
 from seawall.fabric.header import FabricHeader, Identity, header_checksum
 from seawall.fabric.layout import HEADER_SIZE, FabricLayout, FabricSizes
 from seawall.limits import KIB
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 Target = Callable[[bytes], None]
 

@@ -15,14 +15,16 @@ import pytest
 from crc32c import crc32c
 from fuzz_mutation import mutate
 
-from seawall.kernels import blocks, columns, epochs, frames, jit
-from seawall.kernels.twins import blocks as blocks_twin
-from seawall.kernels.twins import columns as columns_twin
-from seawall.kernels.twins import epochs as epochs_twin
-from seawall.kernels.twins import frames as frames_twin
-from seawall.storage.epochs import EpochHeader
-from seawall.wire.batches import BatchHeader
-from seawall.wire.codes import Codec
+from seawall.kernels.codec import blocks, columns, frames
+from seawall.kernels.log import epochs
+from seawall.kernels.runtime import jit
+from seawall.storage.wal.epochs import EpochHeader
+from seawall.wire.format.batches import BatchHeader
+from seawall.wire.format.codes import Codec
+from twins.codec import blocks as blocks_twin
+from twins.codec import columns as columns_twin
+from twins.codec import frames as frames_twin
+from twins.log import epochs as epochs_twin
 
 Target = Callable[[bytes], None]
 

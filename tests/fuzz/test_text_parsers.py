@@ -10,7 +10,7 @@ from fuzz_mutation import mutate
 from seawall import config
 from seawall.core import identifiers
 from seawall.errors import SeawallError
-from seawall.io import sockets
+from seawall.io.network import sockets
 
 Target = Callable[[bytes], None]
 

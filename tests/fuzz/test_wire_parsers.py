@@ -22,19 +22,7 @@ from seawall.core.transactions import (
     WantedTransaction,
 )
 from seawall.errors import SeawallError
-from seawall.wire import (
-    lwp1,
-    lwp1_replies,
-    lwp1_requests,
-    lwp2,
-    lwp2_keyed,
-    lwp2_reading,
-    lwp2_session,
-    lwp2_sessions,
-    lwp2_topics,
-    lwp2_transactions,
-)
-from seawall.wire.batches import (
+from seawall.wire.format.batches import (
     BatchSource,
     batch_header,
     block_of,
@@ -44,13 +32,22 @@ from seawall.wire.batches import (
     parse_batch_header,
     verify_block,
 )
-from seawall.wire.codes import ALL_TOPICS, Codec, DataFlags, ErrorClass, GapReason, GapUnit, ReadBy, SessionStatus
-from seawall.wire.compression import compress, decompress, decompress_v1
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.envelope import Envelope, parse_envelope
-from seawall.wire.frames import header_crc_v2, parse_frame_header
-from seawall.wire.record_values import KeyValue, parse_key_value, parse_timestamped, parse_timestamped_key_value
-from seawall.wire.records import (
+from seawall.wire.format.codes import (
+    ALL_TOPICS,
+    Codec,
+    DataFlags,
+    ErrorClass,
+    GapReason,
+    GapUnit,
+    ReadBy,
+    SessionStatus,
+)
+from seawall.wire.format.compression import compress, decompress, decompress_v1
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.format.envelope import Envelope, parse_envelope
+from seawall.wire.format.frames import header_crc_v2, parse_frame_header
+from seawall.wire.format.record_values import KeyValue, parse_key_value, parse_timestamped, parse_timestamped_key_value
+from seawall.wire.format.records import (
     Record,
     check_client_block,
     decode_block,
@@ -58,6 +55,16 @@ from seawall.wire.records import (
     records_for_v1,
     v1_record_count,
 )
+from seawall.wire.lwp1 import frames as lwp1
+from seawall.wire.lwp1 import replies as lwp1_replies
+from seawall.wire.lwp1 import requests as lwp1_requests
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2 import keyed as lwp2_keyed
+from seawall.wire.lwp2 import reading as lwp2_reading
+from seawall.wire.lwp2 import session as lwp2_session
+from seawall.wire.lwp2 import sessions as lwp2_sessions
+from seawall.wire.lwp2 import topics as lwp2_topics
+from seawall.wire.lwp2 import transactions as lwp2_transactions
 
 Target = Callable[[bytes], None]
 RAW_LENGTH = 64

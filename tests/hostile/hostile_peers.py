@@ -14,11 +14,11 @@ from hostile_node import HostileNode
 import seawall
 from seawall.core.types import ClientId, TopicId
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import HelloFlags, ReadBy, ReadFlags
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Hello
-from seawall.wire.lwp2_subscriptions import Subscribe
+from seawall.wire.format.codes import HelloFlags, ReadBy, ReadFlags
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Hello
+from seawall.wire.lwp2.subscriptions import Subscribe
 
 PATIENCE_S = 60.0
 _WITHOUT_LIMIT = 1 << 62

@@ -26,20 +26,25 @@ import pytest
 
 import seawall
 from seawall import limits
+from seawall.api.received import ReceivedBatch, ReceivedRecord
 from seawall.core.transactions import StagedRange
 from seawall.core.types import ClientId, ClientSeq, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import SeawallError
-from seawall.wire import compression, lwp1_requests, lwp2_keyed, lwp2_reading, lwp2_session, lwp2_topics
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.batches import batch_header, block_of, encode_batch
-from seawall.wire.codes import AckStatus, Codec, Command, Features, HelloFlags, Kind, ReadBy
-from seawall.wire.decoder import Frame, FrameDecoder
-from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
-from seawall.wire.lwp2 import ControlPayload, encode_control
-from seawall.wire.lwp2_reading import Bounds, Fetch, iter_chunks, parse_bounds_reply, parse_data_prefix
-from seawall.wire.lwp2_session import Hello, Welcome, parse_error, parse_welcome
-from seawall.wire.lwp2_topics import TopicCreate, TopicFind
-from seawall.wire.received import ReceivedBatch, ReceivedRecord
+from seawall.wire.format import compression
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.batches import batch_header, block_of, encode_batch
+from seawall.wire.format.codes import AckStatus, Codec, Command, Features, HelloFlags, Kind, ReadBy
+from seawall.wire.format.decoder import Frame, FrameDecoder
+from seawall.wire.lwp1 import requests as lwp1_requests
+from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
+from seawall.wire.lwp2 import keyed as lwp2_keyed
+from seawall.wire.lwp2 import reading as lwp2_reading
+from seawall.wire.lwp2 import session as lwp2_session
+from seawall.wire.lwp2 import topics as lwp2_topics
+from seawall.wire.lwp2.frames import ControlPayload, encode_control
+from seawall.wire.lwp2.reading import Bounds, Fetch, iter_chunks, parse_bounds_reply, parse_data_prefix
+from seawall.wire.lwp2.session import Hello, Welcome, parse_error, parse_welcome
+from seawall.wire.lwp2.topics import TopicCreate, TopicFind
 
 #: How long an answer may take before that is a failure.
 PATIENCE_S = 60

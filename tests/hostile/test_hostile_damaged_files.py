@@ -14,11 +14,12 @@ import pytest
 from hostile_node import HostileNode, StartNode
 
 import seawall
+from seawall.api.publishable import Message
+from seawall.api.received import ReceivedBatch, seq_after
 from seawall.client.remote_log import RemoteLog
 from seawall.errors import SeawallError
-from seawall.wire.codes import GapReason
-from seawall.wire.publishable import Message
-from seawall.wire.received import Gap, ReceivedBatch, seq_after
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.gaps import Gap
 
 Attack: TypeAlias = Callable[[Path], None]
 

@@ -19,7 +19,7 @@ from hostile_node import PATIENCE_S, HostileNode
 
 import seawall
 from seawall.errors import OutcomeUnknownError, ReadOnlyError
-from seawall.wire.received import Gap
+from seawall.wire.format.gaps import Gap
 
 _VALUE = b"x" * 1_000
 #: The log of a node has more bytes than this after `_RECORDS`, and its standard error never has.

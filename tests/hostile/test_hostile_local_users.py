@@ -17,10 +17,10 @@ from hostile_node import HostileNode
 import seawall
 from seawall.core.types import Seq
 from seawall.fabric.naming import SHARED_MEMORY_DIRECTORY, recorded_fabric
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.spark.segments import FilesError, open_topic
 from seawall.storage.directory import read_format
-from seawall.wire.lwp2_files import FilesReply
+from seawall.wire.lwp2.files import FilesReply
 
 _NOBODY = 65_534
 

@@ -13,17 +13,17 @@ from hostile_node import HostileNode, StartNode
 from hostile_peers import PATIENCE_S, Peers
 
 import seawall
+from seawall.api.publishable import Message
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
 from seawall.limits import MIB
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import Codec, Features, HelloFlags, Kind, V1Flags
-from seawall.wire.compression import compress
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.frames import encode_header_v1
-from seawall.wire.lwp2 import encode_control, encode_ping, parse_answer
-from seawall.wire.lwp2_session import Hello, Welcome
-from seawall.wire.publishable import Message
-from seawall.wire.records import encode_raw
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import Codec, Features, HelloFlags, Kind, V1Flags
+from seawall.wire.format.compression import compress
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.format.frames import encode_header_v1
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp2.frames import encode_control, encode_ping, parse_answer
+from seawall.wire.lwp2.session import Hello, Welcome
 
 
 class Pings:

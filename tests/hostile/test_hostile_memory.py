@@ -12,10 +12,10 @@ from hostile_peers import Peers, fetch, filled, send_what_it_takes, served, subs
 import seawall
 from seawall.core.types import Offset, TopicId
 from seawall.limits import GIB, KIB, MIB
-from seawall.wire.codes import Command, Kind, V1Flags
-from seawall.wire.frames import encode_header_v1, encode_header_v2
-from seawall.wire.lwp1 import encode_request
-from seawall.wire.lwp1_requests import Fetch as FetchBytes
+from seawall.wire.format.codes import Command, Kind, V1Flags
+from seawall.wire.format.frames import encode_header_v1, encode_header_v2
+from seawall.wire.lwp1.frames import encode_request
+from seawall.wire.lwp1.requests import Fetch as FetchBytes
 
 MEMORY_LIMIT = 384 * MIB
 LIMITED = ("--memory-limit", str(MEMORY_LIMIT))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hostile_node import PATIENCE_S
 
-from seawall.engine.open_log import open_log
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import WAL_FILE_SIZE_MIN
 
 

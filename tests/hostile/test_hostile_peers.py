@@ -13,11 +13,11 @@ from hostile_node import StartNode
 from hostile_peers import Peers, fetch, filled, served, subscribe, watching
 
 from seawall.core.types import ClientId
-from seawall.io.descriptors import raise_descriptor_limit
+from seawall.io.process.descriptors import raise_descriptor_limit
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import HelloFlags
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_session import Hello
+from seawall.wire.format.codes import HelloFlags
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.session import Hello
 
 MEMORY_LIMIT = 384 * MIB
 #: What a connection of the system's may hold back for a peer that does not read.

@@ -10,10 +10,10 @@ import pytest
 
 import seawall
 from seawall.core.types import ClientId
-from seawall.wire.codes import Command, HelloFlags, Kind, SessionStatus
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_session import Hello, Welcome, parse_welcome
+from seawall.wire.format.codes import Command, HelloFlags, Kind, SessionStatus
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.session import Hello, Welcome, parse_welcome
 
 if TYPE_CHECKING:
     from hostile_node import HostileNode, StartNode

@@ -33,26 +33,26 @@ from size_entries import (
 )
 
 from seawall import limits
+from seawall.api.publishable import Message
 from seawall.core.transactions import StagedPart, StagedRange
 from seawall.core.types import TopicId
-from seawall.engine.view import open_view
+from seawall.engine.api.view import open_view
 from seawall.errors import CallerError
 from seawall.spark.given_options import ServerOptions
 from seawall.spark.staging import commit_parts, stage_rows
 from seawall.spark.write_options import WriteOptions
-from seawall.wire.codes import Codec, Command, ReadBy
-from seawall.wire.compression import compress
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp1_replies import parse_topic_reply
-from seawall.wire.lwp2 import ControlPayload
-from seawall.wire.lwp2_keyed import PublishKeyed, parse_published_keyed
-from seawall.wire.lwp2_reading import Fetch, parse_data_prefix
-from seawall.wire.lwp2_session import Welcome
-from seawall.wire.lwp2_subscriptions import Subscribe
-from seawall.wire.lwp2_topics import RecordsDelete, TopicCreate, parse_records_deleted
-from seawall.wire.lwp2_transactions import TransactionState, parse_transaction_told
-from seawall.wire.publishable import Message
-from seawall.wire.records import Record, RecordType, encode_record
+from seawall.wire.format.codes import Codec, Command, ReadBy
+from seawall.wire.format.compression import compress
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.records import Record, RecordType, encode_record
+from seawall.wire.lwp1.replies import parse_topic_reply
+from seawall.wire.lwp2.frames import ControlPayload
+from seawall.wire.lwp2.keyed import PublishKeyed, parse_published_keyed
+from seawall.wire.lwp2.reading import Fetch, parse_data_prefix
+from seawall.wire.lwp2.session import Welcome
+from seawall.wire.lwp2.subscriptions import Subscribe
+from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate, parse_records_deleted
+from seawall.wire.lwp2.transactions import TransactionState, parse_transaction_told
 
 Work = Callable[[LogEntry, str, int], None]
 

@@ -20,16 +20,16 @@ from hostile_peers import Peers, watching
 
 import seawall
 from seawall.errors import CallerError, RetryableError
-from seawall.io.descriptors import raise_descriptor_limit
-from seawall.io.tls import client_context, server_context
+from seawall.io.network.tls import client_context, server_context
+from seawall.io.process.descriptors import raise_descriptor_limit
 from seawall.limits import MIB
-from seawall.server.access import Access, Admission, Right
+from seawall.server.connection.access import Access, Admission, Right
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.codes import Command, V1Flags
-from seawall.wire.frames import encode_header_v1
-from seawall.wire.lwp1 import encode_request
-from seawall.wire.lwp1_requests import ListTopics
-from seawall.wire.records import encode_raw
+from seawall.wire.format.codes import Command, V1Flags
+from seawall.wire.format.frames import encode_header_v1
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp1.frames import encode_request
+from seawall.wire.lwp1.requests import ListTopics
 
 if TYPE_CHECKING:
     from hostile_node import StartNode
@@ -151,7 +151,7 @@ def test_a_drain_ends_before_silent_peers_answer(tmp_path: Path, certificates: C
 
 
 def test_handshakes_that_never_end_are_given_up(tmp_path: Path, certificates: Certificates) -> None:
-    from seawall.server.session import ConnectionLimits
+    from seawall.server.connection.session import ConnectionLimits
 
     async def work() -> None:
         tls = server_context(certificates.node, certificates.node)

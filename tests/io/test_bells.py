@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seawall.io.bells import Bell, keep_stepping
+from seawall.io.process.wakeups import Bell, keep_stepping
 
 
 @pytest.fixture

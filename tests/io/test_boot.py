@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from seawall.io.boot import boot_id, read_boot_id
+from seawall.io.process.boot import boot_id, read_boot_id
 
 
 def test_a_file_with_a_number_is_read(tmp_path: Path) -> None:
@@ -33,6 +33,6 @@ def test_it_stays_the_same_in_a_process() -> None:
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="only Linux tells it in a file")
 def test_every_process_of_one_start_has_the_same() -> None:
-    code = "import sys; from seawall.io.boot import boot_id; sys.stdout.write(boot_id().hex())"
+    code = "import sys; from seawall.io.process.boot import boot_id; sys.stdout.write(boot_id().hex())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == boot_id().hex()

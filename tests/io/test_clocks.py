@@ -1,6 +1,6 @@
 import time
 
-from seawall.io.clocks import OsClock
+from seawall.io.process.clocks import OsClock
 
 
 def test_the_clocks_are_those_of_the_machine():

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from seawall.config import load
-from seawall.io import direct_sync
-from seawall.io.ring import DiskRing, open_configured_ring, serve_inline
-from seawall.kernels import disk_ring
+from seawall.io.disk import direct_sync
+from seawall.io.disk.disk_ring import DiskRing, open_configured_ring, serve_inline
+from seawall.kernels.runtime import disk_ring
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import SyncError
-from seawall.io import files as files_module
-from seawall.io.files import OsFiles, parent_directory, replace_file, write_all
+from seawall.io.disk import files as files_module
+from seawall.io.disk.files import OsFiles, parent_directory, replace_file, write_all
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.host import os_host
-from seawall.io.memory import OsSharedMemory
-from seawall.io.sockets import OsNetwork
+from seawall.io.network.sockets import OsNetwork
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.shared_memory import OsSharedMemory
 
 
 def test_the_host_is_made_of_the_real_parts(tmp_path):

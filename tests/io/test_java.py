@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from seawall.errors import UnsupportedError
-from seawall.io import java
+from seawall.io.process import java
 
 
 def make_java(directory: Path, answer: str = 'openjdk version "21.0.1"') -> Path:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seawall.io import mapped
-from seawall.io.files import OsFile, OsFiles
-from seawall.io.mapped import map_part
-from seawall.testing.disk import SimDisk
+from seawall.io.disk import mapped
+from seawall.io.disk.files import OsFile, OsFiles
+from seawall.io.disk.mapped import map_part
+from seawall.testing.machine.disk import SimDisk
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is mapped elsewhere")
 

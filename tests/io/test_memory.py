@@ -6,8 +6,8 @@ import platform
 
 import pytest
 
-from seawall.io import memory as memory_module
-from seawall.io.memory import OsSharedMemory
+from seawall.io.process import shared_memory as memory_module
+from seawall.io.process.shared_memory import OsSharedMemory
 
 
 def test_every_page_is_backed_before_it_is_handed_out(tmp_path):

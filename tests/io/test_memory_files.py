@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.io.files import replace_file, write_all
+from seawall.io.disk.buffer_pool import PIECE_SIZE_MIN, SparePieces
+from seawall.io.disk.files import replace_file, write_all
+from seawall.io.disk.memory_files import MemoryFiles
 from seawall.io.interfaces import Files
-from seawall.io.memory_files import MemoryFiles
-from seawall.io.spare_pieces import PIECE_SIZE_MIN, SparePieces
 from seawall.limits import MIB
 
 

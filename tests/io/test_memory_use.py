@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seawall.io.memory_use import MemoryUse, give_back_memory
+from seawall.io.process.memory_use import MemoryUse, give_back_memory
 
 STATUS = "Name:\tseawall\nVmRSS:\t9000 kB\nRssAnon:\t1000 kB\nRssFile:\t7900 kB\nRssShmem:\t100 kB\nThreads:\t4\n"
 OWN = 1100 * 1024

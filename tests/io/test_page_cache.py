@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from seawall.io import page_cache
-from seawall.io.page_cache import bring_near, is_near
+from seawall.io.disk import page_cache
+from seawall.io.disk.page_cache import bring_near, is_near
 from seawall.limits import MIB
 
 

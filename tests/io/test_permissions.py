@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from seawall.errors import ConfigError
-from seawall.io.files import OsFiles, replace_file
-from seawall.io.permissions import exposure, group_id
+from seawall.io.disk.files import OsFiles, replace_file
+from seawall.io.process.permissions import exposure, group_id
 
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from seawall.io import priorities
-from seawall.io.priorities import read_when_idle
+from seawall.io.disk import priorities
+from seawall.io.disk.priorities import read_when_idle
 
 GET = {"x86_64": 252, "aarch64": 31, "riscv64": 31}
 

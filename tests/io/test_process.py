@@ -2,7 +2,7 @@
 
 import os
 
-from seawall.io.process import process_id, random_bytes
+from seawall.io.process.own_process import process_id, random_bytes
 
 
 def test_the_number_is_that_of_the_running_process() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from seawall.io import files, releasing
-from seawall.io.files import OsFiles
-from seawall.io.releasing import Releaser
+from seawall.io.disk import files
+from seawall.io.disk import space_release as releasing
+from seawall.io.disk.files import OsFiles
+from seawall.io.disk.space_release import Releaser
 from seawall.limits import MIB
 
 

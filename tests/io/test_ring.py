@@ -21,10 +21,10 @@ import pytest
 from seawall import limits
 from seawall.config import DiskBackend
 from seawall.errors import FatalError, FullError, InvalidInputError, LimitError, UnsupportedError
-from seawall.io import ring as ring_module
-from seawall.io.ring import Completion, DiskRing, Event, open_disk_ring, serve_inline, serve_with
-from seawall.io.uring import probe
-from seawall.kernels import disk_ring, jit
+from seawall.io.disk import disk_ring as ring_module
+from seawall.io.disk.disk_ring import Completion, DiskRing, Event, open_disk_ring, serve_inline, serve_with
+from seawall.io.disk.uring import probe
+from seawall.kernels.runtime import disk_ring, jit
 
 WAIT_MS = 20_000
 OPERATIONS = 300 if jit.PYTHON_MODE else 4_000
@@ -558,7 +558,7 @@ def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 EXIT_WITHOUT_CLOSE = """
 import os, sys
-from seawall.io.ring import open_disk_ring
+from seawall.io.disk.disk_ring import open_disk_ring
 class File:
     descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
     def fileno(self):
@@ -580,7 +580,7 @@ def test_leaving_without_close_finishes_and_does_not_hang(backend: str, tmp_path
 USE_IN_CHILD = """
 import os, sys
 from seawall.errors import UnsupportedError
-from seawall.io.ring import open_disk_ring
+from seawall.io.disk.disk_ring import open_disk_ring
 file = open(sys.argv[1], "w+b", buffering=0)
 ring = open_disk_ring(sys.argv[2])
 child = os.fork()

@@ -12,15 +12,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from seawall.io.bells import Bell, keep_stepping
-from seawall.io.role_process import RoleProcess
+from seawall.io.process.role_process import RoleProcess
+from seawall.io.process.wakeups import Bell, keep_stepping
 
 LONG = 30.0
 
 #: Forks a role that lives until it is ended, tells its number, and waits to be killed.
 PARENT = """
 import signal
-from seawall.io.role_process import RoleProcess
+from seawall.io.process.role_process import RoleProcess
 role = RoleProcess("endless", signal.pause, on_terminate=lambda: None)
 print(role.pid, flush=True)
 signal.pause()

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import pytest
 
-from seawall.io.files import OsFile, OsFiles
-from seawall.io.sending import FilePiece, FileSender, read_piece
+from seawall.io.disk.files import OsFile, OsFiles
+from seawall.io.network.sending import FilePiece, FileSender, read_piece
 
 CONTENT = os.urandom(200_000)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from seawall.io.shared_lock import SharedLock
-from seawall.kernels.locks import acquire_lock, release_lock, try_acquire_lock
+from seawall.io.process.shared_lock import SharedLock
+from seawall.kernels.runtime.locks import acquire_lock, release_lock, try_acquire_lock
 
 
 def test_one_holder_at_a_time() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.io import sockets
-from seawall.io.sockets import Address, OsNetwork, format_address, parse_address
+from seawall.io.network import sockets
+from seawall.io.network.sockets import Address, OsNetwork, format_address, parse_address
 
 
 @pytest.mark.parametrize(

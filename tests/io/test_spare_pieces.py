@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from seawall.io.spare_pieces import PIECE_SIZE_MAX, SparePieces
+from seawall.io.disk.buffer_pool import PIECE_SIZE_MAX, SparePieces
 from seawall.limits import KIB, MIB
 
 

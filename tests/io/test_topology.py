@@ -3,8 +3,8 @@ import os
 import pytest
 
 from seawall.errors import InvalidInputError
-from seawall.io import topology
-from seawall.io.topology import Node, Topology, discover, pin_thread
+from seawall.io.process import topology
+from seawall.io.process.topology import Node, Topology, discover, pin_thread
 
 
 def sysfs(root, nodes: dict[int, str], memory_kib: int = 1_000):

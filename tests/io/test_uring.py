@@ -14,11 +14,11 @@ import pytest
 
 from seawall.config import DiskBackend
 from seawall.errors import FullError, UnsupportedError
-from seawall.io import uring as uring_module
-from seawall.io.ring import Completion, DiskRing, ServerThread, open_disk_ring
-from seawall.io.uring import KernelQueue, UringServer, probe
-from seawall.kernels import disk_ring, jit
-from seawall.kernels import uring as kernel
+from seawall.io.disk import uring as uring_module
+from seawall.io.disk.disk_ring import Completion, DiskRing, ServerThread, open_disk_ring
+from seawall.io.disk.uring import KernelQueue, UringServer, probe
+from seawall.kernels.runtime import disk_ring, jit
+from seawall.kernels.runtime import uring as kernel
 
 needs_uring = pytest.mark.skipif(not probe().available, reason=f"io_uring does not work here: {probe().detail}")
 WAIT_MS = 20_000

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from seawall.errors import InvalidInputError
-from seawall.io.waiting import WaitingStream, Waker, await_streams, open_stream
+from seawall.io.network.waitable_streams import WaitingStream, Waker, await_streams, open_stream
 
 
 @pytest.fixture

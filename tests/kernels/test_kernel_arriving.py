@@ -11,8 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import arriving, broker_ring, frames, jit
-from seawall.kernels.twins import arriving as twin
+from seawall.kernels.admission import arriving
+from seawall.kernels.codec import frames
+from seawall.kernels.ordering import broker_ring
+from seawall.kernels.runtime import jit
+from twins.admission import arriving as twin
 
 EXAMPLES = 20 if jit.PYTHON_MODE else 200
 HEADER = struct.Struct("<4sBBHIqQIIIIIqQQQIIIBBBB")

@@ -7,9 +7,9 @@ import socket
 
 import numpy as np
 
-from seawall.kernels.batch_arrival import PIECE_SIZE, receive_batch
-from seawall.kernels.frames import STATE_CRC, STATE_SIZE, STATE_SUMMED
-from seawall.wire.frames import checksum
+from seawall.kernels.codec.frames import STATE_CRC, STATE_SIZE, STATE_SUMMED
+from seawall.kernels.network.batch_arrival import PIECE_SIZE, receive_batch
+from seawall.wire.format.frames import checksum
 
 HEADER = b"LANC\x02\x05" + bytes(90)
 
@@ -31,7 +31,7 @@ def test_it_takes_what_has_come_and_sums_it() -> None:
 
 
 def test_the_sum_is_that_of_the_block() -> None:
-    from seawall.kernels.frames import KIND_BATCH
+    from seawall.kernels.codec.frames import KIND_BATCH
 
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
-from seawall.kernels import batch_header
-from seawall.kernels.twins import batch_header as twin
-from seawall.wire.batches import BatchSource, encode_batch, parse_batch_header
-from seawall.wire.batches import batch_header as wire_header
-from seawall.wire.codes import BatchFlags, Codec
+from seawall.kernels.codec import batch_header
+from seawall.wire.format.batches import BatchSource, encode_batch, parse_batch_header
+from seawall.wire.format.batches import batch_header as wire_header
+from seawall.wire.format.codes import BatchFlags, Codec
+from twins.codec import batch_header as twin
 
 KERNELS = pytest.mark.parametrize("kernels", [batch_header, twin])
 U32, U63 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 63) - 1)

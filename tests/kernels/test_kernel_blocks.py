@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import blocks, jit
-from seawall.kernels.twins import blocks as twin
+from seawall.kernels.codec import blocks
+from seawall.kernels.runtime import jit
+from twins.codec import blocks as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 RULES = [blocks.RECORDS_STORED, blocks.RECORDS_VERSION_1, blocks.RECORDS_VERSION_2]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 
 pytestmark = pytest.mark.skipif(
     jit.PYTHON_MODE or not sys.platform.startswith("linux"), reason="compiled kernels, and Linux's count of pages"

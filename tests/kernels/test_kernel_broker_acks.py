@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import broker_acks, broker_ring, jit
-from seawall.kernels.twins import broker_acks as twin
+from seawall.kernels.ordering import broker_acks, broker_ring
+from seawall.kernels.runtime import jit
+from twins.ordering import broker_acks as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 200
 SLOTS = 4

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import broker_ring, jit
-from seawall.kernels.twins import broker_ring as twin
+from seawall.kernels.ordering import broker_ring
+from seawall.kernels.runtime import jit
+from twins.ordering import broker_ring as twin
 
 EXAMPLES = 20 if jit.PYTHON_MODE else 150
 SLOTS = 4

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import seawall
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 
 as_installed = pytest.mark.skipif(
     jit.PYTHON_MODE or jit.CHECKED_MODE, reason="child processes always run compiled: once is enough"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import checksum, folding, jit
-from seawall.kernels.twins import checksum as twin
+from seawall.kernels.codec import checksum, folding
+from seawall.kernels.runtime import jit
+from twins.codec import checksum as twin
 
 EXAMPLES = 15 if jit.PYTHON_MODE else 150
 STREAMS = 3 * checksum.SHORT_STREAM, 3 * checksum.MEDIUM_STREAM, 3 * checksum.LONG_STREAM

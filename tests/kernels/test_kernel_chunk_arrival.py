@@ -12,8 +12,8 @@ import crc32c as wheel
 import numpy as np
 import pytest
 
-from seawall.kernels import chunks
-from seawall.kernels.chunk_arrival import ARRIVAL_SIZE, ARRIVED, CODE, PIECE_SIZE, receive_chunks
+from seawall.kernels.codec import chunks
+from seawall.kernels.network.chunk_arrival import ARRIVAL_SIZE, ARRIVED, CODE, PIECE_SIZE, receive_chunks
 
 _HEADER = Struct("<4sBBHIQQIIIIIQQQQIIIBBBB")
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError
-from seawall.kernels import chunks, jit
-from seawall.kernels.twins import chunks as twin
-from seawall.wire.batches import iter_batches
+from seawall.kernels.codec import chunks
+from seawall.kernels.runtime import jit
+from seawall.wire.format.batches import iter_batches
+from twins.codec import chunks as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 250
 RECORD = b"\x01\x05\0\0\0hello"

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import client_index, jit, tables
-from seawall.kernels.twins import client_index as twin
+from seawall.kernels.admission import client_index
+from seawall.kernels.runtime import jit, tables
+from twins.admission import client_index as twin
 
 EXAMPLES = 30 if jit.PYTHON_MODE else 300
 SLOTS = 16

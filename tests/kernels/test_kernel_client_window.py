@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import client_index, jit
-from seawall.kernels import client_window as window
-from seawall.kernels.twins import client_window as twin
-from seawall.wire.codes import AckStatus
+from seawall.kernels.admission import client_index
+from seawall.kernels.admission import client_window as window
+from seawall.kernels.runtime import jit
+from seawall.wire.format.codes import AckStatus
+from twins.admission import client_window as twin
 
 EXAMPLES = 15 if jit.PYTHON_MODE else 150
 SYNTHETIC = (1 << 63) | 5

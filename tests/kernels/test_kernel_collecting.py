@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import collecting
-from seawall.kernels.rings import CONSUMED, COUNTER_WORDS, PRODUCED
-from seawall.kernels.twins import collecting as twins
+from seawall.kernels.ordering import collecting
+from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED
+from twins.ordering import collecting as twins
 
 RING = 8
 BROKERS = 3

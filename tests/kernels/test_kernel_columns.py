@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall import limits
-from seawall.kernels import blocks, columns, jit
-from seawall.kernels.twins import columns as twin
+from seawall.kernels.codec import blocks, columns
+from seawall.kernels.runtime import jit
+from twins.codec import columns as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 NULL = b"\xff\0\0\0\0"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from seawall.kernels import jit, rings
+from seawall.kernels.runtime import jit, rings
 
 pytestmark = [
     pytest.mark.skipif(jit.PYTHON_MODE, reason="Python stand-ins are atomic under one GIL only"),

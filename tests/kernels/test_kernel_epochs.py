@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import CorruptionError
-from seawall.kernels import epochs, jit
-from seawall.kernels.twins import epochs as twin
-from seawall.wire.batches import BatchHeader, BatchSource, iter_batches, parse_batch_header
-from seawall.wire.codes import Codec
+from seawall.kernels.log import epochs
+from seawall.kernels.runtime import jit
+from seawall.wire.format.batches import BatchHeader, BatchSource, iter_batches, parse_batch_header
+from seawall.wire.format.codes import Codec
+from twins.log import epochs as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 250
 SALT = 0xFEDC_BA98_7654_3210

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
 from seawall.fabric import records
 from seawall.fabric.records import GOI_ENTRY, SIDE_ENTRY
-from seawall.kernels import following, jit
-from seawall.kernels.epochs import WAL_ROW
-from seawall.kernels.twins import following as twin
+from seawall.kernels.log.epochs import WAL_ROW
+from seawall.kernels.ordering import applying as following
+from seawall.kernels.runtime import jit
 from seawall.limits import BATCH_HEADER_SIZE
-from seawall.storage.control import ControlCommand, Reference
-from seawall.storage.control_batches import control_batch, read_control
-from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header, verify_block
-from seawall.wire.codes import AckStatus
+from seawall.storage.control.batches import control_batch, read_control
+from seawall.storage.control.codec import ControlCommand, Reference
+from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, parse_batch_header, verify_block
+from seawall.wire.format.codes import AckStatus
+from twins.ordering import applying as twin
 
 EXAMPLES = 12 if jit.PYTHON_MODE else 100
 ENTRIES = 8

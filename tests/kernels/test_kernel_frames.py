@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import frames, jit
-from seawall.kernels.twins import frames as twin
+from seawall.kernels.codec import frames
+from seawall.kernels.runtime import jit
+from twins.codec import frames as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 250
 PAYLOAD_MAX = 500

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicId
-from seawall.kernels import client_frontier, client_index, client_window, frontier, jit, tables, transactions
-from seawall.kernels.twins import client_frontier as client_twin
-from seawall.kernels.twins import frontier as twin
-from seawall.kernels.twins import transactions as together_twin
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, iter_batches, parse_batch_header, stamp
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.kernels.admission import client_frontier, client_index, client_window, frontier
+from seawall.kernels.log import transactions
+from seawall.kernels.runtime import jit, tables
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, iter_batches, parse_batch_header, stamp
+from seawall.wire.format.codes import AckStatus, ErrorCode
+from twins.admission import client_frontier as client_twin
+from twins.admission import frontier as twin
+from twins.log import transactions as together_twin
 
 EXAMPLES = 12 if jit.PYTHON_MODE else 120
 WALL_NS = 1_700_000_000_123_456_789

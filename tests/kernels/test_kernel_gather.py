@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import gather, jit
-from seawall.kernels.segments import INDEX_ENTRY
-from seawall.kernels.twins import gather as twin
+from seawall.kernels.codec import gather
+from seawall.kernels.log.segments import INDEX_ENTRY
+from seawall.kernels.runtime import jit
+from twins.codec import gather as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 SHIFT = 4_096

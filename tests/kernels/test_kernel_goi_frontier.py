@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import frontier as numbering
-from seawall.kernels import goi_frontier, jit, tables
-from seawall.kernels.twins import goi_frontier as twin
+from seawall.kernels.admission import frontier as numbering
+from seawall.kernels.ordering import goi_frontier
+from seawall.kernels.runtime import jit, tables
+from twins.ordering import goi_frontier as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 400
 GOI, SLOTS, BROKERS, BLOG = 8, 4, 2, 4096

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import frontier as numbering
-from seawall.kernels import goi_recovery, jit, tables
-from seawall.kernels.client_window import WINDOW_BATCH, WINDOW_RESULT
-from seawall.kernels.goi_frontier import COMPLETION_WORDS, NO_BROKER
-from seawall.kernels.twins import goi_recovery as twin
+from seawall.kernels.admission import frontier as numbering
+from seawall.kernels.admission.client_window import WINDOW_BATCH, WINDOW_RESULT
+from seawall.kernels.ordering import goi_recovery
+from seawall.kernels.ordering.goi_frontier import COMPLETION_WORDS, NO_BROKER
+from seawall.kernels.runtime import jit, tables
+from twins.ordering import goi_recovery as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 GOI, SLOTS, BROKERS = 8, 4, 2

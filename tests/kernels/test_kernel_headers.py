@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.kernels import headers
-from seawall.kernels.twins import headers as twin
+from seawall.kernels.codec import headers
+from twins.codec import headers as twin
 
 LISTS = st.lists(st.none() | st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=5)), max_size=4), max_size=7)
 

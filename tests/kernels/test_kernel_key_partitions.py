@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.kernels import key_partitions as kernel
-from seawall.kernels.twins import key_partitions as twin
+from seawall.kernels.codec import key_partitions as kernel
+from twins.codec import key_partitions as twin
 
 
 @given(keys=st.lists(st.binary(max_size=40), max_size=12), modulus=st.integers(1, 1 << 31))

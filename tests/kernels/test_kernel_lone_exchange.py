@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.kernels import lone_exchange
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.twins import lone_exchange as twin
-from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
-from seawall.wire.batches import batch_header
-from seawall.wire.codes import AS_TOPIC
-from seawall.wire.lwp2 import encode_ping
+from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
+from seawall.kernels.network import waiting_exchange as lone_exchange
+from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.format.batches import batch_header
+from seawall.wire.format.codes import AS_TOPIC
+from seawall.wire.lwp2.frames import encode_ping
+from twins.network import waiting_exchange as twin
 
 KERNELS = [lone_exchange, twin]
 BLOCK = b"\x01\x03\x00\x00\x00abc"

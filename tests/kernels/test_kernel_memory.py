@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import atomics, jit, memory
-from seawall.kernels.twins import atomics as atomics_twin
-from seawall.kernels.twins import memory as memory_twin
+from seawall.kernels.runtime import atomics, jit, memory
+from twins.runtime import atomics as atomics_twin
+from twins.runtime import memory as memory_twin
 
 EXAMPLES = 20 if jit.PYTHON_MODE else 120
 bytes_in, bytes_out, int64, uint64, void = jit.bytes_in, jit.bytes_out, jit.int64, jit.uint64, jit.void

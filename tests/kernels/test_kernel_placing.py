@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seawall.kernels import placing
-from seawall.kernels.twins import placing as twin
+from seawall.kernels.log import flushing as placing
+from twins.log import flushing as twin
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.binary(max_size=40)), max_size=8))

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.kernels import publish_io as kernels
-from seawall.kernels.arriving import NO_TOPIC
-from seawall.kernels.cycle_records import LARGE_SIZE, RECEIVED_ROW
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE
-from seawall.kernels.twins import publish_io as twin
+from seawall.kernels.admission.arriving import NO_TOPIC
+from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE
+from seawall.kernels.log.cycle_records import LARGE_SIZE, RECEIVED_ROW
+from seawall.kernels.network import publish_io as kernels
 from seawall.limits import MIB
-from seawall.wire.ack_rows import ack_rows, ack_window
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.lwp1 import encode_ack, encode_ingest, encode_keepalive
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.records import encode_raw
+from seawall.wire.format.ack_rows import ack_rows, ack_window
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, parse_batch_header
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp1.frames import encode_ack, encode_ingest, encode_keepalive
+from seawall.wire.lwp2.frames import encode_ping
+from twins.network import publish_io as twin
 
 CLIENT, EPOCH, HIGHEST = 9, 5, 20
 #: A client without a session, and the topic that its frames name.

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import jit, range_heap
-from seawall.kernels.rings import CONSUMED, COUNTER_WORDS, PRODUCED
-from seawall.kernels.twins import range_heap as twin
+from seawall.kernels.ordering import range_heap
+from seawall.kernels.runtime import jit
+from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED
+from twins.ordering import range_heap as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 150
 

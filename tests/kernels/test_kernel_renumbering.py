@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, TimestampNs, TopicId
-from seawall.kernels import renumbering
-from seawall.kernels.twins import renumbering as twin
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header, verify_block
+from seawall.kernels.codec import renumbering
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, parse_batch_header, verify_block
+from twins.codec import renumbering as twin
 
 
 @given(block=st.binary(min_size=5, max_size=40), count=st.integers(0, 4), first_seq=st.integers(1, 1 << 61))

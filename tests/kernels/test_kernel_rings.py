@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import disk_ring, jit, rings
-from seawall.kernels.twins import disk_ring as disk_twin
-from seawall.kernels.twins import rings as twin
+from seawall.kernels.runtime import disk_ring, jit, rings
+from twins.runtime import disk_ring as disk_twin
+from twins.runtime import rings as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 200
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall import limits
-from seawall.kernels import jit, segments
-from seawall.kernels.twins import segments as twin
+from seawall.kernels.log import segments
+from seawall.kernels.runtime import jit
+from twins.log import segments as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 250
 TOPIC = 5

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import jit, slots
-from seawall.kernels.twins import slots as twin
+from seawall.kernels.runtime import jit, slots
+from twins.runtime import slots as twin
 
 EXAMPLES = 25 if jit.PYTHON_MODE else 200
 WORDS = slots.SLOT_WORDS

@@ -7,12 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, Term, TimestampNs, TopicId
-from seawall.kernels import client_window, jit, staging
-from seawall.kernels.frontier import STATUS_OK
-from seawall.kernels.twins import staging as twin
+from seawall.kernels.admission import client_window
+from seawall.kernels.admission.frontier import STATUS_OK
+from seawall.kernels.log import staging
+from seawall.kernels.runtime import jit
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
-from seawall.wire.batches import BatchSource, batch_header, parse_batch_header, verify_block
+from seawall.wire.format.batches import BatchSource, batch_header, parse_batch_header, verify_block
+from twins.log import staging as twin
 
 EXAMPLES = 12 if jit.PYTHON_MODE else 100
 AS_TOPIC = 0xFFFF

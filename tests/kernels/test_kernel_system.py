@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from seawall.kernels import jit, system
+from seawall.kernels.runtime import jit, system
 
 int64 = jit.int64
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from seawall.kernels import jit, tables
-from seawall.kernels.twins import tables as twin
+from seawall.kernels.runtime import jit, tables
+from twins.runtime import tables as twin
 
 EXAMPLES = 15 if jit.PYTHON_MODE else 100
 KEY_MAX = 2**64 - 1

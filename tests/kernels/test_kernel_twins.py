@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import seawall.kernels
-from seawall.kernels import jit
-from seawall.kernels.warm import kernel_modules, warm
+from seawall.kernels.runtime import jit
+from seawall.kernels.runtime.warm import kernel_modules, warm
 
 ROOM = Path(seawall.kernels.__file__).parent
 
@@ -79,7 +79,7 @@ def public_kernels() -> dict[str, jit.Kernel]:
 def twin_of(name: str) -> object:
     module, _, function = name.partition(".")
     try:
-        twins = importlib.import_module(f"seawall.kernels.twins.{module}")
+        twins = importlib.import_module(f"twins.{module}")
     except ModuleNotFoundError:
         return None
     return getattr(twins, function, None)
@@ -123,7 +123,7 @@ def imported_modules(path: Path) -> set[str]:
 def test_kernels_import_nothing_of_seawall_that_the_cache_key_does_not_cover(path: Path) -> None:
     own = {name for name in imported_modules(path) if name.startswith("seawall")}
     assert all(name.startswith("seawall.kernels") for name in own)
-    assert not any(name.startswith("seawall.kernels.twins") for name in own)
+    assert not any(name.startswith("twins") for name in own)
 
 
 @pytest.mark.parametrize("path", sorted((ROOM / "twins").glob("*.py")), ids=lambda path: path.stem)
@@ -136,12 +136,12 @@ def test_warming_reports_each_module_once() -> None:
     seconds = warm(lambda name, done, total: seen.append((name, done, total)))
     names = kernel_modules()
     assert seconds >= 0
-    assert "seawall.kernels.warm" not in names
+    assert "seawall.kernels.runtime.warm" not in names
     assert seen == [(name, index, len(names)) for index, name in enumerate(names, start=1)]
 
 
 def test_importing_the_room_loads_no_numba() -> None:
-    check = "import sys, seawall.kernels, seawall.kernels.warm; assert 'numba' not in sys.modules"
+    check = "import sys, seawall.kernels, seawall.kernels.runtime.warm; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", check], check=True)
 
 

@@ -12,8 +12,8 @@ import numba
 import numpy as np
 import pytest
 
-from seawall.kernels import atomics, jit
-from seawall.kernels.warm import warm
+from seawall.kernels.runtime import atomics, jit
+from seawall.kernels.runtime.warm import warm
 
 pytestmark = pytest.mark.skipif(jit.PYTHON_MODE, reason="plain Python infers no types")
 

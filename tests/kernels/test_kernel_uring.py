@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from seawall.kernels import disk_ring, rings, uring
-from seawall.kernels.system import RWF_DSYNC
+from seawall.kernels.runtime import disk_ring, rings, uring
+from seawall.kernels.runtime.system import RWF_DSYNC
 
 ENTRIES = 4
 Words = npt.NDArray[np.int64]

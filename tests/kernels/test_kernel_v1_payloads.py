@@ -9,13 +9,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import frames, jit
-from seawall.kernels import v1_payloads as kernel
-from seawall.kernels.twins import v1_payloads as twin
+from seawall.kernels.codec import frames
+from seawall.kernels.codec import v1_payloads as kernel
+from seawall.kernels.runtime import jit
 from seawall.limits import BATCH_RECORDS_MAX
-from seawall.wire.batches import BatchHeader, iter_batches
-from seawall.wire.lwp1 import encode_frame
-from seawall.wire.records import v1_record_count
+from seawall.wire.format.batches import BatchHeader, iter_batches
+from seawall.wire.format.records import v1_record_count
+from seawall.wire.lwp1.frames import encode_frame
+from twins.codec import v1_payloads as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 CLIENT = -(1 << 63) + 5

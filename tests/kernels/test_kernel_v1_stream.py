@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import jit
-from seawall.kernels import v1_stream as kernel
-from seawall.kernels.segments import INDEX_ENTRY
-from seawall.kernels.twins import v1_stream as twin
-from seawall.wire.records import records_for_v1
+from seawall.kernels.codec import v1_stream as kernel
+from seawall.kernels.log.segments import INDEX_ENTRY
+from seawall.kernels.runtime import jit
+from seawall.wire.format.records import records_for_v1
+from twins.codec import v1_stream as twin
 
 EXAMPLES = 40 if jit.PYTHON_MODE else 300
 SHIFT = 4_096

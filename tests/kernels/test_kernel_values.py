@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.kernels import jit, values
-from seawall.kernels.frames import SUM_FRAME_SIZE, write_sum
-from seawall.kernels.twins import values as twin
-from seawall.wire.frames import checksum
-from seawall.wire.records import encode_raw
+from seawall.kernels.codec import values
+from seawall.kernels.codec.frames import SUM_FRAME_SIZE, write_sum
+from seawall.kernels.runtime import jit
+from seawall.wire.format.frames import checksum
+from seawall.wire.format.records import encode_raw
+from twins.codec import values as twin
 
 EXAMPLES = 20 if jit.PYTHON_MODE else 200
 

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.core.types import SessionEpoch
-from seawall.kernels import lone_exchange
-from seawall.kernels import waiting_publisher as kernels
-from seawall.kernels.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
-from seawall.kernels.twins import waiting_publisher as twin
-from seawall.kernels.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
-from seawall.wire.ack_rows import ACK_ROW, encode_ack_rows
-from seawall.wire.batches import BatchSource, parse_batch_header, verify_block
-from seawall.wire.codes import AS_TOPIC
-from seawall.wire.lwp1 import encode_ack, encode_ingest, encode_keepalive
+from seawall.kernels.codec.frames import FRAME_ROW, STATE_SIZE, STATE_VERSION
+from seawall.kernels.network import waiting_exchange as lone_exchange
+from seawall.kernels.network import waiting_publisher as kernels
+from seawall.kernels.network.waiting_publisher import AHEAD_SIZE, publish_ahead, publish_waiting
+from seawall.wire.format.ack_rows import ACK_ROW, encode_ack_rows
+from seawall.wire.format.batches import BatchSource, parse_batch_header, verify_block
+from seawall.wire.format.codes import AS_TOPIC
+from seawall.wire.lwp1.frames import encode_ack, encode_ingest, encode_keepalive
+from twins.network import waiting_publisher as twin
 
 BLOCK = b"\x01\x03\x00\x00\x00abc"
 SIZE = lone_exchange.BLOCK_AT + len(BLOCK)

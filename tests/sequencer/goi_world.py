@@ -17,16 +17,16 @@ from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, 
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
-from seawall.kernels.atomics import store_release_u64
-from seawall.kernels.goi_frontier import chunk_of
-from seawall.kernels.rings import PRODUCED
+from seawall.kernels.ordering.goi_frontier import chunk_of
+from seawall.kernels.runtime.atomics import store_release_u64
+from seawall.kernels.runtime.rings import PRODUCED
 from seawall.limits import KIB
 from seawall.sequencer import shared as private
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
 from seawall.sequencer.goi_frontier import FrontierStop, GoiFrontier
 from seawall.sequencer.shared import SequencerShared
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import AckLevel, AckStatus, ErrorCode
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import AckLevel, AckStatus, ErrorCode
 
 GOI = 128
 CHUNK = chunk_of(GOI)

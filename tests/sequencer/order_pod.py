@@ -12,8 +12,8 @@ from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.layout import FabricLayout, FabricSizes
 from seawall.fabric.records import Words
-from seawall.kernels.rings import CONSUMED, PRODUCED
-from seawall.kernels.slots import publish_slot
+from seawall.kernels.runtime.rings import CONSUMED, PRODUCED
+from seawall.kernels.runtime.slots import publish_slot
 from seawall.limits import KIB
 from seawall.sequencer.collector import Collector, CollectorSettings
 from seawall.sequencer.order_worker import OrderSettings, OrderWorker

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError
-from seawall.kernels.client_window import CLIENT_SEQ_MAX
+from seawall.kernels.admission.client_window import CLIENT_SEQ_MAX
 from seawall.sequencer.client_window import (
     WINDOW_BATCH,
     WINDOW_RESULT,
@@ -24,7 +24,7 @@ from seawall.sequencer.client_window import (
     WindowCode,
     table_slots,
 )
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 ONE, TWO, THREE = ClientId(1), ClientId(2), ClientId(2**63 - 1)
 

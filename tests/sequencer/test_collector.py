@@ -7,7 +7,7 @@ import pytest
 from order_pod import SYNTHETIC, Pod, small_fabric, taken_from
 
 from seawall.errors import InvalidInputError
-from seawall.kernels.collecting import STUCK, worker_of
+from seawall.kernels.ordering.collecting import STUCK, worker_of
 from seawall.sequencer.collector import Collector, CollectorSettings
 from seawall.sequencer.shared import SequencerShared
 

@@ -24,8 +24,8 @@ from seawall.sequencer.frontier import (
     TopicNumbers,
     at_ceiling,
 )
-from seawall.wire.batches import BatchHeader, batch_header, encode_batch, iter_batches
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.batches import BatchHeader, batch_header, encode_batch, iter_batches
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 WALL_NS = 1_700_000_000_000_000_000
 STEP = 16

@@ -14,12 +14,12 @@ from seawall.core.types import Position, Seq, TopicId
 from seawall.errors import InvalidInputError, InvariantError, WrongStateError
 from seawall.fabric import records
 from seawall.fabric.checkpoint import newest_checkpoint
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 from seawall.sequencer import shared as private
 from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.goi_frontier import FrontierStop, GoiFrontier
 from seawall.sequencer.shared import SequencerShared
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 EXAMPLES = 8 if jit.PYTHON_MODE else 60
 STARTS = (0, 5, 2**40 + 3)

@@ -15,13 +15,13 @@ from seawall.core.clock import HybridClock
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import CorruptionError, WrongStateError
 from seawall.fabric import records
-from seawall.kernels import jit
+from seawall.kernels.runtime import jit
 from seawall.sequencer.client_window import BatchResult, ClientWindow
 from seawall.sequencer.frontier import CommitFrontier, TopicNumbers
 from seawall.sequencer.goi_frontier import FrontierStop
 from seawall.sequencer.recovery import WarmRecovery
 from seawall.sequencer.shared import SequencerShared
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 EXAMPLES = 4 if jit.PYTHON_MODE else 40
 WORKERS = 2

@@ -11,13 +11,13 @@ from order_pod import SYNTHETIC, UNKNOWN, Pod, StoredRows, small_fabric, taken_f
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.errors import ConflictError, InvalidInputError
 from seawall.fabric import records
-from seawall.kernels.collecting import worker_of
-from seawall.kernels.holding import AHEAD_MAX
-from seawall.kernels.rings import CONSUMED, PRODUCED
+from seawall.kernels.ordering.collecting import worker_of
+from seawall.kernels.ordering.holding import AHEAD_MAX
+from seawall.kernels.runtime.rings import CONSUMED, PRODUCED
 from seawall.sequencer.collector import Collector
 from seawall.sequencer.order_worker import OrderSettings, OrderWorker, SessionOpening
 from seawall.sequencer.shared import FLOOR, SequencerShared
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 ME = 9
 STRONG = records.FLAG_STRONG_ORDER

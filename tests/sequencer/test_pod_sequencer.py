@@ -8,12 +8,12 @@ import pytest
 
 from seawall.sequencer.order_worker import OrderSettings
 from seawall.testing import check_all
-from seawall.testing.order_events import AckStatus
-from seawall.testing.pod_batches import Batch, Frame
-from seawall.testing.pod_broker import Answer
-from seawall.testing.pod_world import PodPlan, SimPod
+from seawall.testing.checkers.order_events import AckStatus
+from seawall.testing.pod.batches import Batch, Frame
+from seawall.testing.pod.broker import Answer
+from seawall.testing.pod.world import PodPlan, SimPod
 from seawall.topics.config import Order
-from seawall.wire.codes import ErrorCode
+from seawall.wire.format.codes import ErrorCode
 
 
 class Driver:

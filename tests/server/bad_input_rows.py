@@ -16,13 +16,13 @@ from v1_clients import BATCH, CONTROL, PythonClient, frame, record
 from wire_damage import changed, flipped, healed_1, healed_2, with_sum_behind
 
 from seawall.core.types import TopicId
-from seawall.server.access import Access, Right
-from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import Codec, Features, Kind, ReadBy
-from seawall.wire.frames import checksum, encode_header_v2
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_reading import Bounds, Fetch
-from seawall.wire.lwp2_session import Hello
+from seawall.server.connection.access import Access, Right
+from seawall.server.connection.session import ConnectionLimits
+from seawall.wire.format.codes import Codec, Features, Kind, ReadBy
+from seawall.wire.format.frames import checksum, encode_header_v2
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.reading import Bounds, Fetch
+from seawall.wire.lwp2.session import Hello
 
 MIB = 1 << 20
 TOPIC, FULL, ORDERED = 1, 2, 3

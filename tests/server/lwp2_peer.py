@@ -4,25 +4,25 @@ import asyncio
 from contextlib import asynccontextmanager
 
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch, TimestampNs, TopicId
-from seawall.engine.served_log import ServedLog
-from seawall.engine.settings import StoreSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB
-from seawall.server.access import Access
-from seawall.server.context import ServerContext, ServerSettings
-from seawall.server.ingest import Ingest
-from seawall.server.listener import Listener
-from seawall.server.lwp2_session import Lwp2Session
-from seawall.server.publish_thread import PublishThread
-from seawall.server.topic_commands import TopicCommands
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.codes import Codec, Command, HelloFlags, Kind
-from seawall.wire.compression import compress
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.lwp2 import encode_control, parse_answer
-from seawall.wire.lwp2_reading import iter_chunks, parse_data_prefix
-from seawall.wire.lwp2_session import Hello
-from seawall.wire.records import encode_raw
+from seawall.server.connection.access import Access
+from seawall.server.connection.context import ServerContext, ServerSettings
+from seawall.server.connection.listener import Listener
+from seawall.server.lwp2.session import Lwp2Session
+from seawall.server.lwp2.topic_commands import TopicCommands
+from seawall.server.publish.ingest import Ingest
+from seawall.server.publish.publish_thread import PublishThread
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.codes import Codec, Command, HelloFlags, Kind
+from seawall.wire.format.compression import compress
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp2.frames import encode_control, parse_answer
+from seawall.wire.lwp2.reading import iter_chunks, parse_data_prefix
+from seawall.wire.lwp2.session import Hello
 
 SMALL = StoreSettings(wal_file_size=4096 * KIB, ballast_size=4 * KIB)
 

@@ -12,8 +12,8 @@ import uvloop
 from lwp2_peer import Peer
 
 import seawall
-from seawall.wire.codes import AckStatus, Kind
-from seawall.wire.lwp2 import encode_ping
+from seawall.wire.format.codes import AckStatus, Kind
+from seawall.wire.lwp2.frames import encode_ping
 
 OK, DUPLICATE = int(AckStatus.OK), int(AckStatus.DUPLICATE)
 #: Batches that are sent in a row, each upon the answer to the one before it.

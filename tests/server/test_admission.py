@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from seawall.limits import UNADMITTED_PAYLOAD_SIZE_MAX
-from seawall.server.access import Access, Right
+from seawall.server.connection.access import Access, Right
+from seawall.server.connection.session import ConnectionLimits
 from seawall.server.node import NodeSettings, start_node
-from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import V1Command, V1Flags
-from seawall.wire.frames import encode_header_v1
-from seawall.wire.lwp1 import encode_request
-from seawall.wire.lwp1_requests import Authenticate, ListTopics
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_session import Hello
+from seawall.wire.format.codes import V1Command, V1Flags
+from seawall.wire.format.frames import encode_header_v1
+from seawall.wire.lwp1.frames import encode_request
+from seawall.wire.lwp1.requests import Authenticate, ListTopics
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.session import Hello
 
 SENT = {
     "nothing": b"",

@@ -21,14 +21,14 @@ from lwp2_peer import SMALL, Peer
 from v1_clients import ACK, CONTROL, PythonClient, frame, record
 
 from seawall.core.types import TopicId
-from seawall.engine.served_log import ServedLog
-from seawall.server.context import ServerSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.server.connection.context import ServerSettings
 from seawall.server.node import Node, NodeSettings, start_node
-from seawall.wire.ack_rows import ack_rows
-from seawall.wire.codes import Command, Kind, ReadBy
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Hello, parse_error
+from seawall.wire.format.ack_rows import ack_rows
+from seawall.wire.format.codes import Command, Kind, ReadBy
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Hello, parse_error
 
 WITNESS = 4
 Events = list[tuple[Any, ...]]

@@ -10,22 +10,22 @@ from lwp2_peer import Data, world
 
 from seawall import limits
 from seawall.core.types import TopicId
-from seawall.io import files
-from seawall.io.ring import Completion, DiskRing
+from seawall.io.disk import files
+from seawall.io.disk.disk_ring import Completion, DiskRing
 from seawall.limits import KIB, MIB
-from seawall.server import lwp2_session
-from seawall.server.context import ServerSettings
-from seawall.server.lwp2_session import Lwp2Session
-from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
-from seawall.wire.frames import checksum, encode_header_v2
-from seawall.wire.lwp1_requests import CreateTopic
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_keyed import PublishKeyed
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error, parse_error
-from seawall.wire.lwp2_subscriptions import Subscribe
-from seawall.wire.records import encode_raw
+from seawall.server.connection.context import ServerSettings
+from seawall.server.connection.session import ConnectionLimits
+from seawall.server.lwp2 import session as lwp2_session
+from seawall.server.lwp2.session import Lwp2Session
+from seawall.wire.format.codes import AckLevel, AckStatus, Command, ErrorCode, Kind, ReadBy
+from seawall.wire.format.frames import checksum, encode_header_v2
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp1.requests import CreateTopic
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.keyed import PublishKeyed
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Error, parse_error
+from seawall.wire.lwp2.subscriptions import Subscribe
 
 OK, REJECTED, UNKNOWN = int(AckStatus.OK), int(AckStatus.REJECTED), int(AckStatus.UNKNOWN)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from seawall.limits import CONTENDED_PORTION_SIZE, MEMORY_SMALL_SIZE, MIB
-from seawall.server.budget import Budget, PeerMemory
+from seawall.server.connection.budget import Budget, PeerMemory
 
 LARGE = MEMORY_SMALL_SIZE + 1
 

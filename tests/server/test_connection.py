@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from seawall.io.sending import FilePiece
+from seawall.io.network.sending import FilePiece
 from seawall.limits import FRAME_HEADER_SIZE, KIB, MIB, PAYLOAD_SIZE_MIN
-from seawall.server.listener import Listener
-from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import ErrorCode, Kind, V1Flags
-from seawall.wire.frames import checksum, encode_header_v1, encode_header_v2
+from seawall.server.connection.listener import Listener
+from seawall.server.connection.session import ConnectionLimits
+from seawall.wire.format.codes import ErrorCode, Kind, V1Flags
+from seawall.wire.format.frames import checksum, encode_header_v1, encode_header_v2
 
 QUICK = ConnectionLimits(frame_time_s=0.1, frame_bytes_per_second=MIB, stall_s=0.2, linger_s=0.2)
 

@@ -12,14 +12,14 @@ from v1_server import serving
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, MIB
-from seawall.server import cold_files, read_rate
-from seawall.server.access import Access, Right
-from seawall.server.read_rate import ReadRate
-from seawall.testing.clock import SimClock
-from seawall.wire.codes import ReadBy, ReadFlags
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_subscriptions import CaughtUp, Subscribe, Subscribed
+from seawall.server.connection.access import Access, Right
+from seawall.server.read import cold_files, read_rate
+from seawall.server.read.read_rate import ReadRate
+from seawall.testing.machine.clock import SimClock
+from seawall.wire.format.codes import ReadBy, ReadFlags
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.subscriptions import CaughtUp, Subscribe, Subscribed
 
 PLENTY = 1 << 40
 RATE = 1 * MIB

@@ -5,12 +5,12 @@ import asyncio
 from lwp2_peer import SMALL, world
 
 from seawall.core.types import ClientId
-from seawall.engine import served_log
-from seawall.kernels import holding
+from seawall.engine.serving import served_log
+from seawall.kernels.ordering import holding
 from seawall.limits import BLOCK_SIZE_MAX, MIB, RECORD_HEADER_SIZE
-from seawall.server.context import ServerSettings
-from seawall.wire.codes import AckStatus, ErrorCode, HelloFlags, SessionStatus
-from seawall.wire.lwp2_session import Hello
+from seawall.server.connection.context import ServerSettings
+from seawall.wire.format.codes import AckStatus, ErrorCode, HelloFlags, SessionStatus
+from seawall.wire.lwp2.session import Hello
 
 OK, REJECTED, RETRY = int(AckStatus.OK), int(AckStatus.REJECTED), int(AckStatus.RETRY)
 WIDE = ServerSettings(window_bytes=64 * MIB)

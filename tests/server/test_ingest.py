@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from lwp2_peer import world
 
-from seawall.server import lwp2_session
-from seawall.server.access import Access, Right
-from seawall.wire.codes import AckStatus, Codec, ErrorCode, Features, HelloFlags, SessionStatus
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_session import Error, Goodbye, Welcome
+from seawall.server.connection.access import Access, Right
+from seawall.server.lwp2 import session as lwp2_session
+from seawall.wire.format.codes import AckStatus, Codec, ErrorCode, Features, HelloFlags, SessionStatus
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.session import Error, Goodbye, Welcome
 
 OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from seawall.limits import V1_KEEPALIVE_BURST
-from seawall.server.keepalives import KeepaliveAnswers
+from seawall.server.connection.keepalives import KeepaliveAnswers
 
 
 class ScriptedLoop(asyncio.SelectorEventLoop):

@@ -8,16 +8,16 @@ from lwp2_peer import Data, world
 
 from seawall import limits
 from seawall.core.types import TopicId
-from seawall.io import files
+from seawall.io.disk import files
 from seawall.limits import MIB
-from seawall.server.access import Access, Right
-from seawall.server.context import ServerSettings
-from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode, Features, HelloFlags, ReadBy
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error, Welcome
-from seawall.wire.records import encode_raw
+from seawall.server.connection.access import Access, Right
+from seawall.server.connection.context import ServerSettings
+from seawall.wire.format.codes import POSITION_UNKNOWN, Command, ErrorCode, Features, HelloFlags, ReadBy
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Error, Welcome
 
 KEYS = int(Features.IDEMPOTENCY_KEYS)
 

@@ -8,9 +8,9 @@ from lwp2_peer import world
 
 from seawall.broker.ring import BrokerRing
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import AckStatus, ErrorCode
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_session import Error
+from seawall.wire.format.codes import AckStatus, ErrorCode
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.session import Error
 
 OK, REJECTED = int(AckStatus.OK), int(AckStatus.REJECTED)
 LARGE = 400 * KIB

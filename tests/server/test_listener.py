@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from seawall.io.sockets import parse_address
+from seawall.io.network.sockets import parse_address
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_session import Hello
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.session import Hello
 
 HELLO = encode_control(Hello(), request_id=1)
 

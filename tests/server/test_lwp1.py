@@ -30,16 +30,16 @@ from v1_server import served as served_on
 
 from seawall.config import PastEnd, ServerConfig
 from seawall.core.types import Offset
-from seawall.engine.records import ReceivedBatch
+from seawall.engine.api.read_results import ReceivedBatch
 from seawall.errors import ProtocolError
 from seawall.limits import MIB, TCP_KEEPALIVE_IDLE_S, V1_FETCH_DATA_SIZE_MAX
-from seawall.server.access import Admission
-from seawall.server.budget import Lease, PeerMemory
-from seawall.server.lwp1_reading import Lwp1Reading
+from seawall.server.connection.access import Admission
+from seawall.server.connection.budget import Lease, PeerMemory
+from seawall.server.lwp1.reading import Lwp1Reading
 from seawall.server.node import NodeSettings
-from seawall.wire.codes import ErrorCode
-from seawall.wire.fields import JsonValue
-from seawall.wire.lwp1_requests import CommitOffset, Fetch, Subscribe
+from seawall.wire.format.codes import ErrorCode
+from seawall.wire.format.fields import JsonValue
+from seawall.wire.lwp1.requests import CommitOffset, Fetch, Subscribe
 
 ALONE = (
     b'{"node_id":0,"is_leader":true,"leader_id":0,"current_term":0,"node_count":1,"healthy_nodes":1,'

@@ -13,12 +13,12 @@ from v1_clients import PythonClient, RustClient, record
 from v1_server import Served, served
 
 from seawall.errors import FatalError
-from seawall.io.ring import Completion, DiskRing
+from seawall.io.disk.disk_ring import Completion, DiskRing
 from seawall.limits import FABRIC_BLOG_SIZE, MIB
-from seawall.server.lwp1_ingest import Run
-from seawall.wire.codes import ErrorCode
-from seawall.wire.lwp1 import encode_ack
-from seawall.wire.lwp1_replies import parse_error_reply
+from seawall.server.lwp1.ingest import Run
+from seawall.wire.format.codes import ErrorCode
+from seawall.wire.lwp1.frames import encode_ack
+from seawall.wire.lwp1.replies import parse_error_reply
 
 
 def test_more_than_the_ring_holds_waits_and_keeps_its_order(tmp_path: Path) -> None:

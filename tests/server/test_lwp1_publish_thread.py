@@ -13,8 +13,8 @@ from v1_clients import BATCH, CONTROL, KEEPALIVE, Client, PythonClient, frame, r
 from v1_server import LoopFactory, Served, served
 
 import seawall
-from seawall.server import lwp1_session
-from seawall.server.publish_thread import PublishThread
+from seawall.server.lwp1 import session as lwp1_session
+from seawall.server.publish.publish_thread import PublishThread
 
 LZ4 = 0x01
 

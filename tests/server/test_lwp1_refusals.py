@@ -30,10 +30,10 @@ from seawall.errors import (
     ProtocolError,
 )
 from seawall.limits import MIB
-from seawall.server.access import Access, Right
-from seawall.server.refusals import refusal
-from seawall.server.session import ConnectionLimits
-from seawall.wire.codes import ErrorCode
+from seawall.server.connection.access import Access, Right
+from seawall.server.connection.session import ConnectionLimits
+from seawall.server.lwp2.refusals import refusal
+from seawall.wire.format.codes import ErrorCode
 
 GOOD = record(b"good")
 

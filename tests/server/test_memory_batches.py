@@ -6,9 +6,9 @@ import pytest
 from lwp2_peer import has_received, world
 
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import AckStatus, ErrorCode
-from seawall.wire.lwp2_session import Error, Goodbye
-from seawall.wire.received import Gap
+from seawall.wire.format.codes import AckStatus, ErrorCode
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp2.session import Error, Goodbye
 
 OK, DUPLICATE, REJECTED = int(AckStatus.OK), int(AckStatus.DUPLICATE), int(AckStatus.REJECTED)
 LARGE = 600 * KIB

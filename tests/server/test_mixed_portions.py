@@ -10,9 +10,9 @@ from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, SEND_FILE_SIZE_MIN
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.codes import Features, ReadBy, ReadFlags
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_subscriptions import Subscribe
+from seawall.wire.format.codes import Features, ReadBy, ReadFlags
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.subscriptions import Subscribe
 
 
 @pytest.mark.parametrize("by_push", [False, True])

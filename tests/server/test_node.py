@@ -17,14 +17,14 @@ from lwp2_peer import Peer
 from seawall.cli.main import seawall
 from seawall.cli.token_file import read_access
 from seawall.core.types import TopicId
-from seawall.engine.open_log import open_log
+from seawall.engine.api.open_log import open_log
 from seawall.errors import InvalidInputError
-from seawall.server.access import Right
-from seawall.wire.codes import AckStatus, ErrorCode, GapReason, ReadBy
-from seawall.wire.lwp1_requests import CreateTopic
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error, Goodbye
-from seawall.wire.received import Gap
+from seawall.server.connection.access import Right
+from seawall.wire.format.codes import AckStatus, ErrorCode, GapReason, ReadBy
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp1.requests import CreateTopic
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Error, Goodbye
 
 
 class Process:

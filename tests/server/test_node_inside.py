@@ -9,16 +9,16 @@ import pytest
 from lwp2_peer import SMALL, Data, Peer
 
 from seawall import limits
-from seawall.engine.served_log import ServedLog
-from seawall.engine.topic_rules import TopicRules
-from seawall.io.ring import Completion, DiskRing
-from seawall.kernels.arriving import NO_TOPIC
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.serving.topic_rules import TopicRules
+from seawall.io.disk.disk_ring import Completion, DiskRing
+from seawall.kernels.admission.arriving import NO_TOPIC
 from seawall.server.node import NodeSettings, start_node
-from seawall.wire.codes import AckStatus, ErrorCode, ReadBy
-from seawall.wire.lwp1_requests import CreateTopic, ListTopics
-from seawall.wire.lwp2 import encode_control
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error, Goodbye, Hello
+from seawall.wire.format.codes import AckStatus, ErrorCode, ReadBy
+from seawall.wire.lwp1.requests import CreateTopic, ListTopics
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Error, Goodbye, Hello
 
 
 async def connect(node):

@@ -8,13 +8,13 @@ import pytest
 from lwp2_peer import world
 
 from seawall.core.types import ClientId, Seq, TopicEpoch, TopicId
-from seawall.wire.codes import ALL_TOPICS, HelloFlags, ReadBy
-from seawall.wire.frames import checksum, header_crc_v2
-from seawall.wire.lwp1_requests import CreateTopic, ListTopics
-from seawall.wire.lwp2 import encode_control, encode_ping
-from seawall.wire.lwp2_reading import Bounds, Commit, Fetch
-from seawall.wire.lwp2_session import Goodbye, Hello
-from seawall.wire.lwp2_subscriptions import Credit, Subscribe, Unsubscribe
+from seawall.wire.format.codes import ALL_TOPICS, HelloFlags, ReadBy
+from seawall.wire.format.frames import checksum, header_crc_v2
+from seawall.wire.lwp1.requests import CreateTopic, ListTopics
+from seawall.wire.lwp2.frames import encode_control, encode_ping
+from seawall.wire.lwp2.reading import Bounds, Commit, Fetch
+from seawall.wire.lwp2.session import Goodbye, Hello
+from seawall.wire.lwp2.subscriptions import Credit, Subscribe, Unsubscribe
 
 
 def frames_of(peer, randomness):

@@ -18,11 +18,11 @@ from seawall.errors import InvalidInputError
 from seawall.limits import MIB
 from seawall.server.node import NodeSettings, start_node
 from seawall.server.pressure import Level, Levels
-from seawall.wire.codes import ErrorClass, ErrorCode, ReadBy
-from seawall.wire.lwp1_requests import CreateTopic
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_reading import Fetch
-from seawall.wire.lwp2_session import Error
+from seawall.wire.format.codes import ErrorClass, ErrorCode, ReadBy
+from seawall.wire.lwp1.requests import CreateTopic
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.reading import Fetch
+from seawall.wire.lwp2.session import Error
 
 LIMIT = 1_000 * MIB
 

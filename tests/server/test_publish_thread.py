@@ -15,16 +15,17 @@ from lwp2_peer import SMALL, world
 import seawall
 from seawall.config import Config
 from seawall.core.types import TopicId
-from seawall.engine.resident_commit import ResidentCommit
-from seawall.kernels import publish_cycle
+from seawall.engine.commit.resident_commit import ResidentCommit
+from seawall.kernels.network import publish_cycle
 from seawall.limits import KIB
-from seawall.server import lwp2_session, publish_thread
-from seawall.server.context import ServerSettings
-from seawall.wire.codes import AckStatus, Codec, ErrorCode, Features, Kind, ReadBy
-from seawall.wire.lwp2 import encode_ping, encode_pong
-from seawall.wire.lwp2_reading import Bounds, BoundsReply, Fetch
-from seawall.wire.lwp2_session import Error, Goodbye
-from seawall.wire.received import Gap
+from seawall.server.connection.context import ServerSettings
+from seawall.server.lwp2 import session as lwp2_session
+from seawall.server.publish import publish_thread
+from seawall.wire.format.codes import AckStatus, Codec, ErrorCode, Features, Kind, ReadBy
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp2.frames import encode_ping, encode_pong
+from seawall.wire.lwp2.reading import Bounds, BoundsReply, Fetch
+from seawall.wire.lwp2.session import Error, Goodbye
 
 OK, DUPLICATE, REJECTED, UNKNOWN = (int(AckStatus[name]) for name in ("OK", "DUPLICATE", "REJECTED", "UNKNOWN"))
 

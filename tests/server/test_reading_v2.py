@@ -8,7 +8,7 @@ from lwp2_peer import Data, world
 
 from seawall.core.types import Offset, Seq, TopicEpoch, TopicId
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import (
+from seawall.wire.format.codes import (
     ALL_TOPICS,
     Codec,
     Command,
@@ -20,11 +20,11 @@ from seawall.wire.codes import (
     ReadBy,
     ReadFlags,
 )
-from seawall.wire.lwp2 import encode_ping
-from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
-from seawall.wire.lwp2_session import Error
-from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
-from seawall.wire.records import iter_records
+from seawall.wire.format.records import iter_records
+from seawall.wire.lwp2.frames import encode_ping
+from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, Committed, Fetch, Gap
+from seawall.wire.lwp2.session import Error
+from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 
 PLENTY = 1 << 40
 

@@ -8,14 +8,14 @@ import pytest
 from lwp2_peer import SMALL, world
 
 from seawall.core.types import ClientId, SessionEpoch
-from seawall.engine.records import ReceivedBatch
+from seawall.engine.api.read_results import ReceivedBatch
 from seawall.errors import NotFoundError
 from seawall.limits import SESSION_WINDOW_BATCHES as WINDOW
 from seawall.limits import SESSIONS_LISTED_MAX
-from seawall.server.access import Access, Right
-from seawall.wire.codes import AckStatus, Command, ErrorCode, HelloFlags, SessionStatus
-from seawall.wire.lwp2_session import Error
-from seawall.wire.lwp2_sessions import SessionList, SessionRetire, SessionsReply
+from seawall.server.connection.access import Access, Right
+from seawall.wire.format.codes import AckStatus, Command, ErrorCode, HelloFlags, SessionStatus
+from seawall.wire.lwp2.session import Error
+from seawall.wire.lwp2.sessions import SessionList, SessionRetire, SessionsReply
 
 OUTSIDE = (AckStatus.REJECTED, ErrorCode.OUTSIDE_SESSION_WINDOW)
 

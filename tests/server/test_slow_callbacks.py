@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seawall.server.slow_callbacks import SlowCallbacks, SlowFigures
+from seawall.server.connection.slow_callbacks import SlowCallbacks, SlowFigures
 
 MS = 1_000_000
 

@@ -6,10 +6,10 @@ import pytest
 from lwp2_peer import has_received, world
 from wire_damage import flipped, with_sum_behind
 
-from seawall.kernels.frames import SUM_FRAME_SIZE
+from seawall.kernels.codec.frames import SUM_FRAME_SIZE
 from seawall.limits import KIB, MIB
-from seawall.wire.codes import AckStatus, ErrorCode, Features
-from seawall.wire.lwp2_session import Error
+from seawall.wire.format.codes import AckStatus, ErrorCode, Features
+from seawall.wire.lwp2.session import Error
 
 OK, DUPLICATE = int(AckStatus.OK), int(AckStatus.DUPLICATE)
 #: One that is like many others, ones for which memory is lent, one of several receives.

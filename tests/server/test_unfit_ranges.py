@@ -11,11 +11,11 @@ from lwp2_peer import Data, parse_answer, world
 from seawall import limits
 from seawall.core.types import TopicId
 from seawall.limits import KIB, MIB
-from seawall.server import portions
-from seawall.server.unfit_ranges import UnfitRanges
-from seawall.wire.codes import Command, Features, GapReason, ReadBy, ReadFlags
-from seawall.wire.lwp2_reading import Fetch, Gap
-from seawall.wire.lwp2_subscriptions import Subscribe
+from seawall.server.read import fetch_responses as portions
+from seawall.server.read.unfit_ranges import UnfitRanges
+from seawall.wire.format.codes import Command, Features, GapReason, ReadBy, ReadFlags
+from seawall.wire.lwp2.reading import Fetch, Gap
+from seawall.wire.lwp2.subscriptions import Subscribe
 
 LARGE = os.urandom(128 * KIB)
 BATCHES = 6

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from seawall.config import PastEnd
-from seawall.engine.served_log import ServedLog
-from seawall.engine.settings import StoreSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.limits import KIB, MIB
-from seawall.server.access import Access
-from seawall.server.ingest import Ingest
-from seawall.server.listener import Listener
-from seawall.server.lwp1_session import Lwp1Service
-from seawall.server.publish_thread import Attachment, PublishThread
-from seawall.server.session import ConnectionLimits
-from seawall.server.topic_commands import TopicCommands
+from seawall.server.connection.access import Access
+from seawall.server.connection.listener import Listener
+from seawall.server.connection.session import ConnectionLimits
+from seawall.server.lwp1.session import Lwp1Service
+from seawall.server.lwp2.topic_commands import TopicCommands
+from seawall.server.publish.ingest import Ingest
+from seawall.server.publish.publish_thread import Attachment, PublishThread
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 HEADER_SIZE = 44
 BATCH_HEADER_SIZE = 96

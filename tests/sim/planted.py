@@ -16,16 +16,16 @@ import pytest
 
 from seawall.errors import SeawallError
 from seawall.fabric import records
-from seawall.kernels import goi_frontier as frontier_kernels
-from seawall.kernels import goi_recovery as recovery_kernels
-from seawall.kernels.atomics import store_release_u64
+from seawall.kernels.ordering import goi_frontier as frontier_kernels
+from seawall.kernels.ordering import goi_recovery as recovery_kernels
+from seawall.kernels.runtime.atomics import store_release_u64
 from seawall.sequencer import order_worker, pod_sequencer, recovery
 from seawall.sequencer.collector import Collector
 from seawall.sequencer.goi_frontier import GoiFrontier
 from seawall.sequencer.order_worker import OrderWorker
-from seawall.testing.order_state import OrderingViolationError
-from seawall.testing.pod_owner import PodOwner
-from seawall.testing.pod_run import PodRun
+from seawall.testing.checkers.order_state import OrderingViolationError
+from seawall.testing.pod.owner import PodOwner
+from seawall.testing.pod.run import PodRun
 
 Patch = pytest.MonkeyPatch
 

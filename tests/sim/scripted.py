@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from seawall.sequencer.order_worker import OrderSettings
-from seawall.testing import order_events as events
-from seawall.testing.order_events import AckStatus, EntryKind
-from seawall.testing.ordering_checkers import check_all
-from seawall.testing.pod_batches import Batch, Frame
-from seawall.testing.pod_broker import Answer
-from seawall.testing.pod_clients import tell_answer
-from seawall.testing.pod_world import MILLISECOND_NS, PodPlan, SimPod
+from seawall.testing.checkers import order_events as events
+from seawall.testing.checkers.order_events import AckStatus, EntryKind
+from seawall.testing.checkers.ordering_checkers import check_all
+from seawall.testing.pod.batches import Batch, Frame
+from seawall.testing.pod.broker import Answer
+from seawall.testing.pod.clients import tell_answer
+from seawall.testing.pod.world import MILLISECOND_NS, PodPlan, SimPod
 from seawall.topics.config import Order
-from seawall.wire.codes import ErrorCode
+from seawall.wire.format.codes import ErrorCode
 
 PLAIN, STRONG = 1, 2
 ALICE, BOB = 7, 8

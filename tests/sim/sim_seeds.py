@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 
 from seawall.errors import SeawallError
-from seawall.testing.order_state import OrderingViolationError
-from seawall.testing.pod_run import PodRun
+from seawall.testing.checkers.order_state import OrderingViolationError
+from seawall.testing.pod.run import PodRun
 
 #: What a run may end with if something in the pod is wrong.
 ERRORS = (SeawallError, AssertionError, ValueError, KeyError, IndexError)

@@ -9,7 +9,7 @@ import pytest
 from planted import PLANTED, caught_by
 from sim_seeds import failure_of
 
-from seawall.testing.pod_run import PodRun
+from seawall.testing.pod.run import PodRun
 
 SEEDS = 200
 PARTS = 20

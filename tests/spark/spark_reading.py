@@ -12,7 +12,7 @@ from seawall.spark.driver import Driver, range_of
 from seawall.spark.options import ReadOptions, read_options
 from seawall.spark.reading import read_range
 from seawall.spark.schema import arrow_schema
-from seawall.wire.lwp2_files import FilesReply, FilesRequest, parse_files_reply
+from seawall.wire.lwp2.files import FilesReply, FilesRequest, parse_files_reply
 
 
 def options_of(url: str, topic: str, **more: str) -> ReadOptions:

@@ -14,19 +14,19 @@ import pytest
 from spark_reading import await_sealed, options_of, rows_of, stored_files
 
 import seawall
+from seawall.client.connection.requests import Requests
 from seawall.client.remote_log import RemoteLog
-from seawall.client.requests import Requests
 from seawall.core.types import Seq
-from seawall.engine.served_log import ServedLog
+from seawall.engine.serving.served_log import ServedLog
 from seawall.errors import CorruptionError, DataLossError, UnsupportedError
 from seawall.spark import reading
 from seawall.spark.columns import BatchBytes, ColumnMaker, Rows
 from seawall.spark.driver import range_of
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import RangeReader, read_range, target_of
-from seawall.wire.codes import GapReason
-from seawall.wire.lwp2_files import FilesReply, FilesRequest
-from seawall.wire.received import Gap
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp2.files import FilesReply, FilesRequest
 
 if TYPE_CHECKING:
     from real_server import RealServer
@@ -304,7 +304,7 @@ def test_a_server_that_does_not_know_the_question(
 def test_who_may_read_slowly_is_not_told_of_files(tmp_path: Path) -> None:
     from real_server import RealServer
 
-    from seawall.server.access import Access
+    from seawall.server.connection.access import Access
 
     with RealServer(tmp_path / "slow", Access(read_rate=1 << 20)) as slow, seawall.connect(slow.url) as log:
         end = fill(log, "all")
@@ -316,7 +316,7 @@ def test_who_may_read_slowly_is_not_told_of_files(tmp_path: Path) -> None:
 def test_many_deleted_ranges_are_told_in_several_answers(
     near_server: RealServer, near_log: RemoteLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from seawall.server import stored_files as answering
+    from seawall.server.read import stored_files as answering
 
     end = fill(near_log, "all")
     near_log.delete("all", tag="tag 1")

@@ -14,15 +14,15 @@ import pytest
 import seawall
 from seawall.client.remote_log import RemoteLog
 from seawall.core.transactions import STAGING_TOPIC, StagedPart
-from seawall.engine import adoption
-from seawall.engine.served_log import ServedLog
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.transactions import adoption
 from seawall.errors import ConfigError, ConflictError, FencedError, InvalidInputError, NotFoundError, RetryableError
 from seawall.limits import MIB
 from seawall.spark import staging
 from seawall.spark.given_options import ServerOptions
 from seawall.spark.staging import abort_parts, commit_parts, require_topic, stage_rows, task_target
 from seawall.spark.write_options import WRITTEN, WriteOptions, write_options, written_columns
-from seawall.wire.arrow import KNOWN_COLUMNS
+from seawall.wire.format.arrow import KNOWN_COLUMNS
 
 if TYPE_CHECKING:
     from real_server import RealServer
@@ -275,7 +275,7 @@ def test_nobody_is_there(options: WriteOptions) -> None:
 def test_who_may_only_write_may_write(tmp_path: Path) -> None:
     from real_server import RealServer
 
-    from seawall.server.access import Access, Right
+    from seawall.server.connection.access import Access, Right
 
     access = Access({"all": Right.ALL, "writer": Right.WRITE_ONLY})
     with RealServer(tmp_path / "closed", access) as closed, seawall.connect(closed.url, token="all") as log:

@@ -184,7 +184,7 @@ def test_nobody_answers(spark: SparkSession) -> None:
 def test_a_wrong_token(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     from real_server import RealServer
 
-    from seawall.server.access import Access, Right
+    from seawall.server.connection.access import Access, Right
 
     with RealServer(tmp_path_factory.mktemp("closed") / "data", Access({"right": Right.ALL})) as closed:
         reader = spark.read.format("seawall").options(url=closed.url, subscribe="a")

@@ -155,7 +155,7 @@ def test_a_batch_write_and_its_refusals(spark: SparkSession, server: ServerProce
 def test_a_wrong_token_and_nobody(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
     from real_server import RealServer
 
-    from seawall.server.access import Access, Right
+    from seawall.server.connection.access import Access, Right
 
     frame = spark.range(3).selectExpr("cast(id as string) as value")
     closed = RealServer(tmp_path_factory.mktemp("closed") / "data", Access({"right": Right.ALL}))

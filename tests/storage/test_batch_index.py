@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import CorruptionError, InvalidInputError, UnsupportedError
-from seawall.io.files import write_all
-from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex, load_sidecar, order_fault, write_sidecar
+from seawall.io.disk.files import write_all
 from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.segments.batch_index import INDEX_ENTRY, BatchIndex, load_sidecar, order_fault, write_sidecar
 from seawall.testing import SimCrash, SimDisk
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 SEGMENT = Preface(FileKind.SEGMENT, b"directory-id-16b", first=10, created_ns=5, topic_id=3)
 PATH = "/topic/00000000000000000010.index"

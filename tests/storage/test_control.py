@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
-from seawall.kernels import epochs as epoch_kernels
-from seawall.storage import control_documents
-from seawall.storage.control import (
-    Ceiling,
-    Checkpoint,
-    ClientRow,
-    ControlCommand,
-    CursorCommit,
-    Reference,
-    SegmentRoll,
-)
-from seawall.storage.control_batches import (
+from seawall.kernels.log import epochs as epoch_kernels
+from seawall.storage.control import documents as control_documents
+from seawall.storage.control.batches import (
     Aside,
     Compound,
     Control,
@@ -32,8 +23,17 @@ from seawall.storage.control_batches import (
     read_control,
     references_of,
 )
-from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
-from seawall.storage.control_documents import (
+from seawall.storage.control.codec import (
+    Ceiling,
+    Checkpoint,
+    ClientRow,
+    ControlCommand,
+    CursorCommit,
+    Reference,
+    SegmentRoll,
+)
+from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control.documents import (
     FloorRaise,
     Loss,
     TermStart,
@@ -41,12 +41,12 @@ from seawall.storage.control_documents import (
     TopicCreate,
     TopicDelete,
 )
-from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.storage.control_sessions import SessionsRetired
-from seawall.storage.control_transactions import TransactionMark
-from seawall.storage.delete_sidecar import DeletedSeqs
-from seawall.wire.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
-from seawall.wire.codes import AckStatus, Codec, GapReason
+from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.storage.control.sessions import SessionsRetired
+from seawall.storage.control.transactions import TransactionMark
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
+from seawall.wire.format.batches import BatchHeader, BatchSource, batch_header, parse_batch_header, verify_block
+from seawall.wire.format.codes import AckStatus, Codec, GapReason
 
 U32 = 2**32 - 1
 U64 = 2**64 - 1

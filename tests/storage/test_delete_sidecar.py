@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import CorruptionError, InvalidInputError
-from seawall.io.files import write_all
-from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.io.disk.files import write_all
 from seawall.storage.preface import FileKind, Preface
-from seawall.storage.sidecars import write_rows
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.storage.segments.sidecars import write_rows
 from seawall.testing import SimCrash, SimDisk
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 SEGMENT = Preface(FileKind.SEGMENT, b"directory-id-16b", first=10, created_ns=5, topic_id=3)
 PATH = "/topic/00000000000000000010.deletes"

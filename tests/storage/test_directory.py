@@ -16,7 +16,7 @@ from seawall.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from seawall.io.files import OsFiles, write_all
+from seawall.io.disk.files import OsFiles, write_all
 from seawall.io.interfaces import Files
 from seawall.limits import BALLAST_SIZE, MIB, PAGE_SIZE
 from seawall.storage.directory import DataDirectory, open_directory, read_format

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.kernels import epochs as kernels
-from seawall.storage import epochs
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, EpochHeader, parse_epoch_header
+from seawall.kernels.log import epochs as kernels
+from seawall.storage.wal import epochs
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, FLAG_CLEAN, EpochHeader, parse_epoch_header
 
 SALT = 0x1122334455667788
 HEADER = EpochHeader(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seawall.core.types import TopicEpoch, TopicId
-from seawall.storage.control_documents import TopicCreate
+from seawall.storage.control.documents import TopicCreate
 
 
 def test_a_topic_without_the_time_of_its_creation() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from seawall.core.types import Seq, TimestampNs, TopicId
-from seawall.io.files import OsFiles
-from seawall.kernels.segments import INDEX_ENTRY
-from seawall.storage import segments
-from seawall.storage.batch_index import BatchIndex
-from seawall.storage.index_cache import IndexCache
-from seawall.storage.segments import ActiveSegment
-from seawall.storage.topic_home import TopicHome
+from seawall.io.disk.files import OsFiles
+from seawall.kernels.log.segments import INDEX_ENTRY
+from seawall.storage.segments import segment as segments
+from seawall.storage.segments.batch_index import BatchIndex
+from seawall.storage.segments.index_cache import IndexCache
+from seawall.storage.segments.segment import ActiveSegment
+from seawall.storage.segments.topic_directory import TopicHome
 
 
 class Owner:

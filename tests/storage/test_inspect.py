@@ -8,22 +8,22 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
-from seawall.engine.open_log import open_log
-from seawall.engine.records import Message
-from seawall.engine.settings import StoreSettings
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import Message
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import ChecksumError, CorruptionError
-from seawall.io.files import OsFiles
-from seawall.storage.control import ClientRow, Reference
-from seawall.storage.control_batches import Control, control_batch
-from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
-from seawall.storage.control_documents import Loss, TopicCreate
-from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader
+from seawall.io.disk.files import OsFiles
+from seawall.storage.control.batches import Control, control_batch
+from seawall.storage.control.codec import ClientRow, Reference
+from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control.documents import Loss, TopicCreate
 from seawall.storage.inspect import Item, inspect_file, is_zero, type_name
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.wire.batches import BatchSource, batch_header, encode_batch, parse_batch_header, stamp
-from seawall.wire.codes import BatchFlags, GapReason
-from seawall.wire.records import EXTENDED_BASE, Record, encode_block
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, write_deletes
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, EpochHeader
+from seawall.wire.format.batches import BatchSource, batch_header, encode_batch, parse_batch_header, stamp
+from seawall.wire.format.codes import BatchFlags, GapReason
+from seawall.wire.format.records import EXTENDED_BASE, Record, encode_block
 
 DIRECTORY_ID = bytes(range(16))
 SETTINGS = StoreSettings(wal_file_size=limits.WAL_FILE_SIZE_MIN, ballast_size=4096, checkpoint_size=1 << 40)

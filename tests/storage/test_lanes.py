@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from seawall import limits
 from seawall.core.types import LaneEpoch
 from seawall.errors import InvalidInputError, InvariantError, LimitError, NotFoundError, WrongStateError
-from seawall.storage.lane_group import LaneGroup
-from seawall.storage.lane_types import (
+from seawall.storage.wal.lane_group import LaneGroup
+from seawall.storage.wal.lane_types import (
     WRITABLE,
     FlushOutcome,
     LaneEvent,
@@ -26,7 +26,7 @@ from seawall.storage.lane_types import (
     LaneState,
     LaneTrace,
 )
-from seawall.storage.lanes import Lane, LaneFlush, LaneOwner
+from seawall.storage.wal.lanes import Lane, LaneFlush, LaneOwner
 
 ACCEPTED, QUEUED, REFUSED = LaneOutcome.ACCEPTED, LaneOutcome.QUEUED, LaneOutcome.REFUSED
 SIZE = limits.LARGE_BATCH_SIZE

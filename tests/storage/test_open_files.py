@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from seawall.errors import DescriptorsError, SyncError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.storage.open_files import OpenFiles
 from seawall.storage.shared_file import SharedFile
 from seawall.testing import SimDisk

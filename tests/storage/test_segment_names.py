@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError
-from seawall.storage.segment_names import (
+from seawall.storage.segments.names import (
     FileRole,
     SealedName,
     active_name,

@@ -12,18 +12,18 @@ import pytest
 
 from seawall import limits
 from seawall.errors import SeawallError, SegmentDamageError, UnsupportedError
-from seawall.io.files import write_all
-from seawall.storage.batch_index import INDEX_ENTRY, BatchIndex
-from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.io.disk.files import write_all
 from seawall.storage.preface import DATA_START
-from seawall.storage.segment_names import active_name, deletes_name, index_name
-from seawall.storage.segment_recovery import TopicRecovery, recover_topic
-from seawall.storage.segment_scan import SegmentDamage
-from seawall.storage.segments import ActiveSegment, SealedSegment
-from seawall.storage.topic_home import TopicHome
+from seawall.storage.segments.batch_index import INDEX_ENTRY, BatchIndex
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.storage.segments.names import active_name, deletes_name, index_name
+from seawall.storage.segments.recovery import TopicRecovery, recover_topic
+from seawall.storage.segments.scan import SegmentDamage
+from seawall.storage.segments.segment import ActiveSegment, SealedSegment
+from seawall.storage.segments.topic_directory import TopicHome
 from seawall.testing import SimCrash, SimDisk
-from seawall.testing.disk_file import SimFile
-from seawall.wire.batches import batch_header, encode_batch
+from seawall.testing.machine.disk_file import SimFile
+from seawall.wire.format.batches import batch_header, encode_batch
 
 TOPIC = 5
 DIRECTORY_ID = b"directory-id-16b"

@@ -22,19 +22,19 @@ from seawall.errors import (
     SegmentDamageError,
     SyncError,
 )
-from seawall.io.files import OsFiles, write_all
-from seawall.storage import segment_scan
-from seawall.storage.batch_index import BatchIndex, write_sidecar
-from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
+from seawall.io.disk.files import OsFiles, write_all
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.segment_drops import drop_segments
-from seawall.storage.segment_limits import SealReason, SegmentLimits, reserve_target, seal_reason
-from seawall.storage.segment_names import SealedName, active_name, deletes_name, index_name
-from seawall.storage.segment_scan import SegmentDamage, find_damage, read_batches, scan_segment
-from seawall.storage.segments import ActiveSegment, SealedSegment
-from seawall.storage.topic_home import TopicHome, read_segment_preface
+from seawall.storage.segments import scan as segment_scan
+from seawall.storage.segments.batch_index import BatchIndex, write_sidecar
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, write_deletes
+from seawall.storage.segments.drops import drop_segments
+from seawall.storage.segments.limits import SealReason, SegmentLimits, reserve_target, seal_reason
+from seawall.storage.segments.names import SealedName, active_name, deletes_name, index_name
+from seawall.storage.segments.scan import SegmentDamage, find_damage, read_batches, scan_segment
+from seawall.storage.segments.segment import ActiveSegment, SealedSegment
+from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
 from seawall.testing import SimCrash, SimDisk
-from seawall.wire.batches import batch_header, encode_batch
+from seawall.wire.format.batches import batch_header, encode_batch
 
 TOPIC = 5
 DIRECTORY_ID = b"directory-id-16b"

@@ -9,11 +9,11 @@ import pytest
 
 from seawall import limits
 from seawall.errors import CorruptionError, LimitError, SyncError, UnsupportedError
-from seawall.io.files import write_all
+from seawall.io.disk.files import write_all
 from seawall.storage.preface import FORMAT, FileKind, Preface
 from seawall.storage.snapshots import SectionKind, Snapshot, SnapshotStore, snapshot_name
 from seawall.testing import SimCrash, SimDisk
-from seawall.wire.frames import checksum
+from seawall.wire.format.frames import checksum
 
 DIRECTORY_ID = bytes(range(16))
 META = "/data/meta"

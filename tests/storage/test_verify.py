@@ -12,18 +12,18 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.opening import open_store
-from seawall.engine.settings import Machine, StoreSettings
-from seawall.engine.verifying import known_topics
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.verify import known_topics
+from seawall.engine.store.opening import open_store
+from seawall.engine.store.settings import Machine, StoreSettings
 from seawall.errors import CorruptionError, LockedError, NotFoundError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import File
-from seawall.storage.delete_sidecar import DeletedSeqs, write_deletes
 from seawall.storage.findings import Finding, Totals
 from seawall.storage.preface import DATA_START, FileKind, Preface
 from seawall.storage.read_only import open_for_reading
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, write_deletes
 from seawall.storage.snapshots import Snapshot
 from seawall.storage.verify import KnownTopic, Places, Verification
 from seawall.testing import SimClock, SimCrash, SimDisk

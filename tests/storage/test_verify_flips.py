@@ -14,23 +14,23 @@ import pytest
 
 from seawall import limits
 from seawall.core.types import Seq, TopicId
-from seawall.engine.embedded import EmbeddedLog
-from seawall.engine.open_log import open_log
-from seawall.engine.records import ReceivedBatch
-from seawall.engine.settings import StoreSettings
-from seawall.engine.verifying import verify_directory
+from seawall.engine.api.embedded import EmbeddedLog
+from seawall.engine.api.open_log import open_log
+from seawall.engine.api.read_results import ReceivedBatch
+from seawall.engine.api.verify import verify_directory
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import CorruptionError
-from seawall.io.files import OsFiles
-from seawall.storage.batch_index import load_sidecar
-from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.io.disk.files import OsFiles
 from seawall.storage.directory import read_format
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, WalAddress
 from seawall.storage.findings import VerifyReport
 from seawall.storage.preface import DATA_START, PREFACE_SIZE
 from seawall.storage.read_only import open_for_reading
+from seawall.storage.segments.batch_index import load_sidecar
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes, write_deletes
+from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot
-from seawall.storage.topic_home import TopicHome, read_segment_preface
-from seawall.storage.wal_files import open_wal_file
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, WalAddress
+from seawall.storage.wal.files import open_wal_file
 
 #: Every byte of every kind of file: minutes of work.
 pytestmark = pytest.mark.slow

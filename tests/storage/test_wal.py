@@ -20,18 +20,18 @@ from seawall.errors import (
     RetryableError,
     SyncError,
 )
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Files
 from seawall.limits import WAL_FILE_SIZE_MAX, WAL_FILE_SIZE_MIN
-from seawall.storage.epoch_write import EpochReceipt
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, parse_epoch_header
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import SPARE_NAME, WalEnd
-from seawall.storage.wal_reader import Damage, WalBatch, read_wal, repair_tail
-from seawall.testing.disk import SimDisk
-from seawall.wire.batches import batch_header, encode_batch, stamp
-from seawall.wire.codes import BatchFlags
+from seawall.storage.wal.epoch_write import EpochReceipt
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, parse_epoch_header
+from seawall.storage.wal.files import SPARE_NAME, WalEnd
+from seawall.storage.wal.reader import Damage, WalBatch, read_wal, repair_tail
+from seawall.storage.wal.writer import WalWriter
+from seawall.testing.machine.disk import SimDisk
+from seawall.wire.format.batches import batch_header, encode_batch, stamp
+from seawall.wire.format.codes import BatchFlags
 
 OWNER = bytes(range(16))
 DIRECTORY = "/wal"

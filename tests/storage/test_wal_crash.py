@@ -15,14 +15,15 @@ from typing import Any, Literal
 import pytest
 
 from seawall.limits import PAGE_SIZE, SECTOR_SIZE
-from seawall.storage import wal, wal_reader
-from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import WalEnd
-from seawall.storage.wal_reader import WalBatch, read_wal, repair_tail
-from seawall.testing.disk import SimDisk
-from seawall.testing.faults import SimCrash
-from seawall.wire.batches import batch_header, encode_batch, stamp
-from seawall.wire.codes import BatchFlags
+from seawall.storage.wal import reader as wal_reader
+from seawall.storage.wal import writer as wal
+from seawall.storage.wal.files import WalEnd
+from seawall.storage.wal.reader import WalBatch, read_wal, repair_tail
+from seawall.storage.wal.writer import WalWriter
+from seawall.testing.machine.disk import SimDisk
+from seawall.testing.machine.faults import SimCrash
+from seawall.wire.format.batches import batch_header, encode_batch, stamp
+from seawall.wire.format.codes import BatchFlags
 
 OWNER = bytes(range(16))
 DIRECTORY = "/data/wal"

@@ -13,21 +13,23 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from seawall.errors import ChecksumError, CorruptionError, UnsupportedError
-from seawall.io.files import OsFiles
-from seawall.io.mapped import MappedPart, map_part
+from seawall.io.disk.files import OsFiles
+from seawall.io.disk.mapped import MappedPart, map_part
 from seawall.limits import WAL_FILE_SIZE_MIN, WAL_READ_SIZE
-from seawall.storage import wal, wal_reader, wal_window
-from seawall.storage.control import Checkpoint
-from seawall.storage.control_batches import control_batch
-from seawall.storage.epoch_write import EpochReceipt
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, parse_epoch_header
+from seawall.storage.control.batches import control_batch
+from seawall.storage.control.codec import Checkpoint
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.wal import WalWriter
-from seawall.storage.wal_files import WalEnd, open_wal_file, wal_path
-from seawall.storage.wal_reader import Damage, WalBatch, WalItem, WalRun, read_runs, read_wal, repair_tail
-from seawall.testing.disk import SimDisk
-from seawall.wire.batches import batch_header, encode_batch, stamp
-from seawall.wire.codes import BatchFlags
+from seawall.storage.wal import reader as wal_reader
+from seawall.storage.wal import window as wal_window
+from seawall.storage.wal import writer as wal
+from seawall.storage.wal.epoch_write import EpochReceipt
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, EpochHeader, parse_epoch_header
+from seawall.storage.wal.files import WalEnd, open_wal_file, wal_path
+from seawall.storage.wal.reader import Damage, WalBatch, WalItem, WalRun, read_runs, read_wal, repair_tail
+from seawall.storage.wal.writer import WalWriter
+from seawall.testing.machine.disk import SimDisk
+from seawall.wire.format.batches import batch_header, encode_batch, stamp
+from seawall.wire.format.codes import BatchFlags
 
 OWNER = bytes(range(16))
 DIRECTORY = "/wal"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from seawall.testing import order_events as e
-from seawall.testing.history import History, PodShape
-from seawall.testing.order_events import AckStatus, EntryKind, GapReason, OrderEvent, ReadBy, ReadMode, Role
+from seawall.testing.checkers import order_events as e
+from seawall.testing.checkers.history import History, PodShape
+from seawall.testing.checkers.order_events import AckStatus, EntryKind, GapReason, OrderEvent, ReadBy, ReadMode, Role
 
 SHAPE = PodShape(goi_entries=24, pbr_entries=4, copies_needed=2)
 BROKERS = (0, 1)

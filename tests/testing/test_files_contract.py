@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from seawall.errors import CorruptionError, InvalidInputError
-from seawall.io.files import OsFiles, read_exactly, replace_file, write_all
+from seawall.io.disk.files import OsFiles, read_exactly, replace_file, write_all
 from seawall.io.interfaces import Files
 from seawall.testing import SimDisk
 

@@ -8,7 +8,7 @@ import pytest
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import SharedMemory
-from seawall.io.memory import OsSharedMemory
+from seawall.io.process.shared_memory import OsSharedMemory
 from seawall.testing import SimHost, SimSharedMemory
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from seawall.errors import InvalidInputError
 from seawall.io.interfaces import Listener, Network, Stream
-from seawall.io.sockets import OsNetwork
+from seawall.io.network.sockets import OsNetwork
 from seawall.testing import Link, SimClock, SimNet
 
 PATIENCE_NS = 20_000_000_000

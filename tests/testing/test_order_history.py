@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from order_model import good_history
 
 from seawall.errors import FullError, InvalidInputError
-from seawall.testing import order_events as e
-from seawall.testing.history import History, PodShape, Step
-from seawall.testing.order_events import EVENT_TYPES, AckStatus
+from seawall.testing.checkers import order_events as e
+from seawall.testing.checkers.history import History, PodShape, Step
+from seawall.testing.checkers.order_events import EVENT_TYPES, AckStatus
 
 SHAPE = PodShape(goi_entries=4, pbr_entries=2, copies_needed=1)
 ACK = e.Answered(7, 1, 1, AckStatus.DUPLICATE, None, 0)

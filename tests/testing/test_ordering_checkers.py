@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from seawall.errors import InvariantError
-from seawall.testing import order_events as e
-from seawall.testing.history import History, PodShape
-from seawall.testing.order_events import AckStatus, EntryKind, GapReason, OrderEvent, ReadBy, ReadMode, Role
-from seawall.testing.ordering_checkers import CHECKERS, OrderingViolationError, check_all, violations
+from seawall.testing.checkers import order_events as e
+from seawall.testing.checkers.history import History, PodShape
+from seawall.testing.checkers.order_events import AckStatus, EntryKind, GapReason, OrderEvent, ReadBy, ReadMode, Role
+from seawall.testing.checkers.ordering_checkers import CHECKERS, OrderingViolationError, check_all, violations
 
 GUARANTEES = Path(__file__).parents[2] / "docs" / "guarantees.md"
 SHAPE = PodShape(goi_entries=4, pbr_entries=2, copies_needed=2)

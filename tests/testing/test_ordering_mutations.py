@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from order_model import SHAPE, good_history
 
-from seawall.testing import order_events as e
-from seawall.testing.history import History
-from seawall.testing.order_events import AckStatus, EntryKind, OrderEvent, ReadBy
-from seawall.testing.ordering_checkers import CHECKERS, check_all, violations
+from seawall.testing.checkers import order_events as e
+from seawall.testing.checkers.history import History
+from seawall.testing.checkers.order_events import AckStatus, EntryKind, OrderEvent, ReadBy
+from seawall.testing.checkers.ordering_checkers import CHECKERS, check_all, violations
 
 Events = list[OrderEvent]
 Kind = TypeVar("Kind", bound=OrderEvent)

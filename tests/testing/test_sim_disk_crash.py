@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seawall.errors import InvalidInputError, SyncError
-from seawall.io.files import OsFiles, replace_file, write_all
+from seawall.io.disk.files import OsFiles, replace_file, write_all
 from seawall.testing import DeadHandleError, SimCrash, SimDisk
 from seawall.testing.limits import SIM_SECTOR_VERSIONS_MAX
 

@@ -5,9 +5,9 @@ import errno
 import pytest
 
 from seawall.errors import InvalidInputError, SyncError
-from seawall.io.files import OsFiles, replace_file, write_all
+from seawall.io.disk.files import OsFiles, replace_file, write_all
 from seawall.testing import Fault, SimCrash, SimDisk
-from seawall.testing.history import EventLog
+from seawall.testing.checkers.history import EventLog
 from seawall.testing.limits import SIM_HISTORY_EVENTS_MAX
 
 

@@ -2,7 +2,7 @@
 
 import errno
 
-from seawall.io.ring import DiskRing, serve_with
+from seawall.io.disk.disk_ring import DiskRing, serve_with
 from seawall.testing import SimDisk
 
 

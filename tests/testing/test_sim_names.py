@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.io.files import OsFiles, write_all
+from seawall.io.disk.files import OsFiles, write_all
 from seawall.io.interfaces import Files
 from seawall.testing import SimDisk
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seawall.testing import Link, SimClock, SimNet, streams
+from seawall.testing import Link, SimClock, SimNet
+from seawall.testing.machine import streams
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND

@@ -18,19 +18,19 @@ from seawall.errors import (
     InvariantError,
     NotFoundError,
 )
-from seawall.kernels.epochs import WAL_ROW, WalRows
-from seawall.storage.control import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
-from seawall.storage.control_batches import Compound, Control
-from seawall.storage.control_deletes import DeleteRecords, MatchKind, TagMatch
-from seawall.storage.control_documents import FloorRaise, Loss, TermStart
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.kernels.log.epochs import WAL_ROW, WalRows
+from seawall.storage.control.batches import Compound, Control
+from seawall.storage.control.codec import Ceiling, Checkpoint, ClientRow, CursorCommit, Reference, SegmentRoll
+from seawall.storage.control.deletes import DeleteRecords, MatchKind, TagMatch
+from seawall.storage.control.documents import FloorRaise, Loss, TermStart
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import TopicConfig
 from seawall.topics.keys import KeyedAppend
 from seawall.topics.persistence import catalog_sections, load_catalog
-from seawall.wire.batches import BatchHeader, batch_header
-from seawall.wire.codes import GapReason
+from seawall.wire.format.batches import BatchHeader, batch_header
+from seawall.wire.format.codes import GapReason
 
 
 def append_header(topic_id: int, base_seq: int, count: int, position: int) -> BatchHeader:

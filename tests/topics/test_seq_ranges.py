@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from seawall.core.types import Seq
 from seawall.errors import InvariantError
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.ranges import SeqRanges
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 HIGHEST = 40
 ranges = st.tuples(st.integers(1, HIGHEST), st.integers(1, HIGHEST)).map(lambda pair: (min(pair), max(pair)))

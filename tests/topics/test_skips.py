@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from seawall.errors import CorruptionError, InvariantError
-from seawall.storage.control import Ceiling
-from seawall.storage.control_batches import Aside
-from seawall.storage.control_documents import TopicCreate
-from seawall.storage.control_order import OrderNop, OrderSkip
+from seawall.storage.control.batches import Aside
+from seawall.storage.control.codec import Ceiling
+from seawall.storage.control.documents import TopicCreate
+from seawall.storage.control.order import OrderNop, OrderSkip
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.config import TopicConfig
 from seawall.topics.persistence import catalog_sections, load_catalog
 from seawall.topics.skips import Skip, Skips
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 
 def catalog_with_topic() -> TopicCatalog:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seawall.core.types import Seq
 from seawall.errors import InvariantError
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 from seawall.topics.tags import TagIndex
 
 tags = st.sampled_from([None, b"", b"a", b"ab", b"abc", b"b", "é".encode(), b"\xff"])

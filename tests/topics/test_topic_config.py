@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from seawall.errors import ConfigError, ConflictError, CorruptionError
 from seawall.topics.config import Discard, Durability, Order, TopicConfig, TopicType, changed_config, stored_config
-from seawall.wire.codes import AckLevel
+from seawall.wire.format.codes import AckLevel
 
 DEFAULTS = {
     "type": "log",

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from seawall.core.types import Seq
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError
-from seawall.kernels.epochs import WAL_ROW, WalRows
-from seawall.storage.control import Ceiling, Checkpoint, CursorCommit, SegmentRoll
-from seawall.storage.control_deletes import DeleteRecords
-from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.kernels.log.epochs import WAL_ROW, WalRows
+from seawall.storage.control.codec import Ceiling, Checkpoint, CursorCommit, SegmentRoll
+from seawall.storage.control.deletes import DeleteRecords
+from seawall.storage.control.documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
 from seawall.topics.config import TopicConfig
 from seawall.topics.gaps import Gap
 from seawall.topics.state import TopicState
-from seawall.wire.batches import BatchHeader, batch_header
-from seawall.wire.codes import GapReason
+from seawall.wire.format.batches import BatchHeader, batch_header
+from seawall.wire.format.codes import GapReason
 
 TOPIC = 3
 

@@ -14,7 +14,7 @@ from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import TopicCatalog
 from seawall.topics.persistence import catalog_sections, load_catalog
 from seawall.topics.transactions import TransactionMemory
-from seawall.wire.fields import write_json
+from seawall.wire.format.fields import write_json
 
 
 def committed(owner: str = "job", epoch: int = 7, position: int = 3) -> CommittedTransaction:

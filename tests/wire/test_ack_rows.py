@@ -7,10 +7,10 @@ import pytest
 
 from seawall.core.types import ClientSeq, Position, Seq, SessionEpoch, TimestampNs, TopicId
 from seawall.errors import ProtocolError
-from seawall.wire.ack_rows import ACK_ROW, ack_rows, encode_ack_rows
-from seawall.wire.codes import AckLevel, AckStatus
-from seawall.wire.lwp2 import encode_ack
-from seawall.wire.lwp2_session import Ack, AckEntry
+from seawall.wire.format.ack_rows import ACK_ROW, ack_rows, encode_ack_rows
+from seawall.wire.format.codes import AckLevel, AckStatus
+from seawall.wire.lwp2.frames import encode_ack
+from seawall.wire.lwp2.session import Ack, AckEntry
 
 
 def test_the_bytes_are_the_same() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
-from seawall.wire.arrow import decode_table, encode_table, encode_values
-from seawall.wire.envelope import Envelope
-from seawall.wire.records import EXTENDED_BASE, Record, decode_block, encode_block
+from seawall.wire.format.arrow import decode_table, encode_table, encode_values
+from seawall.wire.format.envelope import Envelope
+from seawall.wire.format.records import EXTENDED_BASE, Record, decode_block, encode_block
 
 BYTES = st.binary(max_size=12)
 OPTIONAL = st.none() | BYTES

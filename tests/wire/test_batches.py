@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, LimitError, ProtocolError, SeawallError
-from seawall.wire.batches import (
+from seawall.wire.format.batches import (
     BatchHeader,
     BatchSource,
     batch_header,
@@ -21,10 +21,10 @@ from seawall.wire.batches import (
     stamp,
     verify_block,
 )
-from seawall.wire.codes import AS_TOPIC, BatchFlags, Codec
-from seawall.wire.compression import compress
-from seawall.wire.frames import header_crc_v2
-from seawall.wire.records import Record, check_client_block, encode_block
+from seawall.wire.format.codes import AS_TOPIC, BatchFlags, Codec
+from seawall.wire.format.compression import compress
+from seawall.wire.format.frames import header_crc_v2
+from seawall.wire.format.records import Record, check_client_block, encode_block
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)

@@ -7,14 +7,14 @@ import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import ChecksumError, CorruptionError, ProtocolError
-from seawall.wire.batches import batch_header, encode_batch, stamp
-from seawall.wire.chunks import ArrivingChunks, Chunk, checked_rows
-from seawall.wire.chunks import checked_chunks as chunks_of_frame
-from seawall.wire.codes import Command, DataFlags, Kind
-from seawall.wire.decoder import Frame
-from seawall.wire.frames import FrameHeader
-from seawall.wire.lwp2_reading import DataPrefix, iter_chunks
-from seawall.wire.records import Record, RecordType, encode_block
+from seawall.wire.format.batches import batch_header, encode_batch, stamp
+from seawall.wire.format.chunks import ArrivingChunks, Chunk, checked_rows
+from seawall.wire.format.chunks import checked_chunks as chunks_of_frame
+from seawall.wire.format.codes import Command, DataFlags, Kind
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.frames import FrameHeader
+from seawall.wire.format.records import Record, RecordType, encode_block
+from seawall.wire.lwp2.reading import DataPrefix, iter_chunks
 
 
 def batch(number: int, count: int = 1) -> bytes:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
-from seawall.wire.codes import Codec
-from seawall.wire.compression import compress, decompress, decompress_v1
+from seawall.wire.format.codes import Codec
+from seawall.wire.format.compression import compress, decompress, decompress_v1
 
 BLOCKS = st.binary(min_size=1, max_size=300) | st.binary(min_size=1, max_size=4).map(lambda part: part * 500)
 
@@ -149,8 +149,8 @@ def test_a_v1_bomb_stops_at_the_bound() -> None:
 BOMBS = """
 import resource, zstandard
 from seawall.errors import CorruptionError
-from seawall.wire.codes import Codec
-from seawall.wire.compression import decompress
+from seawall.wire.format.codes import Codec
+from seawall.wire.format.compression import decompress
 
 MIB = 1 << 20
 stream = zstandard.ZstdCompressor(level=1).compressobj()

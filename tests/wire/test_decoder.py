@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from seawall import limits
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, TimestampNs, TopicId
 from seawall.errors import InvalidInputError, ProtocolError
-from seawall.kernels import frames
-from seawall.wire.batches import batch_header, encode_batch
-from seawall.wire.chunks import checked_rows
-from seawall.wire.codes import BatchFlags, Command, DataFlags, ErrorCode, Kind
-from seawall.wire.decoder import FrameDecoder
-from seawall.wire.lwp2 import encode_data_start
-from seawall.wire.lwp2_reading import DataPrefix
-from seawall.wire.records import Record, RecordType, encode_block
+from seawall.kernels.codec import frames
+from seawall.wire.format.batches import batch_header, encode_batch
+from seawall.wire.format.chunks import checked_rows
+from seawall.wire.format.codes import BatchFlags, Command, DataFlags, ErrorCode, Kind
+from seawall.wire.format.decoder import FrameDecoder
+from seawall.wire.format.records import Record, RecordType, encode_block
+from seawall.wire.lwp2.frames import encode_data_start
+from seawall.wire.lwp2.reading import DataPrefix
 
 #: Where a process finds how many pages it has in memory.
 RESIDENT = Path("/proc/self/statm")

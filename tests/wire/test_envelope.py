@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError
-from seawall.wire.envelope import Envelope, parse_envelope
-from seawall.wire.records import RecordType
+from seawall.wire.format.envelope import Envelope, parse_envelope
+from seawall.wire.format.records import RecordType
 
 BYTES = st.binary(max_size=20)
 ENVELOPES = st.builds(

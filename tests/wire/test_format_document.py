@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from seawall.wire.batches import BatchSource, iter_batches, parse_batch_header, stamp
-from seawall.wire.envelope import Envelope, parse_envelope
-from seawall.wire.records import Record, RecordType, decode_block, encode_block
+from seawall.wire.format.batches import BatchSource, iter_batches, parse_batch_header, stamp
+from seawall.wire.format.envelope import Envelope, parse_envelope
+from seawall.wire.format.records import Record, RecordType, decode_block, encode_block
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 EXAMPLES = {

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import InvalidInputError, LimitError, ProtocolError
-from seawall.wire import lwp1, lwp1_replies
-from seawall.wire.codes import ErrorCode, V1Command, V1Flags, V1Kind
-from seawall.wire.frames import parse_frame_header, payload_size_max
-from seawall.wire.lwp1_replies import (
+from seawall.wire.format.codes import ErrorCode, V1Command, V1Flags, V1Kind
+from seawall.wire.format.frames import parse_frame_header, payload_size_max
+from seawall.wire.lwp1 import frames as lwp1
+from seawall.wire.lwp1 import replies as lwp1_replies
+from seawall.wire.lwp1.replies import (
     AuthenticateReply,
     BrokerStatus,
     CatchingUp,
@@ -32,7 +33,7 @@ from seawall.wire.lwp1_replies import (
     TopicReply,
     leader_redirect,
 )
-from seawall.wire.lwp1_requests import (
+from seawall.wire.lwp1.requests import (
     Authenticate,
     CommitOffset,
     CreateTopic,

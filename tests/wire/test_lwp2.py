@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, LimitError, ProtocolError
-from seawall.wire import lwp2
-from seawall.wire.batches import BatchHeader, batch_header, encode_batch
-from seawall.wire.codes import (
+from seawall.wire.format.batches import BatchHeader, batch_header, encode_batch
+from seawall.wire.format.codes import (
     ALL_TOPICS,
     POSITION_UNKNOWN,
     AckLevel,
@@ -29,10 +28,12 @@ from seawall.wire.codes import (
     ReadFlags,
     SessionStatus,
 )
-from seawall.wire.frames import checksum, header_crc_v2, parse_frame_header, payload_size_max
-from seawall.wire.lwp1_replies import TopicDeletedReply
-from seawall.wire.lwp1_requests import CreateTopic, GetTopic
-from seawall.wire.lwp2_reading import (
+from seawall.wire.format.frames import checksum, header_crc_v2, parse_frame_header, payload_size_max
+from seawall.wire.format.records import Record, encode_block
+from seawall.wire.lwp1.replies import TopicDeletedReply
+from seawall.wire.lwp1.requests import CreateTopic, GetTopic
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.reading import (
     Bounds,
     BoundsReply,
     Commit,
@@ -43,7 +44,7 @@ from seawall.wire.lwp2_reading import (
     iter_chunks,
     parse_data_prefix,
 )
-from seawall.wire.lwp2_session import (
+from seawall.wire.lwp2.session import (
     Ack,
     AckEntry,
     Error,
@@ -54,8 +55,7 @@ from seawall.wire.lwp2_session import (
     parse_ack,
     parse_hello,
 )
-from seawall.wire.lwp2_subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
-from seawall.wire.records import Record, encode_block
+from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribe, Unsubscribed
 
 U64 = st.integers(0, 2**64 - 1)
 POSITIVE = st.integers(1, 2**64 - 1)

@@ -9,10 +9,10 @@ import pytest
 
 from seawall.core.types import Seq, TopicId
 from seawall.errors import ProtocolError
-from seawall.wire import lwp2
-from seawall.wire.codes import Command, GapReason
-from seawall.wire.lwp2_files import FilesReply, FilesRequest, parse_files_reply, parse_files_request
-from seawall.wire.received import Gap
+from seawall.wire.format.codes import Command, GapReason
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.files import FilesReply, FilesRequest, parse_files_reply, parse_files_request
 
 REQUEST = FilesRequest(TopicId(7), Seq(3), Seq(1 << 40))
 REPLY = FilesReply(

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import InvalidInputError, LimitError, ProtocolError
-from seawall.wire import lwp1_requests, lwp2
-from seawall.wire.codes import POSITION_UNKNOWN, Command, ErrorCode
-from seawall.wire.lwp2_keyed import PublishedKeyed, PublishKeyed
-from seawall.wire.records import encode_raw
+from seawall.wire.format.codes import POSITION_UNKNOWN, Command, ErrorCode
+from seawall.wire.format.records import encode_raw
+from seawall.wire.lwp1 import requests as lwp1_requests
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.keyed import PublishedKeyed, PublishKeyed
 
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 PUBLISH, PUBLISHED = struct.Struct("<IIII"), struct.Struct("<QQQQII")

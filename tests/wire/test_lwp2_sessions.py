@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import ClientId, ClientSeq, SessionEpoch
 from seawall.errors import ProtocolError
-from seawall.wire import lwp1_requests, lwp2
-from seawall.wire.codes import Command, ErrorCode
-from seawall.wire.lwp2_sessions import SessionList, SessionRetire, SessionsReply
+from seawall.wire.format.codes import Command, ErrorCode
+from seawall.wire.lwp1 import requests as lwp1_requests
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.sessions import SessionList, SessionRetire, SessionsReply
 
 ids = st.integers(1, 2**63 - 1)
 sessions = st.builds(

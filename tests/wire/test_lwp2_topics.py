@@ -6,10 +6,10 @@ import pytest
 
 from seawall.errors import InvalidInputError, LimitError, ProtocolError
 from seawall.limits import TOPIC_SETTINGS_SIZE_MAX
-from seawall.wire import lwp2
-from seawall.wire.codes import Command, ErrorCode
-from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
-from seawall.wire.lwp2_topics import (
+from seawall.wire.format.codes import Command, ErrorCode
+from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.topics import (
     RecordsDelete,
     RecordsDeleted,
     TopicConfigure,
@@ -104,7 +104,7 @@ def test_what_cannot_be_said_is_the_callers_error(request_: TopicRequest, error:
 
 
 def test_version_1_has_none_of_them() -> None:
-    from seawall.wire import lwp1_requests
+    from seawall.wire.lwp1 import requests as lwp1_requests
 
     for command in range(Command.TOPIC_CREATE, Command.RECORDS_DELETED + 1):
         with pytest.raises(ProtocolError, match="unknown"):

@@ -16,10 +16,10 @@ from seawall.core.transactions import (
     WantedTransaction,
 )
 from seawall.errors import InvalidInputError, LimitError, ProtocolError
-from seawall.wire import lwp2
-from seawall.wire.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
-from seawall.wire.lwp2_reading import Fetch, Within
-from seawall.wire.lwp2_transactions import (
+from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, ReadBy
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.reading import Fetch, Within
+from seawall.wire.lwp2.transactions import (
     StagingFind,
     TransactionAbort,
     TransactionCommit,

@@ -2,20 +2,22 @@
 
 import pytest
 
-from seawall.wire import batches, lwp1, lwp2
-from seawall.wire.batches import BatchSource
-from seawall.wire.codes import AckLevel, AckStatus, Kind, V1Command, V1Flags, V1Kind
-from seawall.wire.frames import (
+from seawall.wire.format import batches
+from seawall.wire.format.batches import BatchSource
+from seawall.wire.format.codes import AckLevel, AckStatus, Kind, V1Command, V1Flags, V1Kind
+from seawall.wire.format.frames import (
     checksum,
     encode_header_v1,
     header_crc_v1,
     header_crc_v2,
     parse_frame_header,
 )
-from seawall.wire.lwp1_replies import FetchReply, parse_fetch_reply
-from seawall.wire.lwp1_requests import CreateTopic, Fetch, parse_request
-from seawall.wire.lwp2_session import Ack, AckEntry, parse_ack
-from seawall.wire.records import Record, RecordType, decode_block, encode_block
+from seawall.wire.format.records import Record, RecordType, decode_block, encode_block
+from seawall.wire.lwp1 import frames as lwp1
+from seawall.wire.lwp1.replies import FetchReply, parse_fetch_reply
+from seawall.wire.lwp1.requests import CreateTopic, Fetch, parse_request
+from seawall.wire.lwp2 import frames as lwp2
+from seawall.wire.lwp2.session import Ack, AckEntry, parse_ack
 
 TIMESTAMP = 1_700_000_000_000_000_000
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from seawall.kernels.values import HAS_KNOWN_LAYOUT
+from seawall.api import publishable
+from seawall.api.publishable import encode
+from seawall.kernels.codec.values import HAS_KNOWN_LAYOUT
 from seawall.limits import BATCH_RECORDS_MAX, BLOCK_SIZE_MAX
-from seawall.wire import publishable
-from seawall.wire.frames import checksum
-from seawall.wire.publishable import encode
-from seawall.wire.records import encode_raw
+from seawall.wire.format.frames import checksum
+from seawall.wire.format.records import encode_raw
 
 
 class Subclass(bytes):

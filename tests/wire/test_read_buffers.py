@@ -5,9 +5,9 @@ import gc
 import numpy as np
 import pytest
 
-from seawall.kernels.memory import LINE_SIZE
+from seawall.kernels.runtime.memory import LINE_SIZE
 from seawall.limits import MIB, READ_BUFFER_SIZE_MAX, READ_MEMORY_KEPT
-from seawall.wire.read_buffers import ReadBuffers
+from seawall.wire.format.read_buffers import ReadBuffers
 
 
 def test_memory_comes_back_when_the_last_view_is_gone() -> None:

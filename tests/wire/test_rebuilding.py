@@ -4,11 +4,11 @@ import pytest
 
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, SessionEpoch, Term, TimestampNs, TopicId
 from seawall.errors import CorruptionError
-from seawall.wire.batches import batch_header, iter_batches, stamp
-from seawall.wire.codes import BatchFlags, Codec
-from seawall.wire.compression import compress
-from seawall.wire.rebuilding import batch_without, plain_batch
-from seawall.wire.records import encode_raw, iter_records
+from seawall.wire.format.batches import batch_header, iter_batches, stamp
+from seawall.wire.format.codes import BatchFlags, Codec
+from seawall.wire.format.compression import compress
+from seawall.wire.format.rebuilding import batch_without, plain_batch
+from seawall.wire.format.records import encode_raw, iter_records
 
 VALUES = [b"one", b"two", b"three", b"four", b"five"]
 

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from seawall import limits
 from seawall.errors import CorruptionError, InvalidInputError, LimitError, ProtocolError
-from seawall.wire.record_values import (
+from seawall.wire.format.record_values import (
     KeyValue,
     Timestamped,
     parse_key_value,
     parse_timestamped,
     parse_timestamped_key_value,
 )
-from seawall.wire.records import (
+from seawall.wire.format.records import (
     EXTENDED_BASE,
     Record,
     RecordType,

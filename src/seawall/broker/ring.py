@@ -2,7 +2,7 @@
 
     publish    batches that have arrived, back to back, in one kernel call
     reserve    a slot for a batch that is still arriving (`uploads` gives it a bounded life)
-    answers    what can be said about published batches (`kernels.broker_acks`)
+    answers    what can be said about published batches (`kernels.ordering.broker_acks`)
     lend       free bytes to an owner that publishes alone, or has all of a batch at hand: what it receives there need
                not be copied
     has_room   for who would rather receive nothing before there is room for it
@@ -18,8 +18,8 @@ moves what it has there; so a loan holds nobody up, and one that is forgotten en
 Making a `BrokerRing` takes the ring over: what a broker before it left claimed and unpublished becomes NOPs at once.
 Whoever makes one has seen to it that the broker before has ended.
 
-`kernels.broker_ring` has the invariants. One thread uses a ring. A crash loses what this object holds, and all of it
-can be found out again from the fabric. It must not know connections: an owner is a number.
+`kernels.ordering.broker_ring` has the invariants. One thread uses a ring. A crash loses what this object holds, and all
+of it can be found out again from the fabric. It must not know connections: an owner is a number.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from seawall.errors import CorruptionError, InvalidInputError, LimitError
 from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.records import Records
-from seawall.kernels import arriving, broker_acks, broker_ring
-from seawall.kernels.atomics import load_acquire_u64
+from seawall.kernels.admission import arriving
+from seawall.kernels.ordering import broker_acks, broker_ring
+from seawall.kernels.runtime.atomics import load_acquire_u64
 from seawall.limits import BROKER_ANSWERS_MAX
-from seawall.wire.codes import AckLevel
+from seawall.wire.format.codes import AckLevel
 
 Verdicts: TypeAlias = npt.NDArray[np.int64]
 
@@ -196,7 +197,7 @@ class BrokerRing:
     def publish_judged(
         self, buffer: Bytes, rows: Records, verdicts: Verdicts, owner: int, orders: Bytes, levels: Bytes
     ) -> Arrived:
-        """Publish those batches of some frames that were judged TAKEN (`kernels.arriving`), as many as have room.
+        """Publish the batches judged TAKEN by `kernels.admission.arriving`, as many as have space.
 
         Refusals that use a number get slots too, and one that never fits is refused so in `verdicts`; rows that were
         not handled are the caller's.

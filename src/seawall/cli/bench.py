@@ -42,7 +42,8 @@ def bench(
       seawall bench --list
       seawall bench kernels --seconds 2 --check
     """
-    from seawall.bench import harness, report, suites
+    from seawall.bench import harness, report
+    from seawall.bench import registry as suites
 
     if list_suites:
         width = max(map(len, suites.SUITES))

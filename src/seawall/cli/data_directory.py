@@ -18,9 +18,9 @@ import click
 from seawall.errors import InvalidInputError, NotFoundError
 
 if TYPE_CHECKING:
-    from seawall.engine.embedded import EmbeddedLog
-    from seawall.engine.view import ReadOnlyLog
-    from seawall.wire.fields import JsonValue
+    from seawall.engine.api.embedded import EmbeddedLog
+    from seawall.engine.api.view import ReadOnlyLog
+    from seawall.wire.format.fields import JsonValue
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -46,7 +46,7 @@ def json_option(command: Callable[_Parameters, _Result]) -> Callable[_Parameters
 
 def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
     """Open a data directory as a log; one that is not there is made only if `create` says so."""
-    from seawall.engine.open_log import open_log
+    from seawall.engine.api.open_log import open_log
 
     if not create:
         require_data(directory)
@@ -55,7 +55,7 @@ def open_data(directory: Path, *, create: bool = False) -> EmbeddedLog:
 
 def look_at_data(directory: Path) -> ReadOnlyLog:
     """Look at a data directory that is there."""
-    from seawall.engine.view import open_view
+    from seawall.engine.api.view import open_view
 
     require_data(directory)
     return open_view(directory)

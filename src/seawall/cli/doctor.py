@@ -56,7 +56,7 @@ def doctor(context: click.Context, data: Path, as_json: bool, warm_up: bool) -> 
 def examine(config: Config, environ: Mapping[str, str], data: Path) -> Iterator[Check]:
     """Every check, on this machine."""
     from seawall.io.host import os_host
-    from seawall.io.topology import discover
+    from seawall.io.process.topology import discover
 
     host, topology, directory = os_host(), discover(), config.bench.directory
     optional = [package.name for package in software_checks.OPTIONAL_PACKAGES]
@@ -87,7 +87,7 @@ def examine(config: Config, environ: Mapping[str, str], data: Path) -> Iterator[
 
 def _check_io_uring() -> Check:
     try:
-        from seawall.io.uring import probe
+        from seawall.io.disk.uring import probe
     except ImportError as error:  # the kernels cannot be loaded; their own check says why and what to do
         return machine_checks.check_io_uring(False, f"not tried: {error}")
     result = probe()
@@ -99,7 +99,7 @@ def _warm() -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    from seawall.kernels.warm import warm
+    from seawall.kernels.runtime.warm import warm
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("compiling kernels", total=None)

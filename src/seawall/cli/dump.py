@@ -16,7 +16,7 @@ from seawall.cli.data_directory import json_option, print_json
 
 if TYPE_CHECKING:
     from seawall.storage.inspect import Item
-    from seawall.wire.fields import JsonValue
+    from seawall.wire.format.fields import JsonValue
 
 
 @click.command()
@@ -35,7 +35,7 @@ def dump(file: Path, records: bool, limit: int, as_json: bool) -> None:
     Example:
       seawall dump seawall-data/wal/wal-00000000000000000000.wal --records --limit 20
     """
-    from seawall.io.files import OsFiles
+    from seawall.io.disk.files import OsFiles
     from seawall.storage.inspect import inspect_file
 
     items = inspect_file(OsFiles(), str(file), records=records)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from seawall.fabric.inspect import FabricReport
     from seawall.fabric.layout import FabricLayout
     from seawall.fabric.mapping import Fabric
-    from seawall.wire.fields import JsonValue
+    from seawall.wire.format.fields import JsonValue
 
 
 @click.group()
@@ -68,8 +68,8 @@ def inspect(path: Path | None, data: Path, as_json: bool) -> None:
     """
     from seawall.fabric.inspect import report
     from seawall.fabric.mapping import Fabric
-    from seawall.io.clocks import OsClock
-    from seawall.io.memory import OsSharedMemory
+    from seawall.io.process.clocks import OsClock
+    from seawall.io.process.shared_memory import OsSharedMemory
 
     looked_at = Fabric.look(OsSharedMemory(), str(path or _fabric_of(data)))
     try:
@@ -89,7 +89,7 @@ def inspect(path: Path | None, data: Path, as_json: bool) -> None:
 
 def _fabric_of(data: Path) -> str:
     from seawall.fabric.naming import recorded_fabric
-    from seawall.io.files import OsFiles
+    from seawall.io.disk.files import OsFiles
 
     require_data(data)
     files = OsFiles()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from seawall.engine.records import OneRecord, Publishable
+    from seawall.engine.api.read_results import OneRecord, Publishable
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +165,8 @@ def _json_records(lines: bytes, key_field: str | None, number: int) -> tuple[lis
 
 
 def _json_record(line: bytes, key_field: str | None, number: int) -> OneRecord:
-    from seawall.engine.records import Message
-    from seawall.wire.fields import write_text
+    from seawall.engine.api.read_results import Message
+    from seawall.wire.format.fields import write_text
 
     try:
         value = json.loads(line, parse_constant=_refuse)

@@ -20,8 +20,8 @@ from seawall.config import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from seawall.client.remote_log import RemoteLog
-    from seawall.engine.embedded import EmbeddedLog
-    from seawall.engine.view import ReadOnlyLog
+    from seawall.engine.api.embedded import EmbeddedLog
+    from seawall.engine.api.view import ReadOnlyLog
 
     #: A log that can be changed, and one that is read.
     OpenLog: TypeAlias = EmbeddedLog | RemoteLog

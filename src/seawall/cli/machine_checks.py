@@ -14,11 +14,11 @@ from seawall.bench.machine import cpu_model
 from seawall.cli.checks import Check, Status, size_text
 from seawall.config import Config
 from seawall.errors import SyncError
-from seawall.io.descriptors import MANY_DESCRIPTORS, DescriptorBudget
-from seawall.io.files import write_all
+from seawall.io.disk.files import write_all
 from seawall.io.interfaces import Host
-from seawall.io.permissions import exposure
-from seawall.io.topology import Topology
+from seawall.io.process.descriptors import MANY_DESCRIPTORS, DescriptorBudget
+from seawall.io.process.permissions import exposure
+from seawall.io.process.topology import Topology
 
 #: What the doctor calls a feature, and the names under which x86 and ARM kernels list it.
 CPU_FEATURES = {

@@ -1,7 +1,7 @@
 """`seawall read`: print the records of a topic, from one place to another, and end.
 
-It looks at the directory (`engine/view.py`), or asks a server: no lock is needed and nothing is changed. The forms of a
-record are those of `selection.py`; `seawall sub` goes on where this ends.
+It looks at the directory (`engine/api/view.py`), or asks a server: no lock is needed and nothing is changed. The forms
+of a record are those of `selection.py`; `seawall sub` goes on where this ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seawall.cli.selection import END, Place, Selection, print_chosen, selection
 
 if TYPE_CHECKING:
     from seawall.cli.log_place import ReadableLog
-    from seawall.engine.embedded import Start
+    from seawall.engine.api.embedded import Start
 
 
 @click.command()

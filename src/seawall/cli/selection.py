@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeAlias, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from seawall.engine.records import Item, ReceivedBatch, ReceivedRecord, ReceivedSkip
+    from seawall.engine.api.read_results import Item, ReceivedBatch, ReceivedRecord, ReceivedSkip
     from seawall.topics.gaps import Gap
-    from seawall.wire.fields import JsonValue
+    from seawall.wire.format.fields import JsonValue
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -113,7 +113,7 @@ class Selection:
 
     def choose(self, items: Iterable[Item]) -> Iterator[list[ReceivedRecord] | Gap | ReceivedSkip]:
         """Runs of records, and the gaps and SKIPs between them, as far as they are wanted."""
-        from seawall.engine.records import ReceivedSkip
+        from seawall.engine.api.read_results import ReceivedSkip
         from seawall.topics.gaps import Gap
 
         for item in items:

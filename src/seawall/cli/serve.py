@@ -43,7 +43,7 @@ from seawall.limits import CUT_OFF_S
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from seawall.server.access import Access
+    from seawall.server.connection.access import Access
     from seawall.server.node import Node, NodeSettings
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -122,7 +122,7 @@ def serve(
       seawall serve --dev
       seawall serve --data data --tls-cert node.pem --tls-key node.key
     """
-    from seawall.io.loops import loop_factory
+    from seawall.io.network.loops import loop_factory
 
     loaded = _loaded(context, path, given)
     config = loaded.config
@@ -161,9 +161,9 @@ def _loaded(context: click.Context, path: str | None, given: dict[str, object]) 
 
 def _settings(config: Config, host: str | None, port: int | None) -> NodeSettings:
     """What a node needs of a configuration; a host or a port that is given is the first address's."""
-    from seawall.io.sockets import parse_address
+    from seawall.io.network.sockets import parse_address
+    from seawall.server.connection.session import ConnectionLimits
     from seawall.server.node import NodeSettings
-    from seawall.server.session import ConnectionLimits
 
     own = config.server
     first, *others = [parse_address(text) for text in own.listen.split(",")]
@@ -268,8 +268,8 @@ And from Python:
 
 def _write_run_file(path: Path, address: str, group: str) -> None:
     """Whole or not at all, under a new name first: the folder may be one in which others can put links."""
-    from seawall.io.files import OsFiles, write_all
-    from seawall.io.permissions import group_id
+    from seawall.io.disk.files import OsFiles, write_all
+    from seawall.io.process.permissions import group_id
 
     fresh = path.with_name(f"{path.name}.{os.urandom(8).hex()}.new")
     file = OsFiles(group=group_id(group)).open(str(fresh), exclusive=True)
@@ -285,7 +285,7 @@ def _write_run_file(path: Path, address: str, group: str) -> None:
 
 def _warn_of_exposure(config: Config, data: Path) -> None:
     """Say which files other users of this machine can reach though they should not; their modes are not changed."""
-    from seawall.io.permissions import exposure
+    from seawall.io.process.permissions import exposure
 
     if found := exposure(str(data), is_for_group=bool(config.storage.group)):
         _warn(f"seawall: {found}. Keep others out: chmod -R go-rwx {data}")
@@ -300,7 +300,7 @@ def _secured(settings: NodeSettings) -> str:
 
 def _tls(own: ServerConfig) -> SSLContext | None:
     """How connections are encrypted, if they are."""
-    from seawall.io.tls import server_context
+    from seawall.io.network.tls import server_context
 
     if not own.tls_cert and not own.tls_key:
         if own.tls_client_ca:

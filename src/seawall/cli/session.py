@@ -64,7 +64,7 @@ def retire(clients: tuple[int, ...], data: Path, as_json: bool) -> None:
 
 
 def _show(sessions: list[SessionInfo], as_json: bool) -> None:
-    from seawall.wire.lwp2_sessions import session_document
+    from seawall.wire.lwp2.sessions import session_document
 
     if as_json:
         print_json([session_document(each) for each in sessions])

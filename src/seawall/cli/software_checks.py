@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seawall.cli.checks import Check, Status
-from seawall.io.java import JAVA_MAJOR_MIN, find_java
+from seawall.io.process.java import JAVA_MAJOR_MIN, find_java
 
 PYTHON_ANSWER_SECONDS = 30
 
@@ -77,7 +77,7 @@ def check_kernel_cache() -> Check:
     """Where compiled kernels are kept, and whether they are there already."""
     name = "kernel cache"
     try:
-        from seawall.kernels.jit import cache_status
+        from seawall.kernels.runtime.jit import cache_status
     except ImportError as error:
         cost = "no kernel can be compiled, so nothing that moves data runs"
         return Check(name, Status.MISSING, str(error), cost, "pip install --force-reinstall numba", required=True)

@@ -16,8 +16,8 @@ from seawall.cli.data_directory import json_option, print_json
 from seawall.cli.log_place import connect_to_server, server_options
 
 if TYPE_CHECKING:
-    from seawall.wire.fields import JsonValue
-    from seawall.wire.lwp1_replies import ClusterStatusReply
+    from seawall.wire.format.fields import JsonValue
+    from seawall.wire.lwp1.replies import ClusterStatusReply
 
 
 @click.command()

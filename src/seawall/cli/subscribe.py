@@ -1,6 +1,6 @@
 """`seawall sub`: print the records of a topic as they come, and keep how far an owner has come.
 
-Reading looks at the directory (`engine/view.py`): it needs no lock, so a writer may be at work, and its commits are
+Reading looks at the directory (`engine/api/view.py`): it needs no lock, so a writer may be at work, and its commits are
 printed as soon as they are in its files. Between two looks at a log that has not grown a follower waits `IDLE_SECONDS`,
 and longer where looking takes long, so that following costs a bounded part of a processor.
 
@@ -34,7 +34,7 @@ from seawall.cli.selection import END, Place, Selection, selection_options
 
 if TYPE_CHECKING:
     from seawall.cli.log_place import ReadableLog
-    from seawall.engine.embedded import Start
+    from seawall.engine.api.embedded import Start
 
 #: How long a follower waits before it looks again: soon for a person, seldom for a processor.
 IDLE_SECONDS: Final = 0.05

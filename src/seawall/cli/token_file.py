@@ -19,7 +19,7 @@ from seawall.config import SETTINGS
 from seawall.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from seawall.server.access import Access, Right
+    from seawall.server.connection.access import Access, Right
 
 _CERTIFICATE: Final = "cn="
 
@@ -34,7 +34,7 @@ class _Entries:
 
 def read_access(token_file: str, read_rate: int, *, takes_certificates: bool) -> Access:
     """Who may come in by the lines of a token file, or by a certificate; everybody where there is neither."""
-    from seawall.server.access import Access
+    from seawall.server.connection.access import Access
 
     if not token_file:
         return Access(read_rate=read_rate, takes_certificates=takes_certificates)
@@ -64,7 +64,7 @@ def read_access(token_file: str, read_rate: int, *, takes_certificates: bool) ->
 
 
 def _add(entries: _Entries, key: str, words: list[str], where: str) -> None:
-    from seawall.server.access import Right
+    from seawall.server.connection.access import Right
 
     entries.rights[key] = Right.ALL
     for word in words:

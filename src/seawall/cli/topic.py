@@ -20,8 +20,8 @@ from seawall.cli.log_place import look_at, open_place, place_options
 from seawall.errors import SeawallError
 
 if TYPE_CHECKING:
-    from seawall.wire.fields import JsonValue
-    from seawall.wire.topic_info import TopicInfo
+    from seawall.api.topic_info import TopicInfo
+    from seawall.wire.format.fields import JsonValue
 
 #: Topics that are created between two looks at the bar, and refusals that are shown.
 _CREATED_AT_ONCE: Final = 256

@@ -15,7 +15,7 @@ from seawall.cli.data_directory import data_option, json_option, print_json
 
 if TYPE_CHECKING:
     from seawall.storage.findings import Finding, Totals
-    from seawall.wire.fields import JsonValue
+    from seawall.wire.format.fields import JsonValue
 
 
 @click.command()
@@ -31,9 +31,9 @@ def verify(data: Path, as_json: bool) -> None:
     Example:
       seawall verify --data backup/seawall-data
     """
-    from seawall.engine.verifying import verification
-    from seawall.io.clocks import OsClock
-    from seawall.io.files import OsFiles
+    from seawall.engine.api.verify import verification
+    from seawall.io.disk.files import OsFiles
+    from seawall.io.process.clocks import OsClock
     from seawall.storage.read_only import open_for_reading
 
     files, clock = OsFiles(), OsClock()

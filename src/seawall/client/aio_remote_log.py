@@ -17,12 +17,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
-from seawall.client.aio_ahead import AsyncReadAhead, read_all
-from seawall.client.aio_connection import AsyncConnection
-from seawall.client.aio_publisher import AsyncRemotePublisher
-from seawall.client.aio_requests import AsyncRequests
-from seawall.client.aio_sender import AsyncSender
-from seawall.client.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.api.aio_topics import create_each
+from seawall.api.publishable import Publishable
+from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
+from seawall.api.received import Item, PositionItem, to_arrow
+from seawall.api.topic_info import TopicInfo
 from seawall.client.aio_transactions import AsyncRemoteTransactions
 from seawall.client.commands import (
     NOT_REMOTE,
@@ -39,39 +38,40 @@ from seawall.client.commands import (
     place_of_position,
     start_of,
 )
-from seawall.client.delivery import Delivery
-from seawall.client.keyed_records import KeyedRecords
-from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import LONE, encode_lone, outgoing_of
-from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.targets import Target
-from seawall.client.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
+from seawall.client.connection.aio_connection import AsyncConnection
+from seawall.client.connection.aio_requests import AsyncRequests
+from seawall.client.connection.targets import Target
+from seawall.client.publish.aio_publisher import AsyncRemotePublisher
+from seawall.client.publish.aio_sender import AsyncSender
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.keyed_records import KeyedRecords
+from seawall.client.publish.publisher import LONE, encode_lone, outgoing_of
+from seawall.client.read.aio_prefetch import AsyncReadAhead, read_all
+from seawall.client.read.aio_subscriber import AsyncRemotePositionSubscriber, AsyncRemoteSubscriber
+from seawall.client.read.position_reading import PositionReader, topics_in
+from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
+from seawall.client.read.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq, TopicEpoch
 from seawall.errors import InvalidInputError, NotFoundError, SeawallError, UnsupportedError
-from seawall.io.clocks import OsClock
+from seawall.io.process.clocks import OsClock
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
-from seawall.wire.aio_topics import create_each
-from seawall.wire.arrow import check_columns, empty_table
-from seawall.wire.codes import ReadBy
-from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonValue
-from seawall.wire.lwp1_replies import (
+from seawall.wire.format.arrow import check_columns, empty_table
+from seawall.wire.format.codes import ReadBy
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.fields import JsonValue
+from seawall.wire.lwp1.replies import (
     ClusterStatusReply,
     TopicReply,
     parse_cluster_status_reply,
     parse_topic_list_reply,
     parse_topic_reply,
 )
-from seawall.wire.lwp1_requests import DeleteTopic, GetClusterStatus, ListTopics
-from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
-from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
-from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
-from seawall.wire.publishable import Publishable
-from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions
-from seawall.wire.received import Item, PositionItem, to_arrow
-from seawall.wire.topic_info import TopicInfo
+from seawall.wire.lwp1.requests import DeleteTopic, GetClusterStatus, ListTopics
+from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.lwp2.sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
+from seawall.wire.lwp2.topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 
 if TYPE_CHECKING:
     import pyarrow as pa

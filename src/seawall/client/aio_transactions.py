@@ -9,20 +9,20 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
-from seawall.client.aio_publisher import AsyncRemotePublisher
-from seawall.client.aio_requests import AsyncRequests
-from seawall.client.delivery import Delivery
-from seawall.client.targets import Target
+from seawall.api.aio_transactions import AsyncStager, AsyncTransaction, AsyncTransactionalLog
+from seawall.api.publisher_options import Compression
+from seawall.client.connection.aio_requests import AsyncRequests
+from seawall.client.connection.targets import Target
+from seawall.client.publish.aio_publisher import AsyncRemotePublisher
+from seawall.client.publish.delivery import Delivery
 from seawall.client.transactions import ATTEMPTS, committed_in, own_keys, staging_options, unknown, wanted_of
 from seawall.core.transactions import CommittedTransaction, OffsetCommit, StagedPart, StagedRange, berth_named
 from seawall.errors import OutcomeUnknownError, RetryableError
-from seawall.io.process import disown_on_fork
-from seawall.wire.aio_transactions import AsyncStager, AsyncTransaction, AsyncTransactionalLog
-from seawall.wire.arrow import EncodedBlock
-from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
-from seawall.wire.lwp2_topics import parse_records_deleted
-from seawall.wire.lwp2_transactions import StagingFind, TransactionAbort, TransactionState, parse_transaction_told
-from seawall.wire.publisher_options import Compression
+from seawall.io.process.own_process import disown_on_fork
+from seawall.wire.format.arrow import EncodedBlock
+from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
+from seawall.wire.lwp2.topics import parse_records_deleted
+from seawall.wire.lwp2.transactions import StagingFind, TransactionAbort, TransactionState, parse_transaction_told
 
 
 class AsyncStagingPublisher(AsyncRemotePublisher):

@@ -6,20 +6,20 @@ from datetime import datetime
 from hashlib import blake2b
 from typing import Final, Literal, TypeAlias
 
-from seawall.client.connection import refusal_of
-from seawall.client.reading import TopicReader
+from seawall.api.topic_config import TopicConfig
+from seawall.api.topic_info import TopicInfo
+from seawall.client.connection.connection import refusal_of
+from seawall.client.read.reading import TopicReader
 from seawall.core.identifiers import check_topic_name
 from seawall.core.types import Seq, TopicId
 from seawall.errors import ConfigError, InvalidInputError, LimitError, ProtocolError, UnsupportedError
 from seawall.limits import CURSOR_OWNER_SIZE_MAX, MIB
-from seawall.wire.codes import Command, ErrorCode, GapUnit, ReadBy
-from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonValue
-from seawall.wire.lwp1_replies import TopicReply
-from seawall.wire.lwp2_reading import parse_data_prefix, parse_gap
-from seawall.wire.lwp2_topics import RecordsDelete, TopicCreate
-from seawall.wire.topic_config import TopicConfig
-from seawall.wire.topic_info import TopicInfo
+from seawall.wire.format.codes import Command, ErrorCode, GapUnit, ReadBy
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.fields import JsonValue
+from seawall.wire.lwp1.replies import TopicReply
+from seawall.wire.lwp2.reading import parse_data_prefix, parse_gap
+from seawall.wire.lwp2.topics import RecordsDelete, TopicCreate
 
 #: Where a reader begins: a word, a seq, or a time.
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | int | datetime

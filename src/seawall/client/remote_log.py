@@ -24,7 +24,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, TypeVar
 
-from seawall.client.ahead import ReadAhead, read_all
+from seawall.api.publishable import Publishable
+from seawall.api.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
+from seawall.api.received import Item, PositionItem, to_arrow
+from seawall.api.topic_info import TopicInfo
 from seawall.client.commands import (
     NOT_REMOTE,
     READ_SIZE,
@@ -40,45 +43,42 @@ from seawall.client.commands import (
     place_of_position,
     start_of,
 )
-from seawall.client.connection import Connection
-from seawall.client.delivery import Delivery
-from seawall.client.keyed_records import KeyedRecords
-from seawall.client.lone_sender import LoneSender
-from seawall.client.position_reading import PositionReader, topics_in
-from seawall.client.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
-from seawall.client.reading import NO_LIMIT, Budget, TopicReader
-from seawall.client.requests import Requests
-from seawall.client.sender_pool import SenderPool
-from seawall.client.subscriber import RemotePositionSubscriber, RemoteSubscriber
-from seawall.client.targets import Target
+from seawall.client.connection.connection import Connection
+from seawall.client.connection.requests import Requests
+from seawall.client.connection.targets import Target
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.keyed_records import KeyedRecords
+from seawall.client.publish.publisher import LONE, RemotePublisher, encode_lone, outgoing_of
+from seawall.client.publish.sender_pool import SenderPool
+from seawall.client.publish.waiting_sender import LoneSender
+from seawall.client.read.position_reading import PositionReader, topics_in
+from seawall.client.read.prefetch import ReadAhead, read_all
+from seawall.client.read.reading import NO_LIMIT, Budget, TopicReader
+from seawall.client.read.subscriber import RemotePositionSubscriber, RemoteSubscriber
+from seawall.client.read.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.client.transactions import RemoteTransactions
-from seawall.client.waiting import Patience, PositionWait, RecordWait, Wait, check_position, check_seq
 from seawall.core.identifiers import check_client_id, check_names
 from seawall.core.sessions import SessionInfo
 from seawall.core.types import Seq
 from seawall.errors import NotFoundError, SeawallError, UnsupportedError
-from seawall.io.process import disown_on_fork
+from seawall.io.process.own_process import disown_on_fork
 from seawall.limits import CREATES_AT_ONCE, SESSIONS_LISTED_MAX
-from seawall.wire.arrow import check_columns, empty_table
-from seawall.wire.codes import ReadBy
-from seawall.wire.decoder import Frame
-from seawall.wire.fields import JsonValue
-from seawall.wire.lwp1_replies import (
+from seawall.wire.format.arrow import check_columns, empty_table
+from seawall.wire.format.codes import ReadBy
+from seawall.wire.format.decoder import Frame
+from seawall.wire.format.fields import JsonValue
+from seawall.wire.lwp1.replies import (
     ClusterStatusReply,
     TopicReply,
     parse_cluster_status_reply,
     parse_topic_list_reply,
     parse_topic_reply,
 )
-from seawall.wire.lwp1_requests import DeleteTopic, GetClusterStatus, ListTopics
-from seawall.wire.lwp2 import ControlPayload
-from seawall.wire.lwp2_reading import Bounds, BoundsReply, Commit, parse_bounds_reply
-from seawall.wire.lwp2_sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
-from seawall.wire.lwp2_topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
-from seawall.wire.publishable import Publishable
-from seawall.wire.publisher_options import BATCH_SIZE, IN_FLIGHT_SIZE, Compression, PublisherOptions, WhenFull
-from seawall.wire.received import Item, PositionItem, to_arrow
-from seawall.wire.topic_info import TopicInfo
+from seawall.wire.lwp1.requests import DeleteTopic, GetClusterStatus, ListTopics
+from seawall.wire.lwp2.frames import ControlPayload
+from seawall.wire.lwp2.reading import Bounds, BoundsReply, Commit, parse_bounds_reply
+from seawall.wire.lwp2.sessions import SessionList, SessionRequest, SessionRetire, parse_sessions_reply
+from seawall.wire.lwp2.topics import TopicConfigure, TopicDescribe, TopicFind, parse_records_deleted
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from seawall.api.publisher_options import Compression, PublisherOptions
+from seawall.api.transactions import (
+    IN_FLIGHT_SIZE,
+    OwnKeys,
+    Stager,
+    Transaction,
+    TransactionalLog,
+    as_offsets,
+    as_parts,
+)
 from seawall.client.commands import cursor_owner
-from seawall.client.delivery import Delivery
-from seawall.client.publisher import RemotePublisher
-from seawall.client.requests import Requests
-from seawall.client.targets import Target
+from seawall.client.connection.requests import Requests
+from seawall.client.connection.targets import Target
+from seawall.client.publish.delivery import Delivery
+from seawall.client.publish.publisher import RemotePublisher
 from seawall.core.transactions import (
     CommittedTransaction,
     OffsetCommit,
@@ -26,28 +36,18 @@ from seawall.core.transactions import (
     berth_named,
 )
 from seawall.errors import OutcomeUnknownError, ProtocolError, RetryableError
-from seawall.io.process import disown_on_fork, random_bytes
-from seawall.wire.arrow import EncodedBlock
-from seawall.wire.codes import ErrorCode
-from seawall.wire.decoder import Frame
-from seawall.wire.lwp1_replies import TopicReply, parse_topic_reply
-from seawall.wire.lwp2_topics import parse_records_deleted
-from seawall.wire.lwp2_transactions import (
+from seawall.io.process.own_process import disown_on_fork, random_bytes
+from seawall.wire.format.arrow import EncodedBlock
+from seawall.wire.format.codes import ErrorCode
+from seawall.wire.format.decoder import Frame
+from seawall.wire.lwp1.replies import TopicReply, parse_topic_reply
+from seawall.wire.lwp2.topics import parse_records_deleted
+from seawall.wire.lwp2.transactions import (
     StagingFind,
     TransactionAbort,
     TransactionCommit,
     TransactionState,
     parse_transaction_told,
-)
-from seawall.wire.publisher_options import Compression, PublisherOptions
-from seawall.wire.transactions import (
-    IN_FLIGHT_SIZE,
-    OwnKeys,
-    Stager,
-    Transaction,
-    TransactionalLog,
-    as_offsets,
-    as_parts,
 )
 
 #: How often the patience of a target is spent on a commit that nobody knows the outcome of.

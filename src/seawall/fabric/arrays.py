@@ -1,7 +1,7 @@
 """A fabric as numpy arrays: every region over the same memory, nothing copied.
 
 Structured arrays are for reading and filling entries; arrays of words are for what several processes touch at once, by
-`kernels.atomics` (u64: control block, tails, vectors) and `kernels.slots` (i64: slots with tokens).
+`kernels.runtime.atomics` (u64: control block, tails, vectors) and `kernels.runtime.slots` (i64: slots with tokens).
 
 Every array of words starts on a cache line, so that no atomic access straddles one: mappings start on a page, and
 regions and entries on a line.

@@ -33,8 +33,8 @@ from seawall.errors import InvalidInputError, LimitError
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.layout import CHECKPOINT_ROW_SIZE, CHECKPOINT_SLOTS
 from seawall.fabric.records import CHECKPOINT_HEADER
-from seawall.kernels.atomics import store_release_u64
-from seawall.wire.frames import checksum
+from seawall.kernels.runtime.atomics import store_release_u64
+from seawall.wire.format.frames import checksum
 
 _HEADER_CRC_AT = 44
 

@@ -31,8 +31,8 @@ from typing import Final
 
 from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, UnsupportedError
 from seawall.fabric.layout import HEADER_SIZE, FabricLayout, FabricSizes
-from seawall.wire.fields import Buffer, pack
-from seawall.wire.frames import checksum
+from seawall.wire.format.fields import Buffer, pack
+from seawall.wire.format.frames import checksum
 
 MAGIC: Final = b"SEAFABR\0"
 VERSION: Final = 1

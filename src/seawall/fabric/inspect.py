@@ -19,7 +19,7 @@ from seawall.fabric.arrays import Counters
 from seawall.fabric.checkpoint import read_checkpoint
 from seawall.fabric.layout import CHECKPOINT_ROW_SIZE, CHECKPOINT_SLOTS
 from seawall.fabric.mapping import Fabric
-from seawall.kernels.slots import load_words, ready_slots
+from seawall.kernels.runtime.slots import load_words, ready_slots
 
 _HALF = 0xFFFF_FFFF
 _WORD = 0xFFFF_FFFF_FFFF_FFFF

@@ -42,7 +42,7 @@ from seawall.errors import (
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.header import MAGIC, FabricHeader, Identity, is_unfinished, parse_identity
 from seawall.fabric.layout import HEADER_AT, HEADER_SIZE, FabricLayout, FabricSizes
-from seawall.io.files import NO_SPACE
+from seawall.io.disk.files import NO_SPACE
 from seawall.io.interfaces import Mapping, SharedMemory
 from seawall.limits import PAGE_SIZE
 

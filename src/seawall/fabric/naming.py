@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from seawall.config import FabricConfig
-from seawall.io.files import write_all
+from seawall.io.disk.files import write_all
 from seawall.io.interfaces import Files, SharedMemory
 
 #: The file of a data directory that records where its fabric is.

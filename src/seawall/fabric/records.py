@@ -5,8 +5,8 @@
 Rules
 - Counts are exclusive, so zero means none. Indexes of slots are absolute: u64, never reduced to the ring.
 - A token is the absolute index of its entry + 1, and is written last: zeroed memory and the lap before are never ready.
-- What several processes touch at once is a naturally aligned word, by `kernels.atomics` or `kernels.slots` only.
-  `blog_offset` of a GOI entry lies at an odd place and is plain data behind its token.
+- What several processes touch at once is a naturally aligned word, by `kernels.runtime.atomics` or
+  `kernels.runtime.slots` only. `blog_offset` of a GOI entry lies at an odd place and is plain data behind its token.
 - Fields called `zero…` stay zero, so that they can get a meaning.
 """
 

@@ -5,12 +5,12 @@ A role takes a `Host` and asks it for everything; this module is where the real 
 
 from __future__ import annotations
 
-from seawall.io.clocks import OsClock
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
 from seawall.io.interfaces import Host
-from seawall.io.memory import OsSharedMemory
-from seawall.io.sockets import OsNetwork
-from seawall.io.topology import discover
+from seawall.io.network.sockets import OsNetwork
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.shared_memory import OsSharedMemory
+from seawall.io.process.topology import discover
 
 __all__ = ["os_host"]
 

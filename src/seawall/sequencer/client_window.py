@@ -2,8 +2,8 @@
 
 A publisher numbers its batches from 1, in one count over all topics. After a lost answer it sends again under the same
 number, so the number tells a repetition from a new batch: exactly within the window (client seqs from highest seen
-− 255 to next expected + 255), by a refusal outside. `kernels.client_window` has the rules, the byte table of a row and
-the invariants; this class owns the arrays, opens sessions, and moves rows to and from storage.
+− 255 to next expected + 255), by a refusal outside. `kernels.admission.client_window` has the rules, the byte table of
+a row and the invariants; this class owns the arrays, opens sessions, and moves rows to and from storage.
 
 A row is 64 bytes wherever it is kept. Rows of publishers that were silent for long may be exported and forgotten; when
 such a publisher comes back its row is imported again before its batch is looked at. Results (seq, position, timestamp)
@@ -16,7 +16,7 @@ look before it, so that nothing is spent on time where batches are decided.
 What a crash does: the arrays are gone. They are rebuilt from rows of a snapshot and from the batches behind it, by
 `decide`; seqs that were refused and left no batch are then undecided again, or skipped if lower than next expected.
 
-`kernels.client_window` says what holds of a window. One owner, no lock.
+`kernels.admission.client_window` says what holds of a window. One owner, no lock.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from seawall import limits
 from seawall.core.identifiers import check_client_id
 from seawall.core.types import ClientId, ClientSeq, Position, Seq, SessionEpoch, TimestampNs
 from seawall.errors import ConflictError, CorruptionError, FullError, InvalidInputError, LimitError, NotFoundError
-from seawall.kernels import client_window as kernels
-from seawall.kernels.client_index import CLIENT_ID, INDEX_ROWS_MAX, Places, add_row, find_row, remove_row
-from seawall.kernels.client_window import Rows, Words
-from seawall.kernels.memory import Bytes
-from seawall.kernels.tables import ABSENT, Values
+from seawall.kernels.admission import client_window as kernels
+from seawall.kernels.admission.client_index import CLIENT_ID, INDEX_ROWS_MAX, Places, add_row, find_row, remove_row
+from seawall.kernels.admission.client_window import Rows, Words
+from seawall.kernels.runtime.memory import Bytes
+from seawall.kernels.runtime.tables import ABSENT, Values
 from seawall.sequencer.line_memory import line_zeros, line_zeros_together
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 #: Batches to ask about, and what became of batches, in arrays; see the kernel module.
 WINDOW_BATCH = kernels.WINDOW_BATCH

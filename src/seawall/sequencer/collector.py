@@ -1,6 +1,6 @@
 """A collector: takes the slots of its brokers, in order, and gives each to the worker of its client.
 
-`kernels.collecting` has the rules. Each broker belongs to
+`kernels.ordering.collecting` has the rules. Each broker belongs to
 one collector. A collector never waits: `step` takes what is there and returns.
 
 What a crash does: nothing is kept. A new collector begins each ring at the completion vector; recovery tells by
@@ -20,8 +20,8 @@ from seawall.errors import InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.records import Words
-from seawall.kernels import collecting
-from seawall.kernels.atomics import load_acquire_u64
+from seawall.kernels.ordering import collecting
+from seawall.kernels.runtime.atomics import load_acquire_u64
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.shared import SequencerShared
 

@@ -2,8 +2,9 @@
 
 It holds the next position, the hybrid clock, and for each topic the next seq and offset, the ceiling, the last
 timestamp and totals. `admit` takes batches that lie back to back in a buffer and stamps them there, in one kernel call
-(`kernels.frontier` has the layout and the rules, `kernels.client_frontier` the way through the client window). It knows
-neither files nor connections: a batch that is admitted is not durable, and nobody has been told.
+(`kernels.admission.frontier` has the layout and the rules, `kernels.admission.client_frontier` the way through the
+client window). It knows neither files nor connections: a batch that is admitted is not durable, and nobody has been
+told.
 
 Ceilings. A seq that anyone has seen must never be given to another record, so seqs are handed out only below a ceiling
 that is durable in the log. `needs_ceiling` names the topics that have less than a quarter of a step left; the owner
@@ -33,15 +34,15 @@ from seawall.core.checks import check
 from seawall.core.clock import HybridClock
 from seawall.core.types import Offset, Position, Seq, Term, TimestampNs, TopicId
 from seawall.errors import ConflictError, FullError, InvalidInputError, InvariantError, LimitError, NotFoundError
-from seawall.kernels import frontier as kernels
-from seawall.kernels.client_frontier import admit_client_run
-from seawall.kernels.frontier import Rows, admit_run
-from seawall.kernels.memory import Bytes
-from seawall.kernels.staging import number_batch, number_client_batch
-from seawall.kernels.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
-from seawall.kernels.transactions import admit_together
+from seawall.kernels.admission import frontier as kernels
+from seawall.kernels.admission.client_frontier import admit_client_run
+from seawall.kernels.admission.frontier import Rows, admit_run
+from seawall.kernels.log.staging import number_batch, number_client_batch
+from seawall.kernels.log.transactions import admit_together
+from seawall.kernels.runtime.memory import Bytes
+from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find, table_put, table_remove
 from seawall.sequencer.client_window import ClientWindow, table_slots
-from seawall.wire.codes import AckStatus
+from seawall.wire.format.codes import AckStatus
 
 #: Seqs, positions, offsets and timestamps stay below this, far from where adding to one would overflow.
 NUMBER_MAX = 1 << 62
@@ -78,7 +79,7 @@ class Admission:
 class Draft(NamedTuple):
     """What a writer says of a batch that has no header yet.
 
-    Client id and seq are the signed numbers with the bits of the unsigned ones; `choices` as in `kernels.staging`.
+    Client id and seq are the signed numbers with the bits of the unsigned ones; `choices` as in `kernels.log.staging`.
     """
 
     record_count: int
@@ -261,7 +262,7 @@ class CommitFrontier:
 
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """What kernels count with, for who calls one that numbers batches among other things (`kernels.staging`)."""
+        """The arrays of the frontier, as `kernels.log.staging` and other kernels that number batches take them."""
         return *self._state, self._rows
 
     @property

@@ -3,8 +3,8 @@
     ranges of all workers ─▶ heap ─▶ limit ─▶ commit_run ─▶ side array, committed, results
     replica vector ─▶ durable ─▶ completion vector, floor
 
-`kernels.goi_frontier` has the rules of a run. Topics and the hybrid clock are those of a `CommitFrontier`, whose next
-position follows the order index here: it is the position after the last that is decided.
+`kernels.ordering.goi_frontier` has the rules of a run. Topics and the hybrid clock are those of a `CommitFrontier`,
+whose next position follows the order index here: it is the position after the last that is decided.
 
 Stops. A topic without seqs below its ceiling stops the order (NEEDS_CEILING): the owner makes a higher one durable and
 steps again. A CONTROL entry is carried out by the owner, who is called with its position when everything before it is
@@ -38,15 +38,15 @@ from seawall.fabric import records
 from seawall.fabric.arrays import Bytes, FabricArrays
 from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint, write_checkpoint
 from seawall.fabric.layout import CHECKPOINT_ROW_SIZE
-from seawall.kernels import goi_frontier as kernels
-from seawall.kernels.atomics import load_acquire_u64, store_release_u64
-from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, RUN_NEEDS_CEILING, STATUS_OK
-from seawall.kernels.range_heap import RANGE_WORDS, drain_ranges, join_ranges
-from seawall.kernels.slots import ready_slots
+from seawall.kernels.admission.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, RUN_NEEDS_CEILING, STATUS_OK
+from seawall.kernels.ordering import goi_frontier as kernels
+from seawall.kernels.ordering.range_heap import RANGE_WORDS, drain_ranges, join_ranges
+from seawall.kernels.runtime.atomics import load_acquire_u64, store_release_u64
+from seawall.kernels.runtime.slots import ready_slots
 from seawall.sequencer import shared as private
 from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.shared import SequencerShared
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 assert (kernels.CONTROL_COMMITTED, kernels.CONTROL_DURABLE) == (records.CONTROL_COMMITTED, records.CONTROL_DURABLE)
 assert records.SIDE_ENTRY.itemsize == kernels.SIDE_WORDS * 8

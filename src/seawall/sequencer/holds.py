@@ -1,4 +1,4 @@
-"""The arrays in which a worker holds batches, as they are when nothing is held; `kernels.holding` has their layout."""
+"""The arrays in which a worker holds batches, empty; `kernels.ordering.holding` has their layout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from seawall.fabric import records
 from seawall.fabric.records import Words
-from seawall.kernels import holding
+from seawall.kernels.ordering import holding
 
 assert (holding.TAIL_BLOG_CLAIMED, holding.TAIL_BLOG_WANTED) == (records.TAIL_BLOG_CLAIMED, records.TAIL_BLOG_WANTED)
 assert records.PBR_ENTRY.fields is not None

@@ -4,9 +4,9 @@ Each client belongs to one worker. A worker has the windows of its clients, hold
 their turn, and writes what it has decided. One step:
 
     settle    batches that were committed since get their numbers in the window
-    drain     up to `drain_refs` refs are decided on (`kernels.ordering`)
-    expire    gaps whose time is over are skipped (`kernels.gaps`)
-    write     one reservation for all of it, the entries, one range for the frontier (`kernels.order_entries`)
+    drain     up to `drain_refs` refs are decided on (`kernels.ordering.deciding`)
+    expire    gaps whose time is over are skipped (`kernels.ordering.gaps`)
+    write     one reservation for all of it, the entries, one range for the frontier (`kernels.ordering.order_entries`)
 
 A ring of entries that is nearly full stalls a worker: what is decided waits, nothing more is taken, and the next step
 tries again. A client whose row is not in memory is asked for from `ClientRows`; if there is no room for it, rows that
@@ -14,7 +14,8 @@ have been idle longest go there.
 
 The gap clock counts the time given to `step`, without what lies between `pause_gaps` and `resume_gaps`.
 
-What holds of ready items, entries and held batches is in `kernels.ordering`, `order_entries` and `kernels.holding`.
+What holds of ready items, entries and held batches is in `kernels.ordering.deciding`, `order_entries` and
+`kernels.ordering.holding`.
 
 What a crash does: windows, held batches and what is ready are gone. Held slots are pinned and are collected again;
 windows come from a checkpoint and the entries behind it. One thread uses a worker; several workers may be on several
@@ -34,17 +35,18 @@ from seawall.core.types import ClientId, ClientSeq, Position, SessionEpoch
 from seawall.errors import ConflictError, FullError, InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
-from seawall.kernels import client_window as window_kernels
-from seawall.kernels import gaps, holding, order_entries, ordering
-from seawall.kernels.atomics import load_acquire_u64
-from seawall.kernels.client_index import CLIENT_ID, find_row
-from seawall.kernels.rings import CONSUMED, Words
-from seawall.kernels.tables import ABSENT
+from seawall.kernels.admission import client_window as window_kernels
+from seawall.kernels.admission.client_index import CLIENT_ID, find_row
+from seawall.kernels.ordering import deciding as ordering
+from seawall.kernels.ordering import gaps, holding, order_entries
+from seawall.kernels.runtime.atomics import load_acquire_u64
+from seawall.kernels.runtime.rings import CONSUMED, Words
+from seawall.kernels.runtime.tables import ABSENT
 from seawall.sequencer import shared as shared_memory
 from seawall.sequencer.client_window import ClientWindow
 from seawall.sequencer.holds import empty_holds, empty_pages, empty_state
 from seawall.sequencer.shared import SequencerShared, SpscRing
-from seawall.wire.codes import AckStatus, ErrorCode
+from seawall.wire.format.codes import AckStatus, ErrorCode
 
 _REFUSED: Final = records.FLAG_REFUSED | 0xFFFF << records.REFUSED_REASON_SHIFT
 
@@ -113,7 +115,7 @@ class SessionOpening:
 
 
 class OrderWorker:
-    """One worker: the clients that `kernels.collecting.worker_of` gives it."""
+    """One worker: the clients that `kernels.ordering.collecting.worker_of` gives it."""
 
     __slots__ = (
         *("_arrays", "_clients", "_goi_high", "_goi_low", "_holds", "_memories", "_notes", "_opened", "_pages"),

@@ -32,8 +32,8 @@ from seawall.errors import InvalidInputError
 from seawall.fabric import records
 from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.records import Words
-from seawall.kernels.atomics import store_release_u64
-from seawall.kernels.collecting import worker_of
+from seawall.kernels.ordering.collecting import worker_of
+from seawall.kernels.runtime.atomics import store_release_u64
 from seawall.sequencer.collector import Collector, CollectorSettings
 from seawall.sequencer.frontier import CommitFrontier
 from seawall.sequencer.goi_frontier import FrontierStop, GoiFrontier
@@ -246,7 +246,7 @@ class PodSequencer:
 
     @property
     def collected(self) -> Words:
-        """How far each ring was collected, as `kernels.collecting` lays it out."""
+        """How far each ring was collected, as `kernels.ordering.collecting` lays it out."""
         return self._shared.collected
 
     # --- work ----------------------------------------------------------------------------------------------------

@@ -38,13 +38,13 @@ from seawall.fabric.arrays import FabricArrays
 from seawall.fabric.checkpoint import Checkpoint, newest_checkpoint
 from seawall.fabric.layout import CHECKPOINT_ROW_SIZE
 from seawall.fabric.records import Records, Words
-from seawall.kernels import goi_recovery as kernels
-from seawall.kernels.atomics import load_acquire_u64, store_release_u64
-from seawall.kernels.batch_header import RAW_LENGTH_AT
-from seawall.kernels.client_window import CHECK_UNKNOWN_CLIENT
-from seawall.kernels.frontier import LAST_TIMESTAMP, NEXT_POSITION
-from seawall.kernels.goi_frontier import slot_index_of, write_results
-from seawall.kernels.slots import ready_slots
+from seawall.kernels.admission.client_window import CHECK_UNKNOWN_CLIENT
+from seawall.kernels.admission.frontier import LAST_TIMESTAMP, NEXT_POSITION
+from seawall.kernels.codec.batch_header import RAW_LENGTH_AT
+from seawall.kernels.ordering import goi_recovery as kernels
+from seawall.kernels.ordering.goi_frontier import slot_index_of, write_results
+from seawall.kernels.runtime.atomics import load_acquire_u64, store_release_u64
+from seawall.kernels.runtime.slots import ready_slots
 from seawall.limits import SEQUENCER_DRAIN_REFS
 from seawall.sequencer.client_window import WINDOW_BATCH, WINDOW_RESULT, ClientWindow
 from seawall.sequencer.frontier import CommitFrontier

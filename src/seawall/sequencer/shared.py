@@ -5,12 +5,13 @@
     counters[FLOOR]      positions below it may be written over in the GOI; the frontier raises it
     notes                one for each place of the GOI (position mod `goi_entries`): numbers of a duplicate's original,
                          left over from an earlier lap where the entry is no duplicate
-    collected            one line for each broker (`kernels.collecting`); its first word counts the slots taken
+    collected            one line for each broker (`kernels.ordering.collecting`); its first word counts the slots taken
     settled              one line for each worker: below its first word nothing waits to learn its numbers
 
-A ring has one producer and one consumer, each with its own count (`kernels.rings`: PRODUCED and CONSUMED, absolute and
-exclusive, never reduced), so items need no token: an item is there once the producer has counted it (store-release).
-An item of a queue is one word, the ref of a slot; an item of a range ring is two, first position and end.
+A ring has one producer and one consumer, each with its own count (`kernels.runtime.rings`: PRODUCED and CONSUMED,
+absolute and exclusive, never reduced), so items need no token: an item is there once the producer has counted it
+(store-release). An item of a queue is one word, the ref of a slot; an item of a range ring is two, first position and
+end.
 
 Every word has one writing role, RESERVED excepted, which is changed by atomic operations only. The note of a duplicate
 is written by the worker that reserved its position, before the GOI token, and read after that.
@@ -28,7 +29,7 @@ import numpy as np
 from seawall import limits
 from seawall.errors import InvalidInputError
 from seawall.fabric.records import Records, Words
-from seawall.kernels.rings import CONSUMED, COUNTER_WORDS, PRODUCED
+from seawall.kernels.runtime.rings import CONSUMED, COUNTER_WORDS, PRODUCED
 from seawall.sequencer.line_memory import line_zeros
 
 #: Places in `counters`, a cache line apart.

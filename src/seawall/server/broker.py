@@ -25,23 +25,23 @@ from typing import Final, TypeVar
 
 from seawall import limits
 from seawall.config import PastEnd
-from seawall.engine.broker_log import BrokerLog
-from seawall.engine.served_log import ServedLog
-from seawall.io.loops import loop_factory
-from seawall.server.access import Access
-from seawall.server.budget import PeerMemory
-from seawall.server.context import ServerContext, ServerSettings
-from seawall.server.ingest import Ingest
-from seawall.server.listener import Listener, MakeSession
-from seawall.server.lwp1_session import Lwp1Service
-from seawall.server.lwp2_session import Lwp2Session
+from seawall.engine.serving.loop_view import BrokerLog
+from seawall.engine.serving.served_log import ServedLog
+from seawall.io.network.loops import loop_factory
+from seawall.server.connection.access import Access
+from seawall.server.connection.budget import PeerMemory
+from seawall.server.connection.context import ServerContext, ServerSettings
+from seawall.server.connection.listener import Listener, MakeSession
+from seawall.server.connection.session import ConnectionLimits
+from seawall.server.lwp1.session import Lwp1Service
+from seawall.server.lwp2.session import Lwp2Session
+from seawall.server.lwp2.topic_commands import TopicCommands
 from seawall.server.pressure import Memory, Pressure
-from seawall.server.publish_thread import PublishThread
-from seawall.server.session import ConnectionLimits
-from seawall.server.topic_commands import TopicCommands
-from seawall.wire.codes import VERSION_1, VERSION_2
-from seawall.wire.lwp1_replies import BrokerStatus
-from seawall.wire.node_load import NodeLoad
+from seawall.server.publish.ingest import Ingest
+from seawall.server.publish.publish_thread import PublishThread
+from seawall.wire.format.codes import VERSION_1, VERSION_2
+from seawall.wire.lwp1.node_load import NodeLoad
+from seawall.wire.lwp1.replies import BrokerStatus
 
 R = TypeVar("R")
 

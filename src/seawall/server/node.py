@@ -24,21 +24,21 @@ from pathlib import Path
 
 from seawall import limits
 from seawall.config import Config
-from seawall.engine.served_log import ServedLog
-from seawall.engine.settings import StoreSettings
+from seawall.engine.serving.served_log import ServedLog
+from seawall.engine.store.settings import StoreSettings
 from seawall.errors import InvalidInputError
-from seawall.io.descriptors import DescriptorBudget, raise_descriptor_limit
-from seawall.io.memory_use import MemoryUse
-from seawall.io.sockets import format_address
-from seawall.server.access import Access
+from seawall.io.network.sockets import format_address
+from seawall.io.process.descriptors import DescriptorBudget, raise_descriptor_limit
+from seawall.io.process.memory_use import MemoryUse
 from seawall.server.broker import Broker, NodeSettings, Shared, end_beside, start_beside
-from seawall.server.budget import PeerMemory
+from seawall.server.connection.access import Access
+from seawall.server.connection.budget import PeerMemory
+from seawall.server.connection.slow_callbacks import SlowFigures
 from seawall.server.pressure import Levels, Memory
-from seawall.server.publish_thread import PublishThread
-from seawall.server.slow_callbacks import SlowFigures
-from seawall.server.unfit_ranges import UNFIT
-from seawall.wire.lwp1_replies import BrokerStatus
-from seawall.wire.node_load import NodeLoad
+from seawall.server.publish.publish_thread import PublishThread
+from seawall.server.read.unfit_ranges import UNFIT
+from seawall.wire.lwp1.node_load import NodeLoad
+from seawall.wire.lwp1.replies import BrokerStatus
 
 __all__ = ["Node", "NodeSettings", "start_node"]
 

@@ -28,8 +28,8 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from seawall import limits
-from seawall.server.ingest import Ingest
-from seawall.server.publishing import Publishing
+from seawall.server.publish.ingest import Ingest
+from seawall.server.publish.producer_session import Publishing
 
 #: Why batches are not taken, in words that an error begins with.
 _SHORT: Final = "the memory of the server is short"

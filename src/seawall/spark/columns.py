@@ -1,8 +1,9 @@
 """Verified batches as rows of Spark: Arrow batches with the columns of `schema.py`, and no object for any record.
 
-Batches come as bytes in memory, mapped or received, with their entries (`storage/batch_index.py`). Where all of them
-hold plain records, values go straight to their places (`wire/gathering.py`). Envelopes, nulls, compressed and opaque
-batches take the general way: blocks are made plain and joined, and decoded by `wire/arrow.py`. Both give the same rows.
+Batches come as bytes in memory, mapped or received, with their entries (`storage/segments/batch_index.py`). Where all
+of them hold plain records, values go straight to their places (`wire/format/gathering.py`). Envelopes, nulls,
+compressed and opaque batches take the general way: blocks are made plain and joined, and decoded by
+`wire/format/arrow.py`. Both give the same rows.
 
 What belongs to a batch and not to a record (position, time, publisher) is repeated for its records.
 
@@ -19,17 +20,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from seawall.api.received import shown_block
 from seawall.errors import CorruptionError
-from seawall.kernels.columns import gather_spans
-from seawall.kernels.gather import GATHER_DONE, GATHER_MALFORMED
-from seawall.kernels.key_partitions import key_partitions
-from seawall.kernels.segments import Entries
+from seawall.kernels.codec.columns import gather_spans
+from seawall.kernels.codec.gather import GATHER_DONE, GATHER_MALFORMED
+from seawall.kernels.codec.key_partitions import key_partitions
+from seawall.kernels.log.segments import Entries
 from seawall.limits import BATCH_HEADER_SIZE
 from seawall.spark.schema import arrow_schema, headers_type
-from seawall.wire.arrow import FIELD_COLUMNS, decode_table
-from seawall.wire.batches import BatchSource, parse_batch_header
-from seawall.wire.gathering import PlainColumns
-from seawall.wire.received import Gap, shown_block
+from seawall.wire.format.arrow import FIELD_COLUMNS, decode_table
+from seawall.wire.format.batches import BatchSource, parse_batch_header
+from seawall.wire.format.gaps import Gap
+from seawall.wire.format.gathering import PlainColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +52,7 @@ _CODEC_AT: Final = 94
 
 _NS_PER_US: Final = 1_000
 
-#: Envelope fields by column name, as `wire/arrow.py` calls them.
+#: Envelope fields by column name, as `wire/format/arrow.py` calls them.
 _FIELDS: Final = (*FIELD_COLUMNS, "headers")
 
 

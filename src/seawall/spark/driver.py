@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from seawall.client.reading import ReceivedRows, TopicReader
+from seawall.api.topic_config import Durability
+from seawall.api.topic_info import TopicInfo
+from seawall.client.read.reading import ReceivedRows, TopicReader
 from seawall.client.remote_log import RemoteLog
 from seawall.core.types import TopicId
 from seawall.errors import ConfigError, DataLossError, NotFoundError
@@ -22,9 +24,7 @@ from seawall.spark.option_values import EARLIEST_SEQ, LATEST_SEQ, Offsets, Place
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.reading import target_of
-from seawall.wire.codes import ReadBy
-from seawall.wire.topic_config import Durability
-from seawall.wire.topic_info import TopicInfo
+from seawall.wire.format.codes import ReadBy
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -20,22 +20,22 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from seawall.client.ahead import ReadAhead
-from seawall.client.reading import ReceivedRows, TopicReader
-from seawall.client.requests import Requests
-from seawall.client.targets import Target, parse_target
+from seawall.client.connection.requests import Requests
+from seawall.client.connection.targets import Target, parse_target
+from seawall.client.read.prefetch import ReadAhead
+from seawall.client.read.reading import ReceivedRows, TopicReader
 from seawall.core.types import Seq, TopicId
 from seawall.errors import CorruptionError, DataLossError, NotFoundError, UnsupportedError
-from seawall.kernels.segments import INDEX_ENTRY, Entries
+from seawall.kernels.log.segments import INDEX_ENTRY, Entries
 from seawall.limits import BATCH_HEADER_SIZE, MIB
 from seawall.spark.columns import BatchBytes, ColumnMaker, Rows
 from seawall.spark.given_options import ServerOptions
 from seawall.spark.options import Clock, ReadFrom, ReadOptions
 from seawall.spark.planning import SeqRange
 from seawall.spark.segments import FilesError, Piece, open_topic, read_pieces
-from seawall.wire.codes import GapReason, ReadBy
-from seawall.wire.lwp2_files import FilesReply, FilesRequest, parse_files_reply
-from seawall.wire.received import Gap
+from seawall.wire.format.codes import GapReason, ReadBy
+from seawall.wire.format.gaps import Gap
+from seawall.wire.lwp2.files import FilesReply, FilesRequest, parse_files_reply
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """Sealed segments, read by who is told of them by the server and can reach their files.
 
-The server says which segments hold a range, what of it is shown, and which gaps lie in it (`wire/lwp2_files.py`); files
+The server says which segments hold a range, what of it is shown, and which gaps lie in it (`wire/lwp2/files.py`); files
 give the bytes. So deletes, caps and ages are what they are for everybody else, and no other file is looked at.
 
 INV-FILES-SAME: a task reads only files of the directory that the server serves. A directory is used only if it says
@@ -23,19 +23,19 @@ import numpy.typing as npt
 
 from seawall.core.types import Seq, TopicId
 from seawall.errors import SeawallError
-from seawall.io.files import OsFiles
+from seawall.io.disk.files import OsFiles
+from seawall.io.disk.mapped import map_part
 from seawall.io.interfaces import Files
-from seawall.io.mapped import map_part
-from seawall.kernels.segments import verify_entries
+from seawall.kernels.log.segments import verify_entries
 from seawall.limits import READ_MAPPED_SIZE_MIN
 from seawall.spark.columns import BatchBytes
-from seawall.storage.batch_index import Entries
 from seawall.storage.read_only import look_at
-from seawall.storage.segment_names import SealedName, parse_name
-from seawall.storage.segments import SealedSegment
-from seawall.storage.topic_home import TopicHome
-from seawall.wire.lwp2_files import FilesReply
-from seawall.wire.read_buffers import READ_BUFFERS
+from seawall.storage.segments.batch_index import Entries
+from seawall.storage.segments.names import SealedName, parse_name
+from seawall.storage.segments.segment import SealedSegment
+from seawall.storage.segments.topic_directory import TopicHome
+from seawall.wire.format.read_buffers import READ_BUFFERS
+from seawall.wire.lwp2.files import FilesReply
 
 Integers = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from seawall.errors import InvalidInputError
-from seawall.io.java import prepare_spark
+from seawall.io.process.java import prepare_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from seawall.core.transactions import StagedPart
 from seawall.errors import ConfigError, InvariantError
-from seawall.io.process import random_bytes
+from seawall.io.process.own_process import random_bytes
 from seawall.spark.write_options import WriteOptions
 
 if TYPE_CHECKING:

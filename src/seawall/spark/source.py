@@ -29,10 +29,10 @@ from seawall.spark.write_options import write_options, written_columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from seawall.api.topic_info import TopicInfo
     from seawall.spark.driver import Driver
     from seawall.spark.sink import SeawallStreamWriter, SeawallWriter
     from seawall.spark.stream import SeawallStreamReader
-    from seawall.wire.topic_info import TopicInfo
 
 
 class SeawallDataSource(DataSource):

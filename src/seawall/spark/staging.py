@@ -21,15 +21,15 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from seawall.api.transactions import StagedCall, Stager
+from seawall.client.connection.targets import Target
 from seawall.client.remote_log import RemoteLog
-from seawall.client.targets import Target
 from seawall.core.transactions import CommittedTransaction, StagedPart, StagedRange, joined
 from seawall.errors import FencedError, InvalidInputError, NotFoundError, SeawallError
 from seawall.limits import MIB
 from seawall.spark.given_options import ServerOptions
 from seawall.spark.reading import target_of
 from seawall.spark.write_options import WriteOptions
-from seawall.wire.transactions import StagedCall, Stager
 
 if TYPE_CHECKING:
     import pyarrow as pa

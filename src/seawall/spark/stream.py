@@ -26,14 +26,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from seawall.api.topic_info import TopicInfo
 from seawall.errors import DataLossError
-from seawall.io.clocks import OsClock
+from seawall.io.process.clocks import OsClock
 from seawall.spark.driver import Driver, range_of
 from seawall.spark.offsets import Offset, Places, TopicPlace, offset_of, places_of
 from seawall.spark.options import ReadOptions
 from seawall.spark.planning import SeqRange, admit, rows_within, split
 from seawall.spark.source import read_partition
-from seawall.wire.topic_info import TopicInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

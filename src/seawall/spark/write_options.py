@@ -25,7 +25,7 @@ from seawall.spark.option_values import read_choice, read_whole
 from seawall.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
-    from seawall.wire.publisher_options import Compression
+    from seawall.api.publisher_options import Compression
 
 _BYTES: Final = ("binary", "string")
 _HEADERS: Final = ("array<struct<key:string,value:binary>>", "array<struct<key:string,value:string>>")

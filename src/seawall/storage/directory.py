@@ -37,7 +37,7 @@ from seawall.core.identifiers import UNIQUE_ID_SIZE, unique_id_bytes, unique_id_
 from seawall.core.types import TopicId
 from seawall.errors import CorruptionError, DiskFullError, InvalidInputError, LockedError, NotFoundError
 from seawall.fabric.naming import RECORD_NAME
-from seawall.io.files import NO_SPACE, REPLACEMENT_SUFFIX, parent_directory, replace_file, write_all
+from seawall.io.disk.files import NO_SPACE, REPLACEMENT_SUFFIX, parent_directory, replace_file, write_all
 from seawall.io.interfaces import File, Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
 

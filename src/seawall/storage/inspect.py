@@ -36,20 +36,20 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import Seq, TopicId
 from seawall.errors import CorruptionError, ProtocolError
-from seawall.io.files import read_exactly
+from seawall.io.disk.files import read_exactly
 from seawall.io.interfaces import File, Files
-from seawall.kernels.epochs import find_epoch
-from seawall.storage.batch_index import load_sidecar
-from seawall.storage.control import ControlCommand
-from seawall.storage.control_batches import Control, parts_of, read_control
-from seawall.storage.delete_sidecar import DeletedSeqs, load_deletes
-from seawall.storage.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
+from seawall.kernels.log.epochs import find_epoch
+from seawall.storage.control.batches import Control, parts_of, read_control
+from seawall.storage.control.codec import ControlCommand
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.storage.segment_scan import scan_segment
+from seawall.storage.segments.batch_index import load_sidecar
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, load_deletes
+from seawall.storage.segments.scan import scan_segment
 from seawall.storage.snapshots import Snapshot
-from seawall.wire.batches import BatchHeader, BatchSource, block_of, parse_batch_header, verify_block
-from seawall.wire.fields import JsonValue, read_json_object
-from seawall.wire.records import RecordType, iter_records
+from seawall.storage.wal.epochs import EPOCH_HEADER_SIZE, EpochHeader, WalAddress, parse_epoch_header
+from seawall.wire.format.batches import BatchHeader, BatchSource, block_of, parse_batch_header, verify_block
+from seawall.wire.format.fields import JsonValue, read_json_object
+from seawall.wire.format.records import RecordType, iter_records
 
 __all__ = ["Item", "inspect_file", "is_zero", "type_name"]
 

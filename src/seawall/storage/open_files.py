@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from seawall import limits
 from seawall.errors import SyncError
-from seawall.io.descriptors import is_exhausted, no_descriptor
 from seawall.io.interfaces import File, Files
+from seawall.io.process.descriptors import is_exhausted, no_descriptor
 
 if TYPE_CHECKING:
     from seawall.storage.shared_file import SharedFile

@@ -36,8 +36,8 @@ from typing import Final
 
 from seawall.errors import ChecksumError, CorruptionError, InvalidInputError, UnsupportedError
 from seawall.limits import PAGE_SIZE
-from seawall.wire.fields import Buffer, pack
-from seawall.wire.frames import checksum
+from seawall.wire.format.fields import Buffer, pack
+from seawall.wire.format.frames import checksum
 
 #: Where the content of every file starts.
 DATA_START: Final = PAGE_SIZE

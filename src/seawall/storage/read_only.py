@@ -4,7 +4,7 @@ An opening makes what is missing, writes its pid into the lock and restores the 
 leave all that as it is: it may be evidence, a copy, on a disk that cannot be written, or another process may be at it.
 
     open_for_reading   holds the lock: nobody changes what is read. For those who judge
-    look_at            holds nothing: a writer may be at work. For those who can tell what moved (`engine/view.py`)
+    look_at            holds nothing: a writer may be at work. For those who can tell what moved (`engine/api/view.py`)
 
 Both refuse what is no whole data directory.
 """

@@ -34,11 +34,11 @@ from typing import Final
 from seawall import limits
 from seawall.core.types import Position
 from seawall.errors import ChecksumError, CorruptionError, LimitError, ProtocolError
-from seawall.io.files import REPLACEMENT_SUFFIX, read_exactly, replace_file
+from seawall.io.disk.files import REPLACEMENT_SUFFIX, read_exactly, replace_file
 from seawall.io.interfaces import Files
 from seawall.storage.preface import DATA_START, FileKind, Preface
-from seawall.wire.fields import JsonValue, pack, read_json_object
-from seawall.wire.frames import checksum
+from seawall.wire.format.fields import JsonValue, pack, read_json_object
+from seawall.wire.format.frames import checksum
 
 _HEADER: Final = Struct("<QQQII")
 _SECTION: Final = Struct("<IIQ")

@@ -31,16 +31,15 @@ import numpy as np
 from seawall import limits
 from seawall.core.types import Position, Seq, TopicId
 from seawall.errors import CorruptionError
-from seawall.io.files import REPLACEMENT_SUFFIX, read_exactly
+from seawall.io.disk.files import REPLACEMENT_SUFFIX, read_exactly
 from seawall.io.interfaces import Files
-from seawall.storage.batch_index import BatchIndex, Entries, load_sidecar
-from seawall.storage.delete_sidecar import load_deletes
 from seawall.storage.directory import BALLAST_NAME, DIRECTORY_NAMES, DataDirectory
-from seawall.storage.epochs import WalAddress
 from seawall.storage.findings import Finding, Totals
 from seawall.storage.inspect import is_zero
 from seawall.storage.preface import DATA_START
-from seawall.storage.segment_names import (
+from seawall.storage.segments.batch_index import BatchIndex, Entries, load_sidecar
+from seawall.storage.segments.delete_sidecar import load_deletes
+from seawall.storage.segments.names import (
     SealedName,
     active_name,
     deletes_name,
@@ -48,12 +47,13 @@ from seawall.storage.segment_names import (
     sort_names,
     topic_directory_name,
 )
-from seawall.storage.segment_scan import SegmentDamage, find_damage, scan_segment
-from seawall.storage.segments import SealedSegment
+from seawall.storage.segments.scan import SegmentDamage, find_damage, scan_segment
+from seawall.storage.segments.segment import SealedSegment
+from seawall.storage.segments.topic_directory import TopicHome, read_segment_preface
 from seawall.storage.snapshots import Snapshot, snapshot_name
-from seawall.storage.topic_home import TopicHome, read_segment_preface
-from seawall.storage.wal_files import SPARE_NAME, wal_addresses, wal_path
-from seawall.storage.wal_reader import RESTORE, Damage, WalBatch, WalRun, read_runs
+from seawall.storage.wal.epochs import WalAddress
+from seawall.storage.wal.files import SPARE_NAME, wal_addresses, wal_path
+from seawall.storage.wal.reader import RESTORE, Damage, WalBatch, WalRun, read_runs
 
 __all__ = ["KnownTopic", "Places", "Verification"]
 

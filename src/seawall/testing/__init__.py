@@ -16,16 +16,16 @@ What a pod does is recorded as a `History` of the events in `order_events`, and 
 real roles over simulated parts, stepped by whoever has it; `pod_run` runs one as a seed decides.
 """
 
-from seawall.testing.clock import SimClock
-from seawall.testing.disk import SimDisk
-from seawall.testing.disk_file import DeadHandleError, SimFile
-from seawall.testing.faults import Fault, SimCrash
-from seawall.testing.history import History, PodShape
-from seawall.testing.host import SimHost
-from seawall.testing.links import Link
-from seawall.testing.memory import SimSharedMemory
-from seawall.testing.net import SimNet
-from seawall.testing.ordering_checkers import OrderingViolationError, check_all
+from seawall.testing.checkers.history import History, PodShape
+from seawall.testing.checkers.ordering_checkers import OrderingViolationError, check_all
+from seawall.testing.machine.clock import SimClock
+from seawall.testing.machine.disk import SimDisk
+from seawall.testing.machine.disk_file import DeadHandleError, SimFile
+from seawall.testing.machine.faults import Fault, SimCrash
+from seawall.testing.machine.host import SimHost
+from seawall.testing.machine.links import Link
+from seawall.testing.machine.memory import SimSharedMemory
+from seawall.testing.machine.net import SimNet
 
 __all__ = [
     "DeadHandleError",

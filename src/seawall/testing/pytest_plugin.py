@@ -25,7 +25,7 @@ import pytest
 from seawall.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from seawall.engine.embedded import EmbeddedLog
+    from seawall.engine.api.embedded import EmbeddedLog
 
 #: What a log of a test reserves: room for a commit of any size that tests make, and a ballast for form's sake.
 WAL_FILE_SIZE: Final = 16 * MIB
@@ -41,8 +41,8 @@ def seawall_path(tmp_path: Path) -> Path:
 @pytest.fixture
 def seawall_log(seawall_path: Path) -> Iterator[EmbeddedLog]:
     """A fresh log at `seawall_path`; closed after the test."""
-    from seawall.engine.open_log import open_log
-    from seawall.engine.settings import StoreSettings
+    from seawall.engine.api.open_log import open_log
+    from seawall.engine.store.settings import StoreSettings
 
     with open_log(seawall_path, StoreSettings(wal_file_size=WAL_FILE_SIZE, ballast_size=BALLAST_SIZE)) as log:
         yield log

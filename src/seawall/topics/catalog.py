@@ -31,19 +31,19 @@ from seawall.core.identifiers import check_stored_name, check_topic_name, is_res
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import NumberedBatch, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import ConfigError, ConflictError, FullError, NotFoundError
-from seawall.kernels.epochs import WalRows
-from seawall.storage.control import Checkpoint, ClientRow, CursorCommit, Reference
-from seawall.storage.control_batches import Aside, Control, SimpleControl, parts_of
-from seawall.storage.control_documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
-from seawall.storage.control_order import OrderNop, OrderSkip
-from seawall.storage.control_sessions import SessionsRetired
-from seawall.storage.control_transactions import TransactionMark
+from seawall.kernels.log.epochs import WalRows
+from seawall.storage.control.batches import Aside, Control, SimpleControl, parts_of
+from seawall.storage.control.codec import Checkpoint, ClientRow, CursorCommit, Reference
+from seawall.storage.control.documents import TermStart, TopicConfigure, TopicCreate, TopicDelete
+from seawall.storage.control.order import OrderNop, OrderSkip
+from seawall.storage.control.sessions import SessionsRetired
+from seawall.storage.control.transactions import TransactionMark
 from seawall.topics.config import TopicConfig, changed_config, stored_config
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
 from seawall.topics.transactions import TransactionMemory
-from seawall.wire.codes import ALL_TOPICS
-from seawall.wire.fields import JsonObject
+from seawall.wire.format.codes import ALL_TOPICS
+from seawall.wire.format.fields import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The configuration of a topic as a log keeps it: read from what is stored, and changed as far as a topic may change.
 
-Which settings there are is the wire's to say (`wire/topic_config.py`): clients have the same.
+Which settings there are is the wire's to say (`api/topic_config.py`): clients have the same.
 
 `type`, `order`, and whether it is `ephemeral`, are fixed when the topic is made (`ConflictError`): queues have leases,
 ordered clients have windows and files have records that no later change could make up.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from seawall import limits
+from seawall.api.topic_config import Discard, Durability, Order, TopicConfig, TopicType
 from seawall.errors import ConfigError, ConflictError, CorruptionError
-from seawall.wire.fields import JsonObject, JsonValue
-from seawall.wire.topic_config import Discard, Durability, Order, TopicConfig, TopicType
+from seawall.wire.format.fields import JsonObject, JsonValue
 
 __all__ = ["Discard", "Durability", "Order", "TopicConfig", "TopicType", "changed_config", "stored_config"]
 

@@ -1,6 +1,6 @@
 """Loss made explicit: ranges of seqs that will never be read, each with its reason.
 
-A `Gap` is what a reader is told (`wire/received.py`). `Losses` are the ranges a topic lost inside its log; what it lost
+A `Gap` is what a reader is told (`api/received.py`). `Losses` are the ranges a topic lost inside its log; what it lost
 from below, by cap or age, is a floor and not kept here. A deleted record is no gap: whoever deleted it knows.
 
 Loss ranges are sorted and disjoint; neighbours that touch have different reasons. A seq that is lost twice keeps its
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
-from seawall.wire.received import Gap
+from seawall.wire.format.gaps import Gap
 
 __all__ = ["Gap", "Losses"]
 

@@ -23,7 +23,7 @@ from seawall.core.checks import check
 from seawall.core.identifiers import synthetic_client_id
 from seawall.core.types import ClientId, ClientSeq, Seq
 from seawall.errors import FullError, InvalidInputError
-from seawall.wire.lwp2_keyed import key_bytes
+from seawall.wire.lwp2.keyed import key_bytes
 
 #: Bytes of a key's digest: 127 bits, so that two different keys never meet by chance.
 KEY_SIZE = 16

@@ -25,8 +25,8 @@ from seawall.core.identifiers import check_stored_name
 from seawall.core.transactions import CommittedTransaction, TopicSpan
 from seawall.core.types import ClientId, ClientSeq, Offset, Position, Seq, Term, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import CorruptionError, InvalidInputError, InvariantError, ProtocolError
-from seawall.storage.control import require_unsigned
-from seawall.storage.control_transactions import check_key
+from seawall.storage.control.codec import require_unsigned
+from seawall.storage.control.transactions import check_key
 from seawall.storage.snapshots import SectionKind, Snapshot
 from seawall.topics.catalog import Cursor, TopicCatalog
 from seawall.topics.config import stored_config
@@ -35,8 +35,8 @@ from seawall.topics.keys import KeyedAppend
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.skips import Skip
 from seawall.topics.state import TopicState
-from seawall.wire.codes import GapReason
-from seawall.wire.fields import JsonObject, JsonValue, json_object, json_text, json_unsigned, write_json
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.fields import JsonObject, JsonValue, json_object, json_text, json_unsigned, write_json
 
 _DELETED: Final = Struct("<II")
 _RANGE: Final = Struct("<QQ")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
-from seawall.storage.delete_sidecar import DeletedSeqs
+from seawall.storage.segments.delete_sidecar import DeletedSeqs
 
 
 class SeqRanges:

@@ -30,18 +30,18 @@ import numpy as np
 from seawall.core.checks import check
 from seawall.core.types import NumberedBatch, Offset, Seq, TimestampNs, TopicEpoch, TopicId
 from seawall.errors import InvalidInputError
-from seawall.kernels.epochs import WalRows
-from seawall.storage.control import Ceiling, SegmentRoll
-from seawall.storage.control_batches import SimpleControl
-from seawall.storage.control_deletes import DeleteRecords
-from seawall.storage.control_documents import FloorRaise, Loss, TopicConfigure
-from seawall.storage.delete_sidecar import DeletedSeqs, Ranges
+from seawall.kernels.log.epochs import WalRows
+from seawall.storage.control.batches import SimpleControl
+from seawall.storage.control.codec import Ceiling, SegmentRoll
+from seawall.storage.control.deletes import DeleteRecords
+from seawall.storage.control.documents import FloorRaise, Loss, TopicConfigure
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges
 from seawall.topics.config import TopicConfig, stored_config
 from seawall.topics.gaps import Gap, Losses
 from seawall.topics.keys import IdempotencyKeys
 from seawall.topics.ranges import SeqRanges
 from seawall.topics.skips import Skips
-from seawall.wire.codes import GapReason
+from seawall.wire.format.codes import GapReason
 
 
 class TopicState:

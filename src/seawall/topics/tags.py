@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from seawall.core.checks import check
 from seawall.core.types import Seq
-from seawall.io.process import let_others_run
+from seawall.io.process.own_process import let_others_run
 from seawall.limits import TAG_SLICE_COUNT
-from seawall.storage.control_deletes import MatchKind, TagMatch
+from seawall.storage.control.deletes import MatchKind, TagMatch
 
 Seqs = npt.NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""Figures that suites share or that fill a module of their own."""

@@ -1,0 +1,117 @@
+"""Figures of recovery: how fast the log is read, verified and made into state again, against reading its files.
+
+Each figure works on a log of its own, of records of 1 KiB, which no checkpoint has shortened. The baseline reads the
+same files, whole, into one buffer that is used again. Both sides find the files in the page cache and count their
+bytes, the part of the last file that is still empty included.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from seawall.bench.harness import Baseline, Measurement, Run, rate
+from seawall.bench.results import Better, Goal
+from seawall.engine.api.open_log import open_log
+from seawall.engine.store.replay import replay
+from seawall.engine.store.settings import StoreSettings
+from seawall.io.disk.files import OsFiles
+from seawall.limits import GIB, KIB, MIB, WAL_READ_SIZE
+from seawall.storage.directory import open_directory
+from seawall.topics.config import Durability
+
+TOPIC: Final = "bench"
+#: Records of 1 KiB in a batch, and bytes of records in the log that is recovered.
+LOG_SIZES: Final = {1: 64 * MIB, 16: 256 * MIB, 60: 256 * MIB}
+#: The batches for which there is a bar.
+BAR_RECORDS: Final = 16
+_NO_CHECKPOINT: Final = StoreSettings(checkpoint_size=1_024 * GIB)
+
+
+def recovery_figures(directory: Path) -> Iterator[Measurement]:
+    """The figures of recovery."""
+    for records, log_size in LOG_SIZES.items():
+        yield _recovery(directory, log_size, records)
+
+
+def _recovery(directory: Path, log_size: int, records: int) -> Measurement:
+    log = _Log(directory, log_size, records)
+    return Measurement(
+        f"recovery scan, batches of {records} KiB",
+        "B/s",
+        Better.HIGHER,
+        log.recovering,
+        baseline=Baseline("read the log's files", log.reading),
+        goal=Goal.ratio_at_least(0.5) if records == BAR_RECORDS else None,
+        note=f"{log_size // MIB} MiB of 1 KiB records, page cache warm",
+    )
+
+
+class _Log:
+    """A log to recover: made for the first side of the figure that is opened, removed with the last that is closed."""
+
+    def __init__(self, directory: Path, log_size: int, records: int) -> None:
+        self._parent = directory
+        self._batches = max(1, log_size // (records * KIB))
+        self._records = records
+        self._path = directory
+        self._users = 0
+
+    @contextmanager
+    def recovering(self) -> Iterator[Run]:
+        """Replay of the whole log: every checksum, every topic's state, every place."""
+        files = OsFiles()
+        with (
+            self._made() as paths,
+            open_directory(
+                files, str(self._path), pid=os.getpid(), now_ns=0, random_bytes=os.urandom, create=False
+            ) as directory,
+        ):
+
+            def recover() -> None:
+                (topic,) = replay(files, directory, None, mapped=True).catalog
+                assert topic.live_records == self._batches * self._records
+
+            yield rate(recover, sum(path.stat().st_size for path in paths))
+
+    @contextmanager
+    def reading(self) -> Iterator[Run]:
+        """The bytes of the same files."""
+        buffer = memoryview(bytearray(WAL_READ_SIZE))
+        with self._made() as paths, ExitStack() as opened:
+            files = [opened.enter_context(path.open("rb", buffering=0)) for path in paths]
+
+            def read() -> None:
+                for file in files:
+                    at = 0
+                    while got := os.preadv(file.fileno(), [buffer], at):
+                        at += got
+
+            yield rate(read, sum(path.stat().st_size for path in paths))
+
+    @contextmanager
+    def _made(self) -> Iterator[list[Path]]:
+        """The files of the log."""
+        if not self._users:
+            self._path = Path(tempfile.mkdtemp(prefix="seawall-bench-", dir=self._parent))
+        self._users += 1
+        try:
+            if self._users == 1:
+                self._fill()
+            yield sorted((self._path / "wal").glob("wal-*.wal"))
+        finally:
+            self._users -= 1
+            if not self._users:
+                shutil.rmtree(self._path, ignore_errors=True)
+
+    def _fill(self) -> None:
+        values = [os.urandom(KIB) for _ in range(self._records)]
+        with open_log(self._path, _NO_CHECKPOINT) as log:
+            log.create_topic(TOPIC, durability=Durability.MEMORY)
+            for _ in range(self._batches):
+                log.publish(TOPIC, values)

@@ -1,0 +1,1 @@
+"""The suites of `seawall bench`, one module each."""

@@ -1,0 +1,254 @@
+"""Suite `publish`: publishing to a node over the network, with one publisher in this process and the node in another.
+
+    bulk        lists of records, as a program has them, through a publisher that has many batches under way
+    one by one  `publish(record)` for each record, which share batches on their way
+    lone        one record at a time, each waited for until it is durable
+    waiting     the same by several at once (`waiting.py`)
+
+What is ordered counts (ack 1) where the limit is the network's: class disk, whose records are written when they are
+acked, and class ephemeral, which writes none. What is durable counts (ack 2, class fsync) where the limit is the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Final
+
+import numpy as np
+
+from seawall.bench.figures import waiting
+from seawall.bench.harness import NANOSECONDS_PER_SECOND, Baseline, BenchContext, Measurement, Run, Subject
+from seawall.bench.results import Better, Goal
+from seawall.bench.subjects import bare
+from seawall.bench.subjects.peers import STORED, listening_peer
+from seawall.bench.subjects.publish_node import KEPT_SIZE, SEGMENT_RECORDS, TOPIC, connected_log, running_node
+from seawall.bench.suites import disk
+from seawall.bench.suites.processes import loopback_bandwidth
+from seawall.client.connection.connection import Connection
+from seawall.client.connection.targets import parse_target
+from seawall.client.publish.publisher import RemotePublisher
+from seawall.client.remote_log import RemoteLog
+from seawall.errors import InvariantError
+from seawall.io.network.sockets import parse_address
+from seawall.io.process.clocks import OsClock
+from seawall.limits import KIB, MIB
+from seawall.wire.lwp2.session import Hello
+
+SMALL: Final = 100
+IDLE_CONNECTIONS: Final = 1_000
+#: Bytes of one call of the bulk path.
+CALL_SIZE: Final = 2 * MIB
+#: Bytes that are published before anything is timed: what is dropped makes room for what comes then.
+WARM_SIZE: Final = KEPT_SIZE + 64 * MIB
+#: Calls for one record between two looks at the clock.
+RECORDS_AT_ONCE: Final = 256
+
+_CONNECT_SECONDS: Final = 10.0
+
+
+def suite(context: BenchContext) -> Iterator[Measurement]:
+    """The figures of this suite."""
+    directory = context.directory
+    yield from _ordered(directory)
+    yield Measurement(
+        "1 KiB records in bulk, durable",
+        "B/s",
+        Better.HIGHER,
+        # Without a cap, as topics are by default: at its cap a topic removes as much as it writes.
+        _publishing(directory, _in_bulk(KIB, KIB), durability="fsync", ack=2, cap_bytes=0),
+        baseline=Baseline("write + sync 1 MiB", disk.append_bandwidth(directory, MIB)),
+        goal=Goal.ratio_at_least(0.7),
+        note="class fsync, ack 2, no cap",
+    )
+    for percent in (50, 99):
+        yield Measurement(
+            f"one 1 KiB record at a time, durable, p{percent}",
+            "s",
+            Better.LOWER,
+            lone_records(directory, percent),
+            baseline=Baseline("receive, write, sync, send", bare_store(directory, percent)),
+            goal=Goal.ratio_at_most(1.5),
+            note="class fsync, ack 2; the baseline is a blocking server of twenty lines",
+        )
+    yield from waiting.table(directory)
+
+
+def _ordered(directory: Path) -> Iterator[Measurement]:
+    bulk = _publishing(directory, _in_bulk(KIB, KIB))
+    yield Measurement(
+        "1 KiB records in bulk, class disk",
+        "B/s",
+        Better.HIGHER,
+        _publishing(directory, _in_bulk(KIB, KIB), durability="disk", cap_bytes=0),
+        baseline=Baseline("loopback TCP", loopback_bandwidth),
+        goal=Goal.ratio_at_least(0.35),
+        note=f"order 2, ack 1, no cap; lists of {CALL_SIZE // MIB} MiB of records, one publisher and connection",
+    )
+    yield Measurement(
+        "1 KiB records in bulk, class ephemeral",
+        "B/s",
+        Better.HIGHER,
+        bulk,
+        baseline=Baseline("loopback TCP", loopback_bandwidth),
+        note=f"the same, of which {KEPT_SIZE // MIB} MiB are kept in memory; segments of {SEGMENT_RECORDS:,} records",
+    )
+    yield Measurement(
+        "the least that is needed for it: join, sum, send; receive, sum, keep",
+        "B/s",
+        Better.HIGHER,
+        bare.publishing,
+        baseline=Baseline("loopback TCP", loopback_bandwidth),
+        note="two processes without a protocol: a bound for the figure before",
+    )
+    yield Measurement(
+        f"{SMALL} B records in bulk, class ephemeral",
+        "records/s",
+        Better.HIGHER,
+        _publishing(directory, _in_bulk(SMALL, 1)),
+        goal=Goal.value_at_least(3e6),
+        note="the same",
+    )
+    yield Measurement(
+        f"{SMALL} B records one by one, class ephemeral",
+        "records/s",
+        Better.HIGHER,
+        _publishing(directory, _one_by_one),
+        goal=Goal.value_at_least(400_000),
+        note="a call of publish() for each; ack 1",
+    )
+    yield Measurement(
+        f"1 KiB records in bulk, class ephemeral, beside {IDLE_CONNECTIONS:,} idle connections",
+        "B/s",
+        Better.HIGHER,
+        _publishing(directory, _in_bulk(KIB, KIB), idle=IDLE_CONNECTIONS),
+        baseline=Baseline("without them", bulk),
+        goal=Goal.ratio_at_least(0.9),
+        note="ack 1",
+    )
+
+
+def _publishing(
+    directory: Path,
+    work: Callable[[RemotePublisher], Run],
+    *,
+    durability: str = "ephemeral",
+    ack: int = 1,
+    idle: int = 0,
+    cap_bytes: int = KEPT_SIZE,
+) -> Subject:
+    """A publisher at work on a node of its own, beside idle connections."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        with (
+            running_node(directory, durability=durability, cap_bytes=cap_bytes) as address,
+            ExitStack() as connections,
+        ):
+            for _ in range(idle):
+                connection = Connection.open(address, Hello(), timeout_s=_CONNECT_SECONDS, clock=OsClock())
+                connections.callback(connection.close)
+            with RemoteLog(parse_target(f"seawall://{address}")) as log, log.publisher(TOPIC, ack=ack) as publisher:
+                _warm_up(publisher, WARM_SIZE)
+                yield work(publisher)
+
+    return opened
+
+
+def _warm_up(publisher: RemotePublisher, size: int) -> None:
+    records = [bytes(KIB)] * (CALL_SIZE // KIB)
+    for _ in range(size // CALL_SIZE):
+        publisher.publish(records)
+    publisher.flush()
+
+
+def _in_bulk(size: int, amount: int) -> Callable[[RemotePublisher], Run]:
+    """Lists of records of a size, each of which counts for `amount`."""
+    records = [os.urandom(size) for _ in range(CALL_SIZE // size)]
+
+    def work(publisher: RemotePublisher) -> Run:
+        return _flushed(publisher, lambda: publisher.publish(records), len(records) * amount)
+
+    return work
+
+
+def _one_by_one(publisher: RemotePublisher) -> Run:
+    records = [os.urandom(SMALL) for _ in range(RECORDS_AT_ONCE)]
+
+    def step() -> None:
+        publish = publisher.publish
+        for record in records:
+            publish(record)
+
+    return _flushed(publisher, step, len(records))
+
+
+def _flushed(publisher: RemotePublisher, step: Callable[[], object], amount: int) -> Run:
+    """What steps publish in a second, until all of it is acknowledged."""
+
+    def run(seconds: float) -> float:
+        started = perf_counter_ns()
+        deadline = started + int(seconds * NANOSECONDS_PER_SECOND)
+        steps = 0
+        while not steps or perf_counter_ns() < deadline:
+            step()
+            steps += 1
+        publisher.flush()
+        return steps * amount * NANOSECONDS_PER_SECOND / (perf_counter_ns() - started)
+
+    return run
+
+
+def lone_records(directory: Path, percent: int) -> Subject:
+    """Seconds until one record is durable, published by `log.publish`."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        record = os.urandom(KIB)
+        # Without a cap, as topics are by default: at its cap every commit evicts something.
+        with connected_log(directory, durability="fsync", cap_bytes=0) as log:
+            yield _percentile(lambda: log.publish(TOPIC, record), percent)
+
+    return opened
+
+
+def bare_store(directory: Path, percent: int) -> Subject:
+    """The same by a process that does nothing else."""
+
+    @contextmanager
+    def opened() -> Iterator[Run]:
+        record = os.urandom(KIB)
+        answer = bytearray(len(STORED))
+        with (
+            listening_peer("store", str(directory), str(KIB)) as address,
+            socket.create_connection(parse_address(address), timeout=_CONNECT_SECONDS) as connection,
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+            def step() -> None:
+                connection.sendall(record)
+                if connection.recv_into(answer, len(answer), socket.MSG_WAITALL) != len(answer):
+                    raise InvariantError("INV-BENCH-OK", "the storing process hung up")
+
+            yield _percentile(step, percent)
+
+    return opened
+
+
+def _percentile(step: Callable[[], object], percent: int) -> Run:
+    """A percentile of the seconds that steps take."""
+
+    def run(seconds: float) -> float:
+        samples: list[int] = []
+        deadline = perf_counter_ns() + int(seconds * NANOSECONDS_PER_SECOND)
+        while not samples or perf_counter_ns() < deadline:
+            before = perf_counter_ns()
+            step()
+            samples.append(perf_counter_ns() - before)
+        return float(np.percentile(samples, percent)) / NANOSECONDS_PER_SECOND
+
+    return run

@@ -1,0 +1,1 @@
+"""Connections with a server, requests over them, retries, sessions."""

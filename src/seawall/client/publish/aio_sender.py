@@ -1,0 +1,314 @@
+"""A session of a publisher on an event loop: the machine of `outgoing` with connections that the loop reads.
+
+What is published in one turn of the loop shares a batch. A task makes lost connections again, joining the session;
+what was sent on one and is not decided is sent again under its number. Patience is that of `sender`. Everything runs on
+the loop it was opened on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from seawall.api.publishable import Records
+from seawall.client.connection.aio_connection import AsyncConnection
+from seawall.client.connection.refusals import ENDING
+from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.connection.session import Session
+from seawall.client.connection.targets import Target
+from seawall.client.publish.delivery import Batch, Delivery, undelivered
+from seawall.client.publish.failing import FailAll
+from seawall.client.publish.outgoing import Outgoing
+from seawall.client.publish.verdicts import Verdicts
+from seawall.core.latency import LatencySummary
+from seawall.core.types import TopicId
+from seawall.errors import FencedError, ProtocolError, RetryableError, SeawallError, WrongStateError
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.exits import finish_at_exit, report_undelivered
+from seawall.io.process.own_process import disown_on_fork, not_inherited
+from seawall.wire.format.codes import Kind
+from seawall.wire.format.decoder import Frame
+
+
+class AsyncSender:
+    """A session and its connections on an event loop."""
+
+    def __init__(self, target: Target, outgoing: Outgoing, *, client_id: int = 0, connections: int = 1) -> None:
+        self._target = target
+        self._outgoing = outgoing
+        self._session = Session(target, outgoing, client_id)
+        self._wanted = connections
+        self._clock = OsClock()
+        self._loop = asyncio.get_running_loop()
+        self._connections: list[AsyncConnection] = []
+        self._turn = 0
+        self._backoff = Backoff()
+        self._verdicts = Verdicts(outgoing, self._clock)
+        self._is_closed = False
+        self._push_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._lost = asyncio.Event()
+        self._last_loss: Exception = ConnectionError("no connection yet")
+        #: Since when there is no connection, or none that has brought an answer; 0 while there is one.
+        self._alone_since = self._loop.time()
+        self._task: asyncio.Task[None] | None = None
+        #: Why nothing can be sent any more.
+        self.failure: SeawallError | None = None
+        self._guard = FailAll(self._fail)
+        #: Of a frame that came: what ends its connection is for the connection.
+        self._frame_guard = FailAll(self._fail, ConnectionError, ProtocolError)
+        disown_on_fork(self)
+        finish_at_exit(self)
+
+    def disown(self) -> None:
+        """This is a forked child: session, connections and records under way are the parent's."""
+        self._is_closed = True
+        self._connections.clear()
+        self._waiters.clear()
+        self.failure = not_inherited("publisher")
+        self._outgoing.fail(self.failure)
+        self._outgoing.take_decided()
+
+    async def open(self) -> None:
+        """Find the server and open the session; raises what is in the way."""
+        self._task = self._loop.create_task(self._stay_connected())
+        await self._wait_until(lambda: bool(self._connections) or self.failure is not None)
+        if self.failure is not None:
+            await self.close()
+            raise self.failure
+
+    # --- what publishers do ----------------------------------------------------------------------------------------
+
+    def offer(
+        self, topic: str, topic_id: TopicId, blocks: Sequence[Records], client_seq: int | None = None
+    ) -> Delivery:
+        """Queue records; they are sent in this turn of the loop where nothing is on its way."""
+        if self.failure is not None:
+            raise self.failure
+        if self._is_closed:
+            raise WrongStateError("this publisher is closed")
+        record_count = sum(block.record_count for block in blocks)
+        now_ns = self._clock.monotonic_ns()
+        if client_seq is None:
+            batches, offset = self._outgoing.add(topic, topic_id, blocks, now_ns)
+        else:
+            batches, offset = self._outgoing.add_numbered(topic, topic_id, blocks, client_seq, now_ns), 0
+        self._push_soon()
+        return Delivery(self, batches, offset, record_count)
+
+    def join(self, topic_id: TopicId, value: bytes, size_max: int) -> Delivery | None:
+        """Queue one small record behind others that are gathered; None if it has to be offered."""
+        batch = self._outgoing.join(topic_id, value, size_max)
+        return None if batch is None else Delivery(self, (batch,), batch.record_count - 1, 1)
+
+    @property
+    def size(self) -> int:
+        """Bytes that are not decided."""
+        return self._outgoing.size
+
+    @property
+    def latency(self) -> LatencySummary:
+        """How long stored batches took so far."""
+        return self._outgoing.latency.summary()
+
+    @property
+    def next_number(self) -> int:
+        """The client seq that the next batch gets."""
+        return self._outgoing.next_number
+
+    def has_room(self, size: int, size_max: int) -> bool:
+        """Whether so many more bytes may be under way; one alone may always."""
+        return not self._outgoing.size or self._outgoing.size + size <= size_max
+
+    async def room(self, size: int, size_max: int) -> None:
+        """Wait until so many more bytes may be under way."""
+        await self._wait_until(lambda: self.has_room(size, size_max))
+
+    async def flush(self) -> None:
+        """Wait until everything is decided."""
+        self._outgoing.seal()
+        self._push()
+        await self._wait_until(lambda: self._outgoing.is_empty)
+
+    def finish(self, timeout_s: float) -> int:
+        """Wait, on another thread, while the loop sends what is under way; how many records are not stored.
+
+        A loop that does not run any more sends nothing.
+        """
+        batches = [] if self._loop.is_running() else self._outgoing.undecided()
+        if self._loop.is_running():
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._flush_into(batches), self._loop).result(timeout_s)
+        count = undelivered(batches)
+        # Whoever collects it has nothing to add.
+        self._is_closed = True
+        return count
+
+    async def _flush_into(self, batches: list[Batch]) -> None:
+        batches += self._outgoing.undecided()
+        await self.flush()
+
+    def __del__(self) -> None:
+        if not self._is_closed:
+            report_undelivered(undelivered(self._outgoing.undecided()))
+
+    def take_error(self) -> Exception | None:
+        """The first error since the last time somebody asked."""
+        return self._outgoing.take_error()
+
+    def wait_for(self, delivery: Delivery, timeout_s: float | None) -> bool:
+        """A loop must not wait."""
+        raise WrongStateError(f"{delivery!r}, and it cannot be waited for {timeout_s} s: await it")
+
+    def add_callback(self, batch: Batch, callback: Callable[[], object]) -> bool:
+        """Have it called once the batch is decided; false, and nothing, if it is."""
+        if batch.is_done:
+            return False
+        batch.callbacks.append(callback)
+        return True
+
+    async def close(self) -> None:
+        """End the connections; what is not decided fails. Closing twice is fine."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._outgoing.fail(RetryableError("the publisher was closed before it was sent"))
+        for connection in list(self._connections):
+            connection.close()
+        self._announce()
+
+    # --- sending and hearing ---------------------------------------------------------------------------------------
+
+    def _push_soon(self) -> None:
+        if not self._push_is_due:
+            self._push_is_due = True
+            self._loop.call_soon(self._push)
+
+    def _push(self) -> None:
+        """Send what may be sent, in turn over the connections that have room."""
+        self._push_is_due = False
+        now_ns = self._clock.monotonic_ns()
+        with self._guard:
+            while open_ones := [each for each in self._connections if each.is_open and not each.is_clogged]:
+                batch = self._outgoing.next_batch(now_ns)
+                if batch is None:
+                    break
+                self._turn += 1
+                connection = open_ones[self._turn % len(open_ones)]
+                self._outgoing.sent(batch, connection)
+                connection.send(*self._outgoing.frame_of(batch, self._clock.wall_ns()))
+        due_ns = self._outgoing.due_ns()
+        if due_ns is not None and due_ns > now_ns and not self._is_closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(seconds(due_ns - now_ns), self._push)
+
+    def _heard(self, _connection: AsyncConnection, frame: Frame) -> None:
+        with self._frame_guard:
+            self._apply(frame)
+            self._push()
+        self._announce()
+
+    def _apply(self, frame: Frame) -> None:
+        if frame.header.kind == Kind.ACK:
+            self._alone_since = 0.0
+            self._backoff.succeeded()
+        try:
+            self._verdicts.apply(frame)
+        except ENDING as error:
+            self._fail(error)
+
+    def _announce(self) -> None:
+        for batch in self._outgoing.take_decided():
+            batch.announce()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        while not is_done():
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        with self._guard:
+            await self._connect_while_usable()
+
+    async def _connect_while_usable(self) -> None:
+        while self.failure is None:
+            self._lost.clear()
+            problem: Exception | None = None
+            if len(self._connections) < self._wanted:
+                problem = await self._connect()
+                if problem is None:
+                    continue
+            else:
+                await self._lost.wait()
+                problem = self._last_loss
+            self._judge(problem)
+            await asyncio.sleep(seconds(self._backoff.pause_ns()))
+
+    def _judge(self, problem: Exception) -> None:
+        """Whether what was in the way, or was lost, is the last of it."""
+        if isinstance(problem, SeawallError) and not isinstance(problem, RetryableError):
+            self._fail(problem)
+        elif not self._connections:
+            now = self._loop.time()
+            self._alone_since = self._alone_since or now
+            if now - self._alone_since >= self._target.timeout_s:
+                alone_s = now - self._alone_since
+                self._fail(RetryableError(f"no server at {self._target} for {alone_s:.1f} s: {problem}"))
+
+    async def _connect(self) -> Exception | None:
+        """Make one more connection; what was in the way."""
+        address = self._target.addresses[self._turn % len(self._target.addresses)]
+        try:
+            connection = await AsyncConnection.open(
+                address, self._session.hello(), timeout_s=self._target.connect_timeout_s, tls=self._target.tls
+            )
+        except (ConnectionError, SeawallError) as error:
+            self._turn += 1
+            return error
+        try:
+            if not self._session.is_granted(connection.welcome):
+                connection.close()
+                return None
+        except FencedError as error:
+            connection.close()
+            return error
+        connection.on_frame, connection.on_room, connection.on_lost = self._heard, self._push_soon, self._drop
+        self._connections.append(connection)
+        if self._outgoing.is_empty:
+            self._alone_since = 0.0
+        if not connection.is_open:
+            self._drop(connection, ConnectionError("lost at once"))
+        self._push()
+        self._announce()
+        return None
+
+    def _drop(self, connection: AsyncConnection, error: Exception) -> None:
+        self._last_loss = error
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._outgoing.lost(connection)
+            if self.failure is not None:
+                self._fail(self.failure)
+            self._lost.set()
+            if not self._is_closed:
+                self._push_soon()
+
+    def _fail(self, error: SeawallError) -> None:
+        self.failure = error
+        self._outgoing.fail(error)
+        self._announce()

@@ -1,0 +1,1 @@
+"""Reading over the network: fetch with prefetch, subscriptions, reading by position."""

@@ -1,0 +1,183 @@
+"""A reader of a topic over the network for asyncio that remembers where it is.
+
+subscriber = log.subscriber("events", "committed", owner="billing")
+for item in await subscriber.poll(timeout_s=5): ...
+async for item in subscriber: ...                 # follows the topic for ever: the server pushes what comes
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final, TypeAlias
+
+from seawall.api.received import Item, PositionItem, seq_after, with_next_positions
+from seawall.client.commands import READ_SIZE, consumer_of
+from seawall.client.connection.aio_connection import AsyncConnection
+from seawall.client.connection.aio_requests import AsyncRequests
+from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.read.aio_prefetch import AsyncReadAhead
+from seawall.client.read.answer_size import AnswerSize
+from seawall.client.read.position_reading import PositionReader
+from seawall.client.read.pushed import FRAME_SIZE, Pushed
+from seawall.client.read.reading import NO_LIMIT, TopicReader
+from seawall.client.read.waiting import Patience
+from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.process.clocks import OsClock
+from seawall.io.process.own_process import OwnProcess
+from seawall.limits import FETCH_SIZE_MAX
+from seawall.wire.format.decoder import Frame
+from seawall.wire.lwp2.reading import Commit
+
+_CLOCK: Final = OsClock()
+
+#: Finds the topic and where to begin, when something is read first.
+Begin: TypeAlias = Callable[[], Awaitable[tuple[TopicReader, TopicEpoch]]]
+
+
+class AsyncRemoteSubscriber:
+    """A reader of one topic that goes on where it stopped. For one task at a time."""
+
+    def __init__(self, requests: AsyncRequests, topic: str, begin: Begin, owner: str | None) -> None:
+        self._requests = requests
+        self._begin = begin
+        self._owner = owner
+        self._reader: TopicReader | None = None
+        self._ahead: AsyncReadAhead | None = None
+        self._next_seq = Seq(0)
+        self._topic_epoch = TopicEpoch(0)
+        self._process = OwnProcess("subscriber")
+        self.topic = topic
+
+    @property
+    def next_seq(self) -> Seq:
+        """What is read next: behind the last item that was handed out; 0 before the first read."""
+        return self._next_seq
+
+    async def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        reader = await self._begun()
+        if self._ahead is None:
+            self._ahead = AsyncReadAhead(self._requests, reader)
+        patience = Patience(timeout_s, _CLOCK.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(_CLOCK.monotonic_ns())
+            fetch = reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
+            items = await self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
+            self._next_seq = reader.next_seq
+            if items or (reader.is_at_end and not wait_ms):
+                return items
+
+    async def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        reader = await self._begun()
+        consumer = consumer_of(self._owner)
+        await self._requests.ask(Commit(reader.topic_id, consumer, self._topic_epoch, self._next_seq))
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        """Everything from here on, for ever: at the end it waits for more."""
+        reader = await self._begun()
+        backoff = Backoff()
+        loop = asyncio.get_running_loop()
+        alone_since = loop.time()
+        while True:
+            self._process.check()
+            connection: AsyncConnection | None = None
+            reader.go_back(self._next_seq)
+            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
+            try:
+                connection = await self._requests.open_connection()
+                async for items in _pushed(connection, reader, self._requests.answer_size, size):
+                    for item in items:
+                        backoff.succeeded()
+                        self._next_seq = seq_after(item)
+                        yield item
+                    self._next_seq = reader.next_seq
+            except (ConnectionError, RetryableError) as error:
+                if connection is not None:
+                    if self._next_seq == begun_at and connection.has_part:
+                        self._requests.answer_size.lost(size)
+                    alone_since = loop.time()
+                elif loop.time() - alone_since >= self._requests.target.timeout_s:
+                    raise RetryableError(f"no server at {self._requests.target}: {error}") from error
+                await asyncio.sleep(seconds(backoff.pause_ns()))
+            finally:
+                if connection is not None:
+                    connection.close()
+
+    async def _begun(self) -> TopicReader:
+        self._process.check()
+        if self._reader is None:
+            self._reader, self._topic_epoch = await self._begin()
+            self._next_seq = self._reader.next_seq
+        self._reader.go_back(self._next_seq)
+        return self._reader
+
+
+class AsyncRemotePositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped. For one task at a time."""
+
+    def __init__(
+        self, take: Callable[[PositionReader, int, int, int], Awaitable[list[PositionItem]]], reader: PositionReader
+    ) -> None:
+        self._take = take
+        self._reader = reader
+        self._next_position = reader.next_position
+        self._process = OwnProcess("subscriber")
+
+    @property
+    def next_position(self) -> Position:
+        """What is read next: behind the last item that was handed out; 0 before the first read."""
+        return self._next_position
+
+    async def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        items = await self._read(timeout_s)
+        self._next_position = self._reader.next_position
+        return items
+
+    async def __aiter__(self) -> AsyncIterator[PositionItem]:
+        """Everything from here on, for ever: at the end it waits for more."""
+        while True:
+            for item, behind in with_next_positions(await self._read(None)):
+                self._next_position = behind
+                yield item
+            self._next_position = self._reader.next_position
+
+    async def _read(self, timeout_s: float | None) -> list[PositionItem]:
+        self._process.check()
+        self._reader.go_back(self._next_position)
+        patience = Patience(timeout_s, _CLOCK.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(_CLOCK.monotonic_ns())
+            items = await self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+            if items or not wait_ms:
+                return items
+
+
+async def _pushed(
+    connection: AsyncConnection, reader: TopicReader, answer_size: AnswerSize, frame_size: int
+) -> AsyncIterator[list[Item]]:
+    """What the server pushes on a connection, until it is lost: what came together, together."""
+    # Bounded by the credit that the server has.
+    frames: asyncio.Queue[Frame | Exception] = asyncio.Queue()
+    connection.on_frame = lambda _, frame: frames.put_nowait(frame)
+    connection.on_lost = lambda _, error: frames.put_nowait(error)
+    pushed = Pushed(reader, connection.new_id(), frame_size)
+    connection.send(pushed.begin())
+    while True:
+        frame = await frames.get()
+        if isinstance(frame, Exception):
+            raise frame
+        items = pushed.take(frame)
+        answer_size.arrived(frame.header.payload_length)
+        # Before the items are used, so that more is on its way meanwhile.
+        credit = pushed.credit()
+        if credit is not None:
+            connection.send(credit)
+        yield items
+        if pushed.is_over:
+            return

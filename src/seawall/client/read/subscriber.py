@@ -1,0 +1,167 @@
+"""A reader of a topic over the network that remembers where it is.
+
+    subscriber = log.subscriber("events", "committed", owner="billing")
+    for item in subscriber.poll(timeout_s=5): ...     # what is there, or what comes first
+    subscriber.commit()
+
+`poll` asks the server, which answers at once or when something comes. Iterating follows the topic for ever: the server
+pushes what comes, within credit that is given back as it is taken; after a lost connection it goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from seawall.api.received import Item, PositionItem, seq_after, with_next_positions
+from seawall.client.commands import READ_SIZE, consumer_of
+from seawall.client.connection.connection import Connection
+from seawall.client.connection.requests import Requests
+from seawall.client.connection.retry import Backoff, seconds
+from seawall.client.read.position_reading import PositionReader
+from seawall.client.read.prefetch import ReadAhead
+from seawall.client.read.pushed import FRAME_SIZE, Pushed
+from seawall.client.read.reading import NO_LIMIT, TopicReader
+from seawall.client.read.waiting import Patience
+from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.errors import InvalidInputError, RetryableError
+from seawall.io.interfaces import Clock
+from seawall.io.network.waitable_streams import await_streams
+from seawall.io.process.own_process import OwnProcess
+from seawall.limits import FETCH_SIZE_MAX
+from seawall.wire.lwp2.reading import Commit
+
+
+class RemoteSubscriber:
+    """A reader of one topic that goes on where it stopped. For one thread at a time."""
+
+    def __init__(self, requests: Requests, reader: TopicReader, topic_epoch: TopicEpoch, owner: str | None) -> None:
+        self._requests = requests
+        self._reader = reader
+        self._ahead = ReadAhead(requests, reader)
+        self._topic_epoch = topic_epoch
+        self._owner = owner
+        self._next_seq = reader.next_seq
+        self._process = OwnProcess("subscriber")
+        self.topic = reader.topic
+
+    @property
+    def next_seq(self) -> Seq:
+        """What is read next: behind the last item that was handed out."""
+        return self._next_seq
+
+    def poll(self, timeout_s: float = 0.0) -> list[Item]:
+        """What is there to read, waiting up to `timeout_s` for something; gaps come in order with the batches."""
+        self._process.check()
+        clock = self._requests.clock
+        patience = Patience(timeout_s, clock.monotonic_ns())
+        self._reader.go_back(self._next_seq)
+        while True:
+            wait_ms = patience.wait_ms(clock.monotonic_ns())
+            fetch = self._reader.fetch(max_bytes=FETCH_SIZE_MAX, wait_ms=wait_ms)
+            items = self._ahead.take(fetch, behind=FETCH_SIZE_MAX, wait_s=wait_ms / 1e3)
+            self._next_seq = self._reader.next_seq
+            if items or (self._reader.is_at_end and not wait_ms):
+                return items
+
+    def commit(self) -> None:
+        """Keep that everything before `next_seq` was read, durably, for the owner."""
+        self._process.check()
+        if self._owner is None:
+            raise InvalidInputError("a subscriber without an owner has nothing to commit under")
+        consumer = consumer_of(self._owner)
+        self._requests.ask(Commit(self._reader.topic_id, consumer, self._topic_epoch, self._next_seq))
+
+    def __iter__(self) -> Iterator[Item]:
+        """Everything from here on, for ever: at the end it waits for more."""
+        backoff = Backoff()
+        clock = self._requests.clock
+        patience_ns = int(self._requests.target.timeout_s * 1e9)
+        alone_since_ns = clock.monotonic_ns()
+        while True:
+            self._process.check()
+            connection: Connection | None = None
+            self._reader.go_back(self._next_seq)
+            size, begun_at = self._requests.answer_size.at_most(FRAME_SIZE), self._next_seq
+            try:
+                connection = self._requests.open_connection(clock.monotonic_ns() + patience_ns)
+                pushed = Pushed(self._reader, connection.new_id(), size)
+                connection.send(pushed.begin())
+                for item in self._pushed(connection, pushed):
+                    backoff.succeeded()
+                    yield item
+            except (ConnectionError, RetryableError) as error:
+                pause_ns = backoff.pause_ns()
+                if connection is not None:
+                    if self._next_seq == begun_at and connection.has_part:
+                        self._requests.answer_size.lost(size)
+                    alone_since_ns = clock.monotonic_ns()
+                elif clock.monotonic_ns() + pause_ns - alone_since_ns >= patience_ns:
+                    raise RetryableError(f"no server at {self._requests.target}: {error}") from error
+                await_streams([], None, seconds(pause_ns))
+            finally:
+                if connection is not None:
+                    connection.close()
+
+    def _pushed(self, connection: Connection, pushed: Pushed) -> Iterator[Item]:
+        clock = self._requests.clock
+        while True:
+            for frame in connection.receive():
+                items = pushed.take(frame)
+                self._requests.answer_size.arrived(frame.header.payload_length)
+                # Before the items are used, so that more is on its way meanwhile.
+                credit = pushed.credit()
+                if credit is not None:
+                    connection.send(credit)
+                for item in items:
+                    self._next_seq = seq_after(item)
+                    yield item
+                self._next_seq = self._reader.next_seq
+                if pushed.is_over:
+                    return
+            due_ns = connection.keep_alive(clock.monotonic_ns())
+            connection.wait(seconds(due_ns - clock.monotonic_ns()))
+
+
+class RemotePositionSubscriber:
+    """A reader of everything in the one order that goes on where it stopped. For one thread at a time."""
+
+    def __init__(
+        self,
+        take: Callable[[PositionReader, int, int, int], list[PositionItem]],
+        reader: PositionReader,
+        clock: Clock,
+    ) -> None:
+        self._take = take
+        self._reader = reader
+        self._clock = clock
+        self._next_position = reader.next_position
+        self._process = OwnProcess("subscriber")
+
+    @property
+    def next_position(self) -> Position:
+        """What is read next: behind the last item that was handed out."""
+        return self._next_position
+
+    def poll(self, timeout_s: float = 0.0) -> list[PositionItem]:
+        """What is there to read, of all topics, waiting up to `timeout_s` for something."""
+        items = self._read(timeout_s)
+        self._next_position = self._reader.next_position
+        return items
+
+    def __iter__(self) -> Iterator[PositionItem]:
+        """Everything from here on, for ever: at the end it waits for more."""
+        while True:
+            for item, behind in with_next_positions(self._read(None)):
+                self._next_position = behind
+                yield item
+            self._next_position = self._reader.next_position
+
+    def _read(self, timeout_s: float | None) -> list[PositionItem]:
+        self._process.check()
+        self._reader.go_back(self._next_position)
+        patience = Patience(timeout_s, self._clock.monotonic_ns())
+        while True:
+            wait_ms = patience.wait_ms(self._clock.monotonic_ns())
+            items = self._take(self._reader, READ_SIZE, NO_LIMIT, wait_ms)
+            if items or not wait_ms:
+                return items

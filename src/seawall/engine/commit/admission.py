@@ -1,0 +1,203 @@
+"""Which appends a topic takes: it is there and has space, their keys are new, and seqs lie below a durable ceiling.
+
+What is wrong with one append is its own error and leaves the others alone. Nothing is numbered here: whatever is
+refused has changed nothing, but for evictions that make space and ceilings that are raised, which are logged at once.
+
+A crash takes nothing of it. This module must not know who numbers appends, nor where they are staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from seawall import limits
+from seawall.core.types import Offset, Position, Seq, TimestampNs, TopicId
+from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.commit.reserver import Need
+from seawall.engine.store.parts import StoreParts
+from seawall.engine.store.write_guard import refusal_of
+from seawall.errors import (
+    CallerError,
+    ConflictError,
+    FencedError,
+    FullError,
+    NotFoundError,
+    RetryableError,
+    SeawallError,
+)
+from seawall.sequencer.frontier import Numbered
+from seawall.storage.control.codec import Ceiling
+from seawall.topics.keys import KeyedAppend, key_of
+from seawall.topics.state import TopicState
+from seawall.wire.format.codes import AckStatus, BatchFlags, ErrorCode
+
+_NS_PER_MS: Final = 1_000_000
+_BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
+
+
+class Admission:
+    """Decides about the appends of one store."""
+
+    def __init__(self, parts: StoreParts) -> None:
+        self._catalog = parts.catalog
+        self._frontier = parts.writer.frontier
+        self._controls = parts.controls
+        self._removal = parts.removal
+        self._window = parts.sessions.window
+        self._ceiling_step = parts.settings.ceiling_step
+
+    def screen(self, appends: Sequence[Append], commit: Commit, now: int) -> list[Append]:
+        """Those that others may number: their topics take them, and their keys are new. The rest have their answers."""
+        appends = self.without_known_keys(appends, now)
+        self.admit_all(appends, TimestampNs(now))
+        return [
+            append
+            for append in appends
+            if append.error is None
+            and not (
+                append.flags & BatchFlags.KEYED and self.is_repeated(append, self.topic(append.topic_id), commit, now)
+            )
+        ]
+
+    def takes(self, topic: TopicState, need: Need, now_ns: TimestampNs) -> bool:
+        """Whether a topic takes so much more, as far as its caps are concerned."""
+        try:
+            self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+        except (CallerError, RetryableError):
+            return False
+        return True
+
+    def admit_all(self, appends: Sequence[Append], now_ns: TimestampNs) -> list[list[Append]]:
+        """Appends by topic, of the topics that take them."""
+        by_topic: dict[TopicId, list[Append]] = {}
+        for append in appends:
+            by_topic.setdefault(append.topic_id, []).append(append)
+        return [group for group in by_topic.values() if self.prepare(group, partial(self._admit, group, now_ns))]
+
+    def prepare(self, group: Sequence[Append], step: Callable[[], None]) -> bool:
+        """Take one step before numbers are given; false if it was refused, which is the error of the group alone."""
+        try:
+            step()
+        except (CallerError, RetryableError) as error:
+            refuse(group, error)
+            return False
+        except OSError as error:
+            refusal = refusal_of(error)
+            if refusal is None:
+                raise
+            refuse(group, refusal)
+            return False
+        return True
+
+    def _admit(self, group: Sequence[Append], now_ns: TimestampNs) -> None:
+        """Whether a topic takes so much more, and seqs for it below a durable ceiling."""
+        topic, need = self.topic(group[0].topic_id), need_of(group)
+        self._removal.check_room(topic, need.records, need.plain_size, now_ns)
+        self._raise_ceiling(topic, need.records)
+
+    def topic(self, topic_id: TopicId) -> TopicState:
+        """The topic of an append; `NotFoundError` if it was deleted meanwhile."""
+        topic = self._catalog.find(topic_id)
+        if topic is None:
+            raise NotFoundError(f"topic {topic_id} was deleted before its records were stored; publish anew")
+        return topic
+
+    def _raise_ceiling(self, topic: TopicState, wanted: int) -> None:
+        """Log a higher ceiling ahead of need: `wanted` seqs must lie below a durable one, and some more."""
+        left = self._frontier.seqs_left(topic.topic_id)
+        if left - wanted < self._ceiling_step // 4:
+            ceiling = Seq(topic.next_seq + left)
+            self._controls.commit(Ceiling(topic.topic_id, Seq(topic.next_seq + wanted + self._ceiling_step), ceiling))
+
+    # --- sessions and keys ----------------------------------------------------------------------------------------
+
+    def without_ended_sessions(self, appends: Sequence[Append]) -> Sequence[Append]:
+        """Appends but those of sessions that are not there any more: these are refused."""
+        strays = [each for each in appends if each.has_session and each.client_id not in self._window]
+        for append in strays:
+            append.error = _refusal(append, ErrorCode.FENCED)
+        return [append for append in appends if append.error is None] if strays else appends
+
+    def without_known_keys(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
+        """Appends but those whose keys are known: these have the numbers of the first, and need no room anywhere."""
+        if not any(append.flags & BatchFlags.KEYED for append in appends):
+            return appends
+        return [append for append in appends if not (append.flags & BatchFlags.KEYED and self._is_known(append, now))]
+
+    def remember_key(self, append: Append, numbered: Numbered) -> None:
+        """Remember the key of an append that is stored."""
+        topic = self.topic(append.topic_id)
+        last_seq = Seq(numbered.base_seq + numbered.record_count - 1)
+        keyed = KeyedAppend(numbered.base_seq, last_seq, numbered.timestamp_ns // _NS_PER_MS)
+        topic.keys.remember(key_of(append.client_id, append.client_seq), keyed)
+
+    def _is_known(self, append: Append, now: int) -> bool:
+        topic = self._catalog.find(append.topic_id)
+        if topic is None:
+            return False
+        key = key_of(append.client_id, append.client_seq)
+        found = topic.keys.find(key, now // _NS_PER_MS, topic.config.idempotency_window_ms)
+        if found is not None:
+            append.numbered = _stored_before(topic.topic_id, found)
+        return found is not None
+
+    def is_repeated(self, append: Append, topic: TopicState, commit: Commit, now: int) -> bool:
+        """Whether an append of this commit has its key; then it has the numbers of that, or a full topic's error."""
+        key = key_of(append.client_id, append.client_seq)
+        first = commit.keyed.get((topic.topic_id, key))
+        if first is not None:
+            if first.numbered is not None:
+                append.numbered = first.numbered._replace(status=AckStatus.DUPLICATE)
+            return True
+        try:
+            topic.keys.require_room(now // _NS_PER_MS, topic.config.idempotency_window_ms)
+        except FullError as error:
+            append.error = error
+            return True
+        commit.keyed[topic.topic_id, key] = append
+        return False
+
+
+def need_of(group: Sequence[Append]) -> Need:
+    """What appends of one topic take together."""
+    records = sum(append.record_count for append in group)
+    plain_size = sum(append.raw_length or len(append.block) for append in group)
+    return Need(records, plain_size, sum(_BATCH_HEADER + len(append.block) for append in group))
+
+
+def is_admitted(append: Append, numbered: Numbered) -> bool:
+    """Whether a batch is new and stored; what the window says of any other goes to its publisher."""
+    append.numbered = numbered
+    if numbered.status is AckStatus.REJECTED:
+        append.error = _refusal(append, numbered.reason)
+    elif numbered.status is AckStatus.DUPLICATE and numbered.base_seq == 0:
+        # Stored before, and its numbers are not remembered any more: the publisher is told that, and nothing made up.
+        append.numbered = numbered._replace(position=Position(0))
+    return numbered.status is AckStatus.OK
+
+
+def refuse(appends: Sequence[Append], error: SeawallError) -> None:
+    """Refuse appends, all with the same error."""
+    for append in appends:
+        append.error = error
+
+
+def _stored_before(topic_id: TopicId, found: KeyedAppend) -> Numbered:
+    """The numbers of an append whose key was seen before: its seqs and its time; the rest is not remembered."""
+    count = found.last_seq - found.first_seq + 1
+    when = TimestampNs(found.at_ms * _NS_PER_MS)
+    return Numbered(AckStatus.DUPLICATE, 0, Position(0), topic_id, found.first_seq, Offset(0), when, count, 0, 0)
+
+
+def _refusal(append: Append, reason: int) -> SeawallError:
+    client = f"batch {append.client_seq} of client {append.client_id:016x}"
+    if reason == ErrorCode.FENCED:
+        return FencedError(f"{client}: a newer session of this client has taken over, or its session was retired")
+    if reason == ErrorCode.OUTSIDE_SESSION_WINDOW:
+        window = limits.SESSION_WINDOW_BATCHES
+        return ConflictError(f"{client} is outside the window of {window} batches, or older than its session: too old")
+    if reason == ErrorCode.PAYLOAD_MISMATCH:
+        return ConflictError(f"{client} was stored before with other records; a client seq is used once")
+    return ConflictError(f"{client} was refused with reason {reason:#04x}")

@@ -1,0 +1,1 @@
+"""Background work of a store: flushes to segments, checkpoints, retention, deletes."""

@@ -1,0 +1,444 @@
+"""Records that go: because somebody asked, because they are too old, or because a topic is full.
+
+Every removal is planned here and takes effect by a control batch that carries the result: which seqs, how many bytes.
+Its owner is the only one who changes the topics meanwhile, so what is planned is what precedes
+the control in the log.
+
+    delete      everything below a seq, or what has a tag, or both: silent, readers are not told
+    age         records older than `ttl_ms`, by the time of their batch: whole batches
+    caps        the oldest records until both caps are kept, exactly, to the record in class fsync, up to a 64th more in
+                others; with `discard` "reject" nothing is evicted, and an append that would not fit is refused before
+                it gets a number (`check_room`)
+
+Evictions raise the floor and are told to readers as a gap. They come ahead of appends (`evict_ahead`), behind them and
+at checkpoints (`retain`), so records that are too old stay readable until then.
+
+Segments: sealed ones without a live record are dropped once the control is durable (`drop_dead`). A segment that is
+written on stays until it is sealed. A crash in between leaves files that nobody reads; the first `drop_dead` after
+their topic is used again, or one of the next checkpoints, looks at every segment. Those with some deleted records get
+the set of them stored beside them, for whoever reads the files (`store_deletes`); the log and its snapshots are what
+counts.
+
+Work is bounded for each call; what is left is due again.
+
+This module must not know how a control becomes durable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress, islice
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from seawall import limits
+from seawall.core.types import Seq, TimestampNs, TopicId
+from seawall.engine.maintenance.stored_sizes import StoredSizes
+from seawall.engine.store.ephemeral_memory import EphemeralMemory
+from seawall.engine.store.replay import ReplayedSegment
+from seawall.errors import CorruptionError, FullError, InvalidInputError, LimitError
+from seawall.storage.control.deletes import DeleteRecords, TagMatch
+from seawall.storage.control.documents import FloorRaise
+from seawall.storage.segments.delete_sidecar import DeletedSeqs, Ranges, load_deletes, write_deletes
+from seawall.storage.segments.drops import drop_segments
+from seawall.storage.segments.names import deletes_name
+from seawall.storage.segments.segment import SealedSegment
+from seawall.topics.catalog import TopicCatalog
+from seawall.topics.config import Discard, Durability
+from seawall.topics.state import TopicState
+from seawall.topics.tags import TagIndex
+from seawall.wire.format.codes import GapReason
+
+if TYPE_CHECKING:
+    from seawall.engine.store.control_log import ControlLog
+    from seawall.engine.store.topic_logs import TopicLogs
+
+
+#: Evictions, and dropped segments, of one call: some milliseconds of work.
+_EVICTIONS_MAX: Final = 256
+_DROPS_MAX: Final = 64
+
+#: Topics that nobody has used since the opening of which a checkpoint looks at the segments.
+_LOOKS_MAX: Final = 64
+
+_NS_PER_MS: Final = 1_000_000
+
+#: The part of a cap that is evicted beyond need where that saves syncs.
+_EVICTED_MORE: Final = 64
+
+#: Bytes of one commit that are many.
+_MUCH: Final = limits.MIB
+
+
+class Removal:
+    """What removes records from the topics of one store. One owner at a time."""
+
+    def __init__(self, catalog: TopicCatalog, logs: TopicLogs, controls: ControlLog, ephemeral_size: int) -> None:
+        """`ephemeral_size` bounds what topics of class ephemeral hold together."""
+        self._catalog = catalog
+        self._logs = logs
+        self._controls = controls
+        self._memory = EphemeralMemory(ephemeral_size)
+        self._sizes: dict[TopicId, StoredSizes] = {}
+        self._tags: dict[TopicId, TagIndex] = {}
+        #: The floor of a topic, and the time of the batch there: what its age is judged by.
+        self._oldest: dict[TopicId, tuple[Seq, TimestampNs]] = {}
+        #: Seqs among which segments may have died, from the first to the last.
+        self.loose: dict[TopicId, tuple[Seq, Seq]] = {}
+        #: Deletes as they are stored beside segments.
+        self._stored: dict[TopicId, dict[Seq, DeletedSeqs]] = {}
+
+    # --- deletes -------------------------------------------------------------------------------------------------
+
+    def delete(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete the records below `before_seq`, those whose tag matches, or those that are both; how many went.
+
+        Durable when this returns. An error may leave some of them deleted; asking again deletes the others.
+        """
+        if before_seq is None and match is None:
+            raise InvalidInputError("a delete of records needs a seq to delete below, a tag, or both")
+        if before_seq is not None and not 1 <= before_seq < 1 << 63:
+            raise InvalidInputError(f"delete below seq {before_seq}: seqs begin at 1 and have 63 bits")
+        topic = self._catalog.named(name)
+        below = topic.next_seq if before_seq is None else min(Seq(before_seq), topic.next_seq)
+        before = topic.live_records
+        if topic.topic_id not in self._logs or below <= topic.floor:
+            return 0
+        asked = None if before_seq is None else Seq(before_seq)
+        pieces = self._removed(topic, match, below)
+        for number, removed in enumerate(pieces, 1):
+            runs = topic.live(removed.first_seq, removed.last_seq) if match is None else removed.ranges
+            size = self._sizes_of(topic).bytes_of(runs)
+            control = DeleteRecords(topic.topic_id, removed, size, asked, match)
+            # One sync at the end makes all of them durable.
+            self._controls.commit_many([control], durable=number == len(pieces))
+            self._loosen(topic.topic_id, removed.first_seq, removed.last_seq)
+        if match is not None:
+            self._tags[topic.topic_id].forget(match, below)
+        return before - topic.live_records
+
+    def _removed(self, topic: TopicState, match: TagMatch | None, below: Seq) -> list[DeletedSeqs]:
+        """What a delete removes, in pieces that fit one control each."""
+        if match is None:
+            return [DeletedSeqs.between(topic.floor, Seq(below - 1))]
+        while self.look_up_tags(topic.name):
+            continue
+        seqs = self._tags[topic.topic_id].find(match, below)
+        if not len(seqs):
+            return []
+        dead = topic.dead(Seq(int(seqs[0])), Seq(int(seqs[-1])))
+        ranges = DeletedSeqs.of(seqs[~dead.contains(seqs)]).ranges
+        firsts = range(0, len(ranges), limits.DELETE_RANGES_MAX)
+        return [DeletedSeqs(ranges[first : first + limits.DELETE_RANGES_MAX]) for first in firsts]
+
+    def look_up_tags(self, name: str) -> bool:
+        """Look up the tags of some more records, ahead of a delete by tag; whether there are others left.
+
+        A delete does the same for all that are left: whoever calls this first, piece by piece, lets others have their
+        turn in between.
+        """
+        topic = self._catalog.named(name)
+        if topic.topic_id not in self._logs:
+            return False
+        # Arrow is loaded by whoever deletes by tag, not by whoever opens a log.
+        from seawall.engine.maintenance.tag_scan import catch_up
+
+        tags = self._tags.setdefault(topic.topic_id, TagIndex())
+        return catch_up(tags, topic, self._logs[topic.topic_id])
+
+    # --- retention -----------------------------------------------------------------------------------------------
+
+    def check_room(
+        self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs, *, evicts: bool = True
+    ) -> None:
+        """Refuse what would overfill a topic that rejects: `FullError`, or `LimitError` where it could never fit.
+
+        What is too old goes first, if it `evicts`.
+        """
+        if topic.config.discard is not Discard.REJECT:
+            return
+        for setting, cap, _, added in _caps(topic, topic.config.bytes_max, record_count, byte_count):
+            if added > cap:
+                raise LimitError(f"{added} for topic {topic.name!r}, whose {setting} is {cap}: this can never fit it")
+        caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
+        if evicts and any(present + added > cap for _, cap, present, added in caps):
+            self.retain(now_ns, [topic])
+        for setting, cap, present, added in _caps(topic, self._memory.bytes_max(topic), record_count, byte_count):
+            if present + added > cap:
+                raise FullError(
+                    f"topic {topic.name!r} holds {present}, {added} more exceed its {setting} of {cap}; delete "
+                    f"records, or raise {setting}"
+                )
+
+    def bytes_max(self, topic: TopicState) -> int:
+        """Bytes of records that a topic may hold now; 0 if that is not bounded."""
+        return self._memory.bytes_max(topic)
+
+    def evict_ahead(
+        self, topic: TopicState, record_count: int, byte_count: int, now_ns: TimestampNs
+    ) -> FloorRaise | None:
+        """What is to be evicted so that an append fits: a control for the log right ahead of it, at no further sync.
+
+        Whoever logs it says so (`evicted`). Where it is not enough, as for an append larger than a cap, `retain` is due
+        behind the append.
+        """
+        if not self.is_limited(topic):
+            return None
+        if self._is_expired(topic, now_ns):
+            return next(self._expire([topic], now_ns))
+        if self._is_overfull(topic, record_count, byte_count):
+            config, spare = topic.config, 0
+            # An eviction costs a sync. Classes that do not sync anyway evict some more, so that it is seldom due; up to
+            # the end of a batch, if one is near, which does not have to be read then. To read one costs more than to
+            # write down an eviction: where much comes at once it is worth it in every class.
+            if config.durability is not Durability.FSYNC or byte_count >= _MUCH:
+                spare = self._memory.bytes_max(topic) // _EVICTED_MORE
+                record_count += config.cap_records // _EVICTED_MORE
+            return self._shrunk(topic, record_count, byte_count + spare, spare)
+        return None
+
+    def size_of(self, topic: TopicState, runs: Ranges) -> int:
+        """Plain bytes of rising runs of live records, as a delete states them."""
+        return self._sizes_of(topic).bytes_of(runs)
+
+    def deleted(self, delete: DeleteRecords) -> None:
+        """A delete that was planned elsewhere has taken effect, durably; its segments may go."""
+        self._loosen(delete.topic_id, delete.removed.first_seq, delete.removed.last_seq)
+
+    def evicted(self, raised: FloorRaise) -> None:
+        """An eviction has taken effect; its segments may go once it is durable, or now if they would not outlive us."""
+        topic_id, first, last = raised.topic_id, raised.previous, Seq(raised.evict_floor - 1)
+        log = self._logs.get(topic_id)
+        if log is not None and not log.is_kept:
+            self._drop(topic_id, self._disposable(topic_id, first, last))
+        else:
+            self._loosen(topic_id, first, last)
+
+    def is_due(self, topic: TopicState, now_ns: TimestampNs) -> bool:
+        """Whether `retain` would evict something of a topic; costs a few comparisons."""
+        return self.is_limited(topic) and (self._is_overfull(topic) or self._is_expired(topic, now_ns))
+
+    def retain(self, now_ns: TimestampNs, topics: Iterable[TopicState] | None = None) -> int:
+        """Evict what is due, of some topics or of all; how many evictions that took. Durable when it returns."""
+        chosen = list(self._recovered() if topics is None else topics)
+        return self._evict(self._expire(chosen, now_ns)) + self._evict(self._make_room(chosen))
+
+    def _recovered(self) -> Iterator[TopicState]:
+        """All topics, but of those that nobody has used since the opening only some that may have something to go."""
+        left = _LOOKS_MAX
+        for topic in self._catalog:
+            if self._logs.is_pending(topic.topic_id):
+                has_dead = topic.floor > 1 or len(topic.deleted) > 0
+                if not left or not (has_dead or self.is_limited(topic)):
+                    continue
+                left -= 1
+            yield topic
+
+    def _evict(self, planned: Iterator[FloorRaise]) -> int:
+        raised = list(islice(planned, _EVICTIONS_MAX))
+        if raised:
+            self._controls.commit_many(raised)
+        for each in raised:
+            self.evicted(each)
+        return len(raised)
+
+    def _expire(self, topics: Iterable[TopicState], now_ns: TimestampNs) -> Iterator[FloorRaise]:
+        """Evictions of what is too old."""
+        for topic in topics:
+            if self._is_expired(topic, now_ns):
+                since = TimestampNs(now_ns - topic.config.ttl_ms * _NS_PER_MS)
+                keep = self._sizes_of(topic).first_since(since) or topic.next_seq
+                yield self._eviction(topic, GapReason.TTL, keep)
+
+    def _make_room(self, topics: Iterable[TopicState]) -> Iterator[FloorRaise]:
+        """Evictions of the oldest records of topics that hold too many."""
+        return (self._shrunk(topic) for topic in topics if self._is_overfull(topic))
+
+    def _shrunk(self, topic: TopicState, record_count: int = 0, byte_count: int = 0, spare: int = 0) -> FloorRaise:
+        """The eviction after which a topic has room for so much, or for `spare` bytes less, or is empty."""
+        config, runs = topic.config, topic.live(topic.floor, topic.head_seq)
+        keep = topic.floor
+        if config.cap_records:
+            keep = max(keep, _behind_records(runs, topic.live_records + record_count - config.cap_records))
+        if bytes_max := self._memory.bytes_max(topic):
+            keep = max(keep, self._behind_bytes(topic, runs, topic.live_bytes + byte_count - bytes_max, spare))
+        return self._eviction(topic, GapReason.CAP, keep)
+
+    def is_limited(self, topic: TopicState) -> bool:
+        """Whether a topic has caps or an age at which records go."""
+        config = topic.config
+        return bool(config.ttl_ms or config.cap_records or config.bytes_max)
+
+    def _is_overfull(self, topic: TopicState, record_count: int = 0, byte_count: int = 0) -> bool:
+        caps = _caps(topic, self._memory.bytes_max(topic, byte_count), record_count, byte_count)
+        over = any(present + added > cap for _, cap, present, added in caps)
+        return over and topic.live_records > 0 and topic.config.discard is Discard.OLD
+
+    def _is_expired(self, topic: TopicState, now_ns: TimestampNs) -> bool:
+        ttl_ms = topic.config.ttl_ms
+        if not ttl_ms or not topic.live_records or topic.topic_id not in self._logs:
+            return False
+        floor, oldest_ns = self._oldest.get(topic.topic_id, (Seq(0), TimestampNs(0)))
+        if floor != topic.floor:
+            # Where no segment holds any of its records, nobody can tell how old they were: they count as new.
+            oldest_ns = self._sizes_of(topic).time_of(topic.floor) or now_ns
+            self._oldest[topic.topic_id] = (topic.floor, oldest_ns)
+        return oldest_ns < now_ns - ttl_ms * _NS_PER_MS
+
+    def _eviction(self, topic: TopicState, reason: GapReason, keep: Seq) -> FloorRaise:
+        """The control that evicts what is live below `keep`. What is dead there already needs no word about it."""
+        runs = topic.live(topic.floor, Seq(keep - 1))
+        size = self._sizes_of(topic).bytes_of(runs)
+        return FloorRaise(topic.topic_id, reason, Seq(int(runs[-1, 1])), topic.evict_floor, size)
+
+    def _behind_bytes(self, topic: TopicState, runs: Ranges, excess: int, spare: int) -> Seq:
+        """The seq below which live records have at least `excess` bytes, or `spare` less where a batch ends."""
+        if excess <= 0:
+            return topic.floor
+        for first, end in runs:
+            seq, size = self._sizes_of(topic).reaching(Seq(int(first)), Seq(int(end) - 1), excess, spare)
+            if size >= excess - spare:
+                return Seq(seq + 1)
+            excess -= size
+        return topic.next_seq
+
+    # --- segments ------------------------------------------------------------------------------------------------
+
+    def look_everywhere(self) -> None:
+        """Let the next `drop_dead` look at every segment of the topics in use, and of some others: when segments were
+        sealed."""
+        for topic in self._recovered():
+            self._logs.get(topic.topic_id)
+            self.look_at(topic)
+
+    def look_at(self, topic: TopicState) -> None:
+        """Let the next `drop_dead` look at every segment of a topic: when it is recovered."""
+        self._loosen(topic.topic_id, Seq(1), topic.head_seq)
+
+    def has_dead(self) -> bool:
+        """Whether there is something for `drop_dead`; costs little where nothing was removed since it was asked."""
+        for topic_id, (first, last) in list(self.loose.items()):
+            if self._disposable(topic_id, first, last):
+                return True
+            del self.loose[topic_id]
+        return False
+
+    def drop_dead(self) -> int:
+        """Drop sealed segments that nobody will ask for any more; how many."""
+        dropped = 0
+        for topic_id, (first, last) in list(self.loose.items()):
+            found = self._disposable(topic_id, first, last)
+            gone = found[: _DROPS_MAX - dropped]
+            if gone:
+                if not dropped:
+                    # What removed its records may not be durable yet.
+                    self._controls.sync()
+                self._drop(topic_id, gone)
+                dropped += len(gone)
+            if len(gone) < len(found):
+                break
+            del self.loose[topic_id]
+        return dropped
+
+    def _drop(self, topic_id: TopicId, gone: Sequence[SealedSegment]) -> None:
+        log = self._logs[topic_id]
+        for segment in gone:
+            log.sealed.remove(segment)
+            self._stored.get(topic_id, {}).pop(segment.name.first_seq, None)
+        drop_segments(log.home, gone)
+
+    def _disposable(self, topic_id: TopicId, first: Seq, last: Seq) -> list[SealedSegment]:
+        """The sealed segments that reach into a range and that nobody needs."""
+        topic, log = self._catalog.find(topic_id), self._logs.get(topic_id)
+        if topic is None or log is None:
+            return []
+        low = bisect_left(log.sealed, first, key=lambda each: each.name.last_seq)
+        high = bisect_right(log.sealed, last, key=lambda each: each.name.first_seq)
+        names = (segment.name for segment in log.sealed[low:high])
+        needless = [topic.is_disposable(name.first_seq, name.last_seq) for name in names]
+        return list(compress(log.sealed[low:high], needless))
+
+    def store_deletes(self) -> int:
+        """Bring the stored deletes of sealed segments up to date; how many were written."""
+        written = 0
+        for topic in self._catalog:
+            log = None if self._logs.is_pending(topic.topic_id) else self._logs.get(topic.topic_id)
+            if log is None or not log.is_kept or (topic.floor == 1 and not len(topic.deleted)):
+                continue
+            for segment in log.sealed:
+                written += self._store_deletes(topic, segment.name.first_seq, segment.name.last_seq)
+        return written
+
+    def _store_deletes(self, topic: TopicState, first: Seq, last: Seq) -> bool:
+        dead = topic.dead(first, last)
+        inside = DeletedSeqs(np.clip(dead.ranges, first, last + 1))
+        if not len(inside):
+            return False
+        home, stored = self._logs[topic.topic_id].home, self._stored.setdefault(topic.topic_id, {})
+        path = home.path(deletes_name(first))
+        if first not in stored:
+            try:
+                stored[first] = load_deletes(home.files, path, home.preface(first))
+            except (CorruptionError, FileNotFoundError):
+                stored[first] = DeletedSeqs()
+        if stored[first] == inside:
+            return False
+        write_deletes(home.files, path, inside, home.preface(first))
+        stored[first] = inside
+        return True
+
+    def forget(self, topic_id: TopicId) -> None:
+        """A topic is gone, or its log is another one."""
+        for kept in (self._sizes, self._tags, self._oldest, self.loose, self._stored):
+            kept.pop(topic_id, None)
+        self._memory.forget(topic_id)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _sizes_of(self, topic: TopicState) -> StoredSizes:
+        sizes = self._sizes.get(topic.topic_id)
+        if sizes is None:
+            sizes = self._sizes[topic.topic_id] = StoredSizes(self._logs[topic.topic_id])
+        return sizes
+
+    def _loosen(self, topic_id: TopicId, first: Seq, last: Seq) -> None:
+        low, high = self.loose.get(topic_id, (first, last))
+        self.loose[topic_id] = (min(low, first), max(high, last))
+
+
+def still_needed(topic: TopicState, segments: dict[Seq, ReplayedSegment]) -> dict[Seq, ReplayedSegment]:
+    """Those unsealed segments of a topic that an opening has to put in order: the last one, and all with live records.
+
+    The others may have been sealed and dropped since the snapshot that knows them as unsealed.
+    """
+    last = max(segments, default=None)
+    return {
+        first_seq: segment
+        for first_seq, segment in segments.items()
+        if first_seq == last
+        or not len(segment.index)
+        or not topic.is_disposable(segment.index.first_seq, segment.index.last_seq)
+    }
+
+
+def _caps(topic: TopicState, bytes_max: int, record_count: int, byte_count: int) -> list[tuple[str, int, int, int]]:
+    """Every cap a topic has: its name, its value, what there is, and what is to be added."""
+    bytes_name = "cap_bytes" if bytes_max == topic.config.bytes_max else "part of storage.ephemeral_size"
+    every = (
+        ("cap_records", topic.config.cap_records, topic.live_records, record_count),
+        (bytes_name, bytes_max, topic.live_bytes, byte_count),
+    )
+    return [each for each in every if each[1]]
+
+
+def _behind_records(runs: Ranges, excess: int) -> Seq:
+    """The seq below which there are `excess` live records."""
+    if excess <= 0:
+        return Seq(0)
+    ends = (runs[:, 1] - runs[:, 0]).cumsum()
+    if excess >= int(ends[-1]):
+        return Seq(int(runs[-1, 1]))
+    number = int(ends.searchsorted(excess, "left"))
+    return Seq(int(runs[number, 1]) - (int(ends[number]) - excess))

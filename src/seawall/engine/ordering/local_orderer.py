@@ -1,0 +1,276 @@
+"""The orderer of a store that numbers its own appends: reservations, numbers, one epoch, and then they are published.
+
+Small batches that need nothing but numbers are a commit cycle (`commit_cycle`). Where something is lacking, and for
+large, keyed and in-memory batches, one commit is made by steps:
+
+    begin    1. reserve  space in segments, lane and log: a full disk is found before a number is given
+             2. number   the frontier stamps position, seq, offset and time, in the order of the appends
+             3. place    each batch gets the next file position of its topic's segment
+             4. stage    small batches into the lane as they are, references to large ones
+    (written by whoever waits: large batches at their places, then the epoch)
+    finish   5. publish  catalog and index are updated: readers may see it, the callers are answered
+
+A change that is no append is made at once: nothing is ordered that is not stored.
+
+Once a batch has its numbers nothing but a failing disk can keep it out of the log. The log refers to a large batch only
+after the batch is durable in its segment. Commits are finished in the order in which they were begun; one is under way
+at a time, and at most one more ahead of its end.
+
+A crash takes what was not written. This module must not know who waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+from seawall import limits
+from seawall.core.types import ClientId, Seq, SessionEpoch, TimestampNs, TopicId
+from seawall.engine.commit.admission import Admission, is_admitted, need_of, refuse
+from seawall.engine.commit.appends import LARGE_BLOCK_SIZE, NO_SESSION, Append, Commit, logged_size
+from seawall.engine.commit.commit_cycle import CommitCycle
+from seawall.engine.commit.reservations import Room
+from seawall.engine.commit.reserver import CONTROL_ROOM
+from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.ordering.orderer import Opened, WantedSession
+from seawall.engine.store.control_log import HEADROOM
+from seawall.engine.store.parts import StoreParts
+from seawall.engine.store.topic_log import StoredBatch
+from seawall.errors import UnsupportedError, WrongStateError
+from seawall.io.interfaces import ReadableBuffer
+from seawall.io.process.shared_lock import MemoryLock
+from seawall.sequencer.client_window import WindowCode
+from seawall.sequencer.frontier import Numbered
+from seawall.storage.control.documents import FloorRaise
+from seawall.wire.format.codes import BatchFlags
+from seawall.wire.format.frames import checksum
+
+R = TypeVar("R")
+
+_BATCH_HEADER: Final = limits.BATCH_HEADER_SIZE
+
+
+class LocalOrderer:
+    """Numbers the appends of one store."""
+
+    def __init__(self, parts: StoreParts, maintenance: Maintenance) -> None:
+        self._catalog = parts.catalog
+        self._writer = parts.writer
+        self._removal = parts.removal
+        self._window = parts.sessions.window
+        self._clock = parts.machine.clock
+        self._maker = parts.maker
+        self._ceiling_step = parts.settings.ceiling_step
+        self._rooms = parts.reservations.by_topic
+        self._pending = parts.pending
+        self._admission = Admission(parts)
+        self._maintenance = maintenance
+        self._cycle = CommitCycle(parts, self._reservation_for)
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Number and stage what can be stored; the others have their error."""
+        if self._writer.follows:
+            refuse(appends, WrongStateError("this store follows an order that others make: publish to who makes it"))
+            return Commit()
+        now = self._clock.wall_ns()
+        appends = self._admission.without_ended_sessions(appends)
+        if not self._writer.staged:
+            cycle = self._cycle.begin_appends(appends, now)
+            if cycle is not None:
+                return cycle
+        self._cycle.account()
+        appends = self._without_known_batches(self._admission.without_known_keys(appends, now), now)
+        if not self._fits(appends, now):
+            self._pending.apply()
+            self._make_rooms(appends, TimestampNs(now))
+        self._pending.apply()
+        commit = Commit()
+        is_written = False
+        self._pin_places(appends, commit)
+        for append in appends:
+            if append.error is None:
+                room = self._rooms[append.topic_id]
+                if room.ahead or room.is_limited:
+                    self._stage_ahead(room, commit, now)
+                self._number(append, room, commit, now)
+                commit.durable |= room.is_durable
+                is_written |= room.is_written
+        if is_written or commit.durable:
+            commit.epoch = self._writer.begin_flush()
+        return commit
+
+    def _pin_places(self, appends: Sequence[Append], commit: Commit) -> None:
+        """Have the files open that large batches go to; those that find no descriptor are refused."""
+        for append in appends:
+            if append.error is None and len(append.block) >= LARGE_BLOCK_SIZE:
+                room = self._rooms[append.topic_id]
+                if room.is_kept:
+                    self._admission.prepare((append,), partial(commit.pins.pin, room.filling.segment.shared))
+
+    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+        """`begin` before the commit under way is finished; None if that cannot be: only a cycle can be ahead, and only
+        of another. What belongs to sessions is not: whether it is known depends on the commit under way."""
+        if self._maintenance.is_tidy_up_due or not self._pending.has_commit or self._writer.staged:
+            return None
+        if any(append.client_id != NO_SESSION for append in appends):
+            return None
+        return self._cycle.begin_appends(appends, self._clock.wall_ns())
+
+    def commit_lone(
+        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
+    ) -> Numbered | None:
+        """Commit one plain block on this thread; None if it needs more than its numbers."""
+        if self._writer.staged or self._writer.follows:
+            return None
+        append = Append(topic_id, block, record_count)
+        with state:
+            commit = self._cycle.begin_appends((append,), self._clock.wall_ns())
+        if commit is None:
+            return None
+        commit.carry_out()
+        with state:
+            self._cycle.finish(commit)
+        return append.numbered
+
+    def finish(self, commit: Commit) -> None:
+        """Publish a commit that is written."""
+        if commit.is_cycle:
+            self._cycle.finish(commit)
+            return
+        commit.pins.unpin_all()
+        if commit.epoch is not None:
+            self._writer.finish_flush(commit.epoch, durable=commit.durable)
+        for effect in commit.effects:
+            if isinstance(effect, Append):
+                assert effect.numbered is not None
+                self._catalog.apply_append(effect.numbered)
+                if effect.flags & BatchFlags.KEYED:
+                    self._admission.remember_key(effect, effect.numbered)
+            else:
+                self._catalog.apply(*effect)
+                if isinstance(effect[0], FloorRaise):
+                    self._removal.evicted(effect[0])
+
+    # --- changes that are no appends -----------------------------------------------------------------------------
+
+    def change(self, make: Callable[[], R], _topic_id: TopicId | None = None) -> R:
+        """Make a change at once."""
+        return make()
+
+    def open_session(self, wanted: WantedSession, make: Callable[[], Opened]) -> Opened:
+        """Open a session at once. No batch is held back here, so there are no gaps to wait for, or to give up."""
+        if wanted.abandons:
+            raise UnsupportedError("batches are given up only where a sequencer orders them; open the log with brokers")
+        return make()
+
+    def retire(self, client_ids: Sequence[ClientId], make: Callable[[Sequence[ClientId]], None]) -> Sequence[ClientId]:
+        """Retire sessions at once: nothing of them is under way."""
+        make(client_ids)
+        return client_ids
+
+    def tail(self, _topic_id: TopicId, _from_seq: Seq, _size_max: int) -> list[StoredBatch]:
+        """Nothing: what is numbered here and not stored is shown to nobody."""
+        return []
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    # --- reservations --------------------------------------------------------------------------------------------
+
+    def _reservation_for(self, topic_id: TopicId, size: int, count: int, logged: int, now: int) -> Room | None:
+        """The reservation of a topic that a cycle may use; None if one has to be made."""
+        room = self._rooms.get(topic_id)
+        if room is None or not room.allows_cycles or not room.holds(count, size, now):
+            return None
+        return room if self._writer.has_room(HEADROOM + logged) else None
+
+    def _without_known_batches(self, appends: Sequence[Append], now: int) -> Sequence[Append]:
+        """Appends but those that the window of their session knows or refuses: these are answered, and nothing is
+        evicted for them."""
+        for append in appends:
+            if append.has_session and not self._is_new(append):
+                numbered, _ = self._writer.number_apart(append.draft(), append.block, now, self._window)
+                is_admitted(append, numbered)
+        return [append for append in appends if append.numbered is None]
+
+    def _is_new(self, append: Append) -> bool:
+        epoch, crc = SessionEpoch(append.session_epoch), checksum(append.block)
+        return self._window.check(append.client_id, epoch, append.client_seq, crc).code is WindowCode.NEW
+
+    def _fits(self, appends: Sequence[Append], now: int) -> bool:
+        """Whether all appends fit the rooms there are; then they are counted against them."""
+        logged = HEADROOM
+        for append in appends:
+            length = len(append.block)
+            room = self._rooms.get(append.topic_id)
+            if room is None or not room.take(append.record_count, _BATCH_HEADER + length, now):
+                return False
+            logged += logged_size(length)
+        return self._writer.has_room(logged)
+
+    def _make_rooms(self, appends: Sequence[Append], now_ns: TimestampNs) -> None:
+        """For each topic the segment that takes its batches, with room for them there and in the log."""
+        # First what may log something of its own, which forgets rooms: ceilings, and evictions that make room.
+        ready = self._admission.admit_all(appends, now_ns)
+        logged = HEADROOM
+        for group in ready:
+            needed = CONTROL_ROOM + sum(logged_size(len(append.block)) for append in group)
+            if self._admission.prepare(group, partial(self._make_room, group, logged + needed, now_ns)):
+                logged += needed
+
+    def _make_room(self, group: Sequence[Append], logged: int, now_ns: TimestampNs) -> None:
+        """Room for the batches of one topic, in its segment and in the log, and below the ceiling."""
+        topic = self._admission.topic(group[0].topic_id)
+        room = self._maker.make(topic, need_of(group), logged, now_ns)
+        seqs_left = self._writer.frontier.seqs_left(topic.topic_id) - self._ceiling_step // 4
+        room.records_left = min(room.records_left, seqs_left - sum(append.record_count for append in group))
+        self._rooms[topic.topic_id] = room
+
+    # --- numbers and places --------------------------------------------------------------------------------------
+
+    def _stage_ahead(self, room: Room, commit: Commit, now: int) -> None:
+        """What has to be in the log before the first batch of a room."""
+        for control in room.ahead:
+            commit.effects.append((control, self._writer.stage_control(control, now)))
+            # What readers were told to be gone must not come back with a crash, in no class.
+            commit.durable |= room.is_kept and isinstance(control, FloorRaise)
+        room.ahead = []
+        room.allows_cycles = room.is_written and not self._writer.is_observed
+        if room.is_limited and room.topic not in commit.limited:
+            commit.limited.append(room.topic)
+
+    def _number(self, append: Append, room: Room, commit: Commit, now: int) -> None:
+        """Give one batch its numbers and its place, and stage it."""
+        if append.flags & BatchFlags.KEYED and self._admission.is_repeated(append, room.topic, commit, now):
+            return
+        filling, segment, draft = room.filling, room.filling.segment, append.draft()
+        window = self._window if append.has_session else None
+        if room.is_kept and len(append.block) < LARGE_BLOCK_SIZE:
+            numbered, address = self._writer.stage_batch(draft, append.block, now, window)
+            if not is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            filling.waiting.add(len(segment.index), address)
+        else:
+            numbered, header = self._writer.number_apart(draft, append.block, now, window)
+            if not is_admitted(append, numbered):
+                return
+            at = segment.place(numbered.size)
+            if room.is_kept:
+                commit.add_place(segment.shared, at, [header, append.block], is_uncached=room.is_uncached)
+                self._writer.stage_reference(header, segment.first_seq, at)
+            else:
+                # Memory needs nobody to write it; readers see it when it is published.
+                segment.write_at(at, [header, append.block])
+                self._writer.stage_reference(header, Seq(0), 0)
+        segment.index.append(
+            base_seq=numbered.base_seq,
+            at=at,
+            timestamp_ns=numbered.timestamp_ns,
+            base_offset=numbered.base_offset,
+            position=numbered.position,
+            count=numbered.record_count,
+            length=numbered.size,
+        )
+        commit.effects.append(append)

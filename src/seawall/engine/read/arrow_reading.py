@@ -1,0 +1,123 @@
+"""Stored batches into Arrow tables, without a batch object between them.
+
+A read is cut into plans, each about as large as an Arrow batch should be, and each plan becomes one record batch. Plans
+are made one after the other, under the store's lock; a few of them are carried out at the same time, by the thread that
+reads and by helpers, since neither reading nor kernels need the interpreter.
+
+Plain records (no envelope, no null, block neither compressed nor opaque) take the short way: a piece that fits the
+cache is verified, and its values copied to where Arrow wants them (`kernels/codec/gather.py`). What lies in a file is
+mapped (`io/disk/mapped.py`), so each byte is moved once, out of the page cache to its place; where that cannot be, or
+is too little to be worth it, a piece is read first. The places are memory that is used again once it is given back. A
+plan with anything else in it is carried out as for any reader and decoded by `wire/format/arrow.py`; both ways give the
+same table.
+
+A plan is released when it was carried out, and also when it is not, because of an error before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from seawall.core.types import Seq
+from seawall.engine.api.read_results import received, to_arrow
+from seawall.engine.read.reading import ReadPlan
+from seawall.engine.read.run_pieces import brought
+from seawall.engine.store.topic_log import StoredBatch
+from seawall.errors import CorruptionError
+from seawall.io.process.topology import discover
+from seawall.kernels.codec.gather import GATHER_DONE, GATHER_MALFORMED
+from seawall.limits import ARROW_THREADS_MAX, MIB
+from seawall.wire.format.arrow import check_columns, empty_table, plain_table
+from seawall.wire.format.gathering import PlainColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Plans the next read of a topic from a seq on, of about so many bytes.
+PlanNext: TypeAlias = Callable[[Seq, int], ReadPlan]
+
+#: Bytes of one plan: what Spark takes fastest lies between 4 and 8 MiB.
+PLAN_SIZE: Final = 8 * MIB
+
+
+def read_table(plan_next: PlanNext, topic: str, from_seq: Seq, columns: Sequence[str]) -> pa.Table:
+    """All records from `from_seq` to the end that the topic has now; gaps are left out."""
+    import pyarrow as pa
+
+    check_columns(columns)
+    plan = plan_next(from_seq, PLAN_SIZE)
+    until = plan.next_seq
+    if plan.end_seq >= until:
+        batches = gather(plan, topic, columns)
+    else:
+        batches = list(_gather_all(plan, plan_next, until, topic, columns))
+    return pa.Table.from_batches(batches or [empty_table(columns)])
+
+
+def gather(plan: ReadPlan, topic: str, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    """Carry a plan out as record batches: one where all is plain."""
+    try:
+        if not plan.runs:
+            return []
+        table = _gather_plain(plan, columns)
+        if table is not None:
+            return [table] if table.num_rows else []
+        found = (received(topic, item) for item in plan.carry_out() if isinstance(item, StoredBatch))
+        return list(to_arrow(found, columns))
+    finally:
+        plan.release()
+
+
+def _gather_all(
+    plan: ReadPlan, plan_next: PlanNext, until: Seq, topic: str, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Carry plans out, their results in order: this thread does whatever its helpers have no hand free for."""
+    helpers = _helper_count()
+    results: deque[Future[list[pa.RecordBatch]]] = deque()
+    with ThreadPoolExecutor(max(1, helpers), thread_name_prefix="seawall-arrow") as pool:
+        while True:
+            try:
+                busy = sum(not each.done() for each in results)
+                results.append(
+                    pool.submit(gather, plan, topic, columns) if busy < helpers else _done(plan, topic, columns)
+                )
+            except BaseException:
+                plan.release()
+                raise
+            while results and results[0].done():
+                yield from results.popleft().result()
+            if plan.end_seq >= until:
+                break
+            plan = plan_next(plan.end_seq, PLAN_SIZE)
+        for each in results:
+            yield from each.result()
+
+
+def _done(plan: ReadPlan, topic: str, columns: Sequence[str]) -> Future[list[pa.RecordBatch]]:
+    """The result of a plan that was carried out right here."""
+    result: Future[list[pa.RecordBatch]] = Future()
+    result.set_result(gather(plan, topic, columns))
+    return result
+
+
+@cache
+def _helper_count() -> int:
+    return min(ARROW_THREADS_MAX, discover().cpu_count) - 1
+
+
+def _gather_plain(plan: ReadPlan, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """All of a plan by the short way; None if something in it is not plain."""
+    filled = PlainColumns([run.entries for run in plan.runs], plan.live)
+    for run in plan.runs:
+        for buffer, at, entries in brought(run, mapped=True):
+            code = filled.add(buffer, at, entries)
+            if code == GATHER_MALFORMED:
+                seq = int(entries[0]["base_seq"])
+                raise CorruptionError(f"a batch from seq {seq} on is not a run of as many records as it says")
+            if code != GATHER_DONE:
+                return None
+    return plain_table(filled.seqs, filled.types, filled.values, columns)

@@ -1,0 +1,345 @@
+"""Reading a topic: what a reader gets next, planned under the store's lock and carried out without it.
+
+Planning looks things up: which batches, which of their records are live, which gaps lie between (`TopicLog.plan`). It
+takes a copy of everything that can change. Carrying out reads, verifies and puts the answer together; it holds no lock,
+and the files it reads are pinned, so whatever happens to the topic meanwhile, the answer is that of the moment of the
+plan.
+
+What a reader is told
+- A batch with at least one live record, of which it sees the live ones (`StoredBatch.live`). Deleted records are passed
+  over in silence.
+- A gap for every seq that was evicted or lost, where it lies.
+- A SKIP of the order, right before what was stored behind it: before the batch with the lowest position above its own.
+  One that nothing was stored behind is not told yet.
+- INV-READ-NO-HOLE: a reader gets a gap for each live seq that no sound batch holds, and for no other live seq. The gap
+  has the reason corruption, and batches behind it are delivered.
+
+A plan pins files until it is carried out or released; both are done by whoever made it, at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from seawall.core.types import Position, Seq, TimestampNs
+from seawall.engine.read.planning import Planned, Run, SeqRuns
+from seawall.engine.read.run_pieces import bring, pieces
+from seawall.engine.store.topic_log import StoredBatch, TopicLog
+from seawall.engine.store.unflushed import Numbers
+from seawall.io.disk.unreadable import UNREADABLE
+from seawall.kernels.log.segments import verify_entries
+from seawall.limits import READ_PIECE_SIZE
+from seawall.topics.gaps import Gap
+from seawall.topics.skips import Skip
+from seawall.topics.state import TopicState
+from seawall.wire.format.codes import GapReason
+from seawall.wire.format.read_buffers import READ_BUFFERS, Bytes
+
+
+class StoredSkip(NamedTuple):
+    """A SKIP where it lies in a topic."""
+
+    skip: Skip
+    #: Where reading goes on: at the batch behind it.
+    next_seq: Seq
+
+
+#: What a reader gets, in order.
+ReadItem: TypeAlias = StoredBatch | Gap | StoredSkip
+
+_Told: TypeAlias = StoredBatch | Gap
+
+#: Of a SKIP that nothing was stored behind.
+_NEVER: Final = Seq(1 << 64)
+
+
+class ReadPlan:
+    """One read: everything it needs, taken at one moment. Carried out once, or released."""
+
+    __slots__ = ("_gaps", "_live", "_planned", "end_seq", "from_seq", "next_seq", "skips", "tail")
+
+    def __init__(self, planned: Planned | None, from_seq: Seq, next_seq: Seq, live: SeqRuns, gaps: list[Gap]) -> None:
+        self._planned = planned
+        self._live = live
+        self._gaps = gaps
+        #: SKIPs and the seqs they stand before, ascending.
+        self.skips: list[tuple[Seq, Skip]] = []
+        #: Batches behind all others that need not be read any more.
+        self.tail: list[StoredBatch] = []
+        self.from_seq = from_seq
+        #: Where the next read goes on.
+        self.end_seq = max(from_seq, next_seq) if planned is None else planned.end_seq
+        #: The seq that the next record of the topic would have had.
+        self.next_seq = next_seq
+
+    @property
+    def runs(self) -> list[Run]:
+        """What is to be read; empty once the plan was carried out."""
+        return [] if self._planned is None else self._planned.runs
+
+    @property
+    def batch_count(self) -> int:
+        """Batches that are to be read, and those that need not be any more."""
+        return sum(len(run.entries) for run in self.runs) + len(self.tail)
+
+    @property
+    def live(self) -> Numbers:
+        """First and last seq of each live range, ascending: two columns."""
+        return np.array(self._live, np.int64).reshape(-1, 2)
+
+    @property
+    def is_unbroken(self) -> bool:
+        """Whether every record from `from_seq` to `end_seq` is live and in one of the runs, and nothing else is."""
+        if self._gaps or self.skips or self.tail or self._live != ((self.from_seq, self.end_seq - 1),):
+            return False
+        counted = sum(int(run.entries["count"].sum(dtype=np.int64)) for run in self.runs)
+        return bool(self.runs) and int(self.runs[0].entries["base_seq"][0]) + counted == self.end_seq
+
+    def carry_out(self) -> list[ReadItem]:
+        """The batches and, in order with them, the gaps a reader has to know of."""
+        try:
+            batch = self._only_batch()
+            items = _joined(self._items()) if batch is None else [batch]
+            if not self.skips and not self.tail:
+                return [*items]
+            return [*self._with_skips(items), *self.tail]
+        finally:
+            self.release()
+
+    def take_runs(self) -> list[Run]:
+        """What is to be read, for whoever brings it to its reader by itself and gives back what is pinned."""
+        planned, self._planned = self._planned, None
+        return [] if planned is None else planned.runs
+
+    def release(self) -> None:
+        """Give back what is pinned; twice is fine."""
+        if self._planned is not None:
+            self._planned.release()
+
+    def _with_skips(self, items: Iterable[_Told]) -> list[ReadItem]:
+        """The same, with each SKIP before the first of what lies behind it."""
+        found: list[ReadItem] = []
+        left = deque(self.skips)
+        for item in items:
+            first = item.first_seq if isinstance(item, Gap) else item.live[0][0]
+            while left and left[0][0] <= first:
+                seq, skip = left.popleft()
+                found.append(StoredSkip(skip, seq))
+            found.append(item)
+        # Of the others nothing is left that was stored behind them.
+        return found + [StoredSkip(skip, self.end_seq) for _, skip in left]
+
+    def _only_batch(self) -> StoredBatch | None:
+        """The short way of a seek: one batch that is sound, live from `from_seq` on, and nothing else to tell.
+
+        None if that is not what is to be read, or if the batch is damaged: then the long way finds what to tell.
+        """
+        planned = self._planned
+        if planned is None or len(planned.runs) != 1:
+            return None
+        topic_id, entries, at, size, source, data = planned.runs[0]
+        if len(entries) != 1 or size > READ_PIECE_SIZE:
+            return None
+        base_seq, _, timestamp_ns, _, position, count, _ = entries.item()
+        end_seq = Seq(base_seq + count)
+        if self.from_seq < base_seq or self._gaps or self._live != ((self.from_seq, end_seq - 1),):
+            return None
+        if source is not None:
+            try:
+                data = source.file.read(size, at)
+            except OSError as error:
+                if error.errno not in UNREADABLE:
+                    raise
+                return None
+        verdict: Bytes = np.empty(1, np.uint8)
+        if len(data) < size or verify_entries(np.frombuffer(data, np.uint8), size, at, entries, topic_id, verdict):
+            return None
+        return StoredBatch(
+            Seq(base_seq), count, Position(position), TimestampNs(timestamp_ns), memoryview(data), self._live, end_seq
+        )
+
+    def _items(self) -> Iterator[_Told]:
+        reached = self.from_seq
+        for run in self.runs:
+            for row, data in _sound(run):
+                base_seq, end_seq = Seq(row[0]), Seq(row[0] + row[5])
+                if reached < base_seq:
+                    yield from self._holes(reached, Seq(base_seq - 1))
+                yield from self._shown(row, data, max(reached, base_seq), end_seq)
+                reached = end_seq
+        yield from self._holes(reached, Seq(self.end_seq - 1))
+
+    def _shown(self, row: tuple[int, ...], data: memoryview, first: Seq, end: Seq) -> Iterator[_Told]:
+        """What is live of a batch between two seqs; in parts where something was lost inside it."""
+
+        def part(live: SeqRuns, next_seq: Seq) -> StoredBatch:
+            return StoredBatch(Seq(row[0]), row[5], Position(row[4]), TimestampNs(row[2]), data, live, next_seq)
+
+        if len(self._live) == 1 and self._live[0][0] <= first and end <= self._live[0][1] + 1:
+            yield part(((first, Seq(end - 1)),), end)
+            return
+        shown: list[tuple[Seq, Seq]] = []
+        last = Seq(end - 1)
+        inside: list[tuple[Seq, Seq] | Gap] = [*_clipped(self._live, first, last), *self._gaps_inside(first, last)]
+        for piece in sorted(inside, key=_first_of):
+            if isinstance(piece, tuple):
+                shown.append(piece)
+                continue
+            if shown:
+                yield part(tuple(shown), piece.first_seq)
+            shown = []
+            yield piece
+        if shown:
+            yield part(tuple(shown), end)
+
+    def _holes(self, first: Seq, last: Seq) -> list[Gap]:
+        """What a reader has to be told of a range that no sound batch covers (INV-READ-NO-HOLE)."""
+        if first > last:
+            return []
+        lost = [Gap(low, high, GapReason.CORRUPTION) for low, high in _clipped(self._live, first, last)]
+        return sorted([*self._gaps_inside(first, last), *lost], key=_first_of)
+
+    def _gaps_inside(self, first: Seq, last: Seq) -> list[Gap]:
+        clipped = (gap.clipped(first, last) for gap in self._gaps)
+        return [gap for gap in clipped if gap is not None]
+
+
+def stored_batches(log: TopicLog, from_seq: Seq, end_seq: Seq, size_max: int) -> list[StoredBatch]:
+    """Whole batches from the one that holds `from_seq` up to `end_seq`, deleted records or not; for the log's owner.
+
+    Ends after `size_max` bytes, but never before the first batch. Damaged ones are left out.
+    """
+    return sound_batches(log.plan(from_seq, end_seq, size_max))
+
+
+def sound_batches(planned: Planned) -> list[StoredBatch]:
+    """The whole batches of a plan, without those that are damaged; gives back what was pinned."""
+    try:
+        return [_whole(row, data) for run in planned.runs for row, data in _sound(run)]
+    finally:
+        planned.release()
+
+
+def _whole(row: tuple[int, ...], data: memoryview) -> StoredBatch:
+    base_seq, end_seq = Seq(row[0]), Seq(row[0] + row[5])
+    live = ((base_seq, Seq(end_seq - 1)),)
+    return StoredBatch(base_seq, row[5], Position(row[4]), TimestampNs(row[2]), data, live, end_seq)
+
+
+def plan_read(
+    topic: TopicState, log: TopicLog | None, from_seq: Seq, *, size_max: int, records_max: int | None = None
+) -> ReadPlan:
+    """Plan what a reader at `from_seq` gets next; nothing may change meanwhile.
+
+    It ends behind the batch that makes `size_max` bytes or `records_max` records full.
+    """
+    plan = plan_records(topic, log, from_seq, topic.next_seq, size_max=size_max, records_max=records_max)
+    if len(topic.skips) and log is not None:
+        try:
+            plan.skips = _skips_before(topic, log, from_seq, plan.end_seq)
+        except BaseException:
+            plan.release()
+            raise
+    return plan
+
+
+def _skips_before(topic: TopicState, log: TopicLog, from_seq: Seq, end_seq: Seq) -> list[tuple[Seq, Skip]]:
+    """The SKIPs before batches that begin in a range, with the seq of each of those."""
+
+    def seq_of(skip: Skip) -> Seq:
+        seq = log.seq_behind(skip.position)
+        return _NEVER if seq is None else seq
+
+    kept = list(topic.skips)
+    first = bisect_left(kept, from_seq, key=seq_of)
+    found: list[tuple[Seq, Skip]] = []
+    for skip in kept[first:]:
+        seq = seq_of(skip)
+        if seq >= end_seq:
+            break
+        found.append((seq, skip))
+    return found
+
+
+def plan_records(
+    topic: TopicState,
+    log: TopicLog | None,
+    from_seq: Seq,
+    next_seq: Seq,
+    *,
+    size_max: int,
+    records_max: int | None = None,
+) -> ReadPlan:
+    """`plan_read` of what lies below `next_seq`, without SKIPs."""
+    if from_seq >= next_seq:
+        return ReadPlan(None, from_seq, next_seq, (), [])
+    planned = None
+    # Where nothing is deleted a reader pays nothing for it.
+    live_runs = topic.live_runs if len(topic.deleted) else None
+    if log is not None:
+        start = max(from_seq, topic.floor)
+        planned = log.plan(start, next_seq, size_max, records_max=records_max, live_runs=live_runs)
+        log.note_reader(planned.end_seq)
+    try:
+        last = Seq((next_seq if planned is None else planned.end_seq) - 1)
+        if live_runs is None and from_seq >= topic.floor and not topic.losses.reach_into(from_seq, last):
+            return ReadPlan(planned, from_seq, next_seq, ((from_seq, last),), [])
+        live = tuple(topic.live_runs(from_seq, last))
+        gaps = topic.gaps(from_seq, last)
+        return ReadPlan(planned, from_seq, next_seq, live, gaps)
+    except BaseException:
+        if planned is not None:
+            planned.release()
+        raise
+
+
+def seq_at(topic: TopicState, log: TopicLog | None, timestamp_ns: TimestampNs) -> Seq:
+    """Seq of the first record that is not older than `timestamp_ns`; the next one to come if all are."""
+    found = None if log is None else log.seq_at(timestamp_ns)
+    return topic.next_seq if found is None else max(found, topic.floor)
+
+
+def _sound(run: Run) -> Iterator[tuple[tuple[int, ...], memoryview]]:
+    """Each sound batch of a run: its entry and its bytes."""
+    at = run.at
+    buffer = READ_BUFFERS.take(run.size) if run.source is not None else np.frombuffer(run.data, np.uint8)
+    memory = buffer.data.toreadonly()
+    for piece in pieces(run):
+        for row in bring(run, piece, buffer, at).tolist():
+            start = row[1] - at
+            yield row, memory[start : start + row[6]]
+
+
+def _joined(items: Iterable[_Told]) -> list[_Told]:
+    """The same, with gaps that touch and have one reason made one."""
+    found: list[_Told] = []
+    for item in items:
+        before = found[-1] if found else None
+        if isinstance(item, Gap) and isinstance(before, Gap) and _touch(before, item):
+            found[-1] = Gap(before.first_seq, item.last_seq, item.reason)
+        else:
+            found.append(item)
+    return found
+
+
+def _touch(before: Gap, after: Gap) -> bool:
+    return before.last_seq + 1 == after.first_seq and before.reason is after.reason
+
+
+def _clipped(runs: SeqRuns, first: Seq, last: Seq) -> Iterator[tuple[Seq, Seq]]:
+    """The parts of ascending ranges inside one."""
+    for index in range(bisect_left(runs, first, key=itemgetter(1)), len(runs)):
+        low, high = runs[index]
+        if low > last:
+            return
+        yield max(low, first), min(high, last)
+
+
+def _first_of(piece: tuple[Seq, Seq] | Gap) -> Seq:
+    return piece.first_seq if isinstance(piece, Gap) else piece[0]

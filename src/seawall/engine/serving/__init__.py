@@ -1,0 +1,1 @@
+"""What a server needs from an engine, on its event loops."""

@@ -1,0 +1,277 @@
+"""The storage engine of one data directory: a store with an orderer. One owner, no thread, no clock of its own.
+
+Appends get their numbers from the orderer (`orderer`), everything else that changes state is a control batch
+(`control_log`), made at a position that the orderer gives: both are staged and written by `log_writer`, in one order.
+Opening is in `opening`, checkpoints and retention in `maintenance`.
+
+A full disk refuses appends and harms nothing: reads go on, and appends do again as soon as there is space. `removal`
+decides what goes.
+
+After a failed write or sync the store takes no further change (`write_guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+
+from seawall.core.transactions import CommittedTransaction, StagedRange, WantedTransaction, berth_name
+from seawall.core.types import Offset, Seq, TopicId
+from seawall.engine.api.verify import verify_directory
+from seawall.engine.commit.appends import Append, Commit
+from seawall.engine.maintenance.maintenance import Maintenance
+from seawall.engine.ordering.orderer import Orderer
+from seawall.engine.store.parts import StoreParts
+from seawall.engine.store.session_keeper import SessionKeeper
+from seawall.engine.store.store_queries import StoreQueries
+from seawall.engine.store.topic_creation import Wanted, creates_max, only, plan_creations
+from seawall.engine.store.topic_log import remove_segments, topic_home
+from seawall.engine.transactions.staging import BERTHS, find_staging, staging_config
+from seawall.engine.transactions.transactions import Transactions, Unlocked
+from seawall.errors import SeawallError
+from seawall.io.interfaces import ReadableBuffer
+from seawall.io.process.shared_lock import MemoryLock
+from seawall.sequencer.frontier import Numbered
+from seawall.storage.control.deletes import TagMatch
+from seawall.storage.findings import VerifyReport
+from seawall.topics.catalog import TopicCatalog
+from seawall.topics.config import TopicConfig
+from seawall.topics.state import TopicState
+from seawall.wire.format.fields import JsonObject
+
+
+class Store:
+    """An open data directory. Made by `open_store`."""
+
+    def __init__(self, parts: StoreParts, maintenance: Maintenance, orderer: Orderer) -> None:
+        self.parts = parts
+        self.maintenance = maintenance
+        self.orderer = orderer
+        self.guard = parts.guard
+        self.controls = parts.controls
+        self.removal = parts.removal
+        self.upkeep = parts.upkeep
+        self.sessions = parts.sessions
+        self.queries = StoreQueries(parts, orderer)
+        self.session_keeper = SessionKeeper(parts, orderer)
+        self._transactions = Transactions(parts, maintenance)
+        #: Bytes that the appends of one commit may take in the log.
+        self.commit_size_max = parts.settings.commit_size_max
+        #: Topics that one commit may create.
+        self.creates_max = creates_max(self.commit_size_max)
+        #: A topic by its name or its id, for who needs no look at what it holds.
+        self.topic_named, self.topic_of = parts.catalog.named, parts.catalog.find
+        #: How often a berth was given out.
+        self._berths_given = 0
+        #: Whether the end is one in order; else the next opening looks at everything, as after a crash.
+        self.leaves_mark = True
+
+    @property
+    def catalog(self) -> TopicCatalog:
+        """All topics as they are now."""
+        return self.parts.current_catalog()
+
+    # --- appends -------------------------------------------------------------------------------------------------
+
+    def append(self, appends: Sequence[Append]) -> list[Numbered]:
+        """Commit appends and wait for it; their numbers, or the first error."""
+        commit = self.begin(appends)
+        try:
+            commit.carry_out()
+        except BaseException as error:
+            self.fail(error)
+            raise
+        if self.finish(commit):
+            self.tidy_up(commit.limited)
+        return [append.result() for append in appends]
+
+    def begin(self, appends: Sequence[Append]) -> Commit:
+        """Number and stage appends; each has its numbers or its error. The commit has to be written, then finished.
+
+        Nothing else can be changed in between. Together they take at most `commit_size_max` bytes in the log. Without
+        any, what has arrived by itself is committed, where there is something of that kind.
+        """
+        if self.guard.failure is not None:
+            self.guard.require_usable()
+        if self.controls.began_at is None:
+            self.controls.begin_term()
+        # As `changing`, which would cost as much as the kernels of a commit.
+        try:
+            return self.orderer.begin(appends)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
+
+    def begin_ahead(self, appends: Sequence[Append]) -> Commit | None:
+        """`begin` while one commit is under way, to be written and finished after it; None if that cannot be."""
+        if self.guard.failure is not None:
+            return None
+        try:
+            return self.orderer.begin_ahead(appends)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
+
+    def commit_lone(
+        self, topic_id: TopicId, block: ReadableBuffer, record_count: int, state: MemoryLock
+    ) -> Numbered | None:
+        """Commit one plain block on this thread, by one call; None if it has to be done by steps.
+
+        `state` is held while memory is changed that others read.
+        """
+        if self.guard.failure is not None or self.controls.began_at is None:
+            return None
+        try:
+            return self.orderer.commit_lone(topic_id, block, record_count, state)
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def finish(self, commit: Commit) -> bool:
+        """Publish a commit that is written: its appends are stored, and readers see them. Whether `tidy_up` is due."""
+        try:
+            self.orderer.finish(commit)
+        except BaseException as error:
+            self.guard.refuse(error)
+            raise
+        return self.maintenance.is_due_behind(commit)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse every change from now on: writing a commit failed, and what the disk holds is unknown."""
+        self.guard.refuse(error)
+        self.parts.writer.fail_flush(error)
+
+    @property
+    def is_tidy_up_due(self) -> bool:
+        """Whether `tidy_up` has something to do."""
+        return self.maintenance.is_tidy_up_due
+
+    def tidy_up(self, limited: Sequence[TopicState] = ()) -> None:
+        """Run the evictions and the checkpoint that are due behind another change."""
+        self.maintenance.tidy_up(limited)
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, config: TopicConfig) -> TopicState:
+        """Create a topic; durable when this returns."""
+        return only(self.create_topics([(name, config)]))
+
+    def create_topics(self, wanted: Wanted) -> list[TopicState | SeawallError]:
+        """Create topics by one commit, at most `creates_max`, durably: each topic, or why it was not created. What is
+        wrong with all of them is raised."""
+        self.guard.require_usable()
+        return self.orderer.change(partial(self._create, wanted, is_reserved=False))
+
+    def _create(self, wanted: Wanted, *, is_reserved: bool) -> list[TopicState | SeawallError]:
+        now_ms, step = self.parts.machine.clock.wall_ns() // 1_000_000, self.parts.settings.ceiling_step
+        controls, refused = plan_creations(self.catalog, wanted, now_ms, step, is_reserved=is_reserved)
+        if controls:
+            self.controls.commit(*controls)
+        return [refused.get(number) or self.catalog.stored(name) for number, (name, _) in enumerate(wanted)]
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its records; durable when this returns."""
+        parts, topic_id = self.parts, self.catalog.named(name).topic_id
+
+        def delete() -> None:
+            self.controls.commit(self.catalog.delete(name))
+            with self.guard.changing():
+                self.removal.forget(topic_id)
+                parts.logs.forget(topic_id)
+            with self.guard.preparing():
+                remove_segments(topic_home(parts.machine.files, parts.directory, topic_id))
+                parts.directory.restore_ballast()
+
+        self.orderer.change(delete, topic_id)
+
+    def configure_topic(self, name: str, patch: JsonObject) -> TopicState:
+        """Change settings of a topic; durable when this returns."""
+        topic = self.catalog.named(name)
+        return self.orderer.change(partial(self._configure, topic, patch), topic.topic_id)
+
+    def _configure(self, topic: TopicState, patch: JsonObject) -> TopicState:
+        changed = self.catalog.configure(topic, patch)
+        if changed is not None:
+            self.controls.commit(changed)
+        return topic
+
+    def commit_cursor(self, owner: str, name: str, next_seq: Seq, offset: Offset | None = None) -> None:
+        """Keep how far an owner has read, with the offset it said that in, if it did; durable when this returns."""
+
+        def commit() -> None:
+            self.controls.commit(self.catalog.commit(owner, name, next_seq, offset))
+            self.tidy_up()
+
+        self.orderer.change(commit, self.catalog.named(name).topic_id)
+
+    def delete_records(self, name: str, *, before_seq: int | None = None, match: TagMatch | None = None) -> int:
+        """Delete records below a seq, or with a tag, or both, of those that were ordered before; how many went.
+
+        Durable when this returns.
+        """
+
+        def delete() -> int:
+            self.guard.require_usable()
+            self.parts.pending.apply()
+            removed = self.removal.delete(name, before_seq=before_seq, match=match)
+            self.maintenance.drop_dead()
+            return removed
+
+        return self.orderer.change(delete, self.catalog.named(name).topic_id)
+
+    # --- transactions --------------------------------------------------------------------------------------------
+
+    def staging(self, *, is_apart: bool = False) -> TopicState:
+        """The topic that transactions are staged in, or for who stages much a berth, whose turn it is.
+
+        Made if it is not there; durable when this returns.
+        """
+        berth = 0
+        if is_apart:
+            berth = 1 + self._berths_given % BERTHS
+            self._berths_given += 1
+        config = staging_config(self.parts.settings.staging_ttl_ms)
+        topic = find_staging(self.catalog, berth)
+        if topic is None or topic.config != config:
+            topic = self.orderer.change(partial(self._make_staging, berth, config))
+        if berth:
+            self._transactions.begin_apart(topic)
+        return topic
+
+    def _make_staging(self, berth: int, config: TopicConfig) -> TopicState:
+        found = find_staging(self.catalog, berth)
+        if found is None:
+            return only(self._create([(berth_name(berth), config)], is_reserved=True))
+        return self._configure(found, config.to_json())
+
+    def commit_transaction(self, wanted: WantedTransaction, unlocked: Unlocked = nullcontext) -> CommittedTransaction:
+        """Publish what was staged, all of it or nothing, at one position, once for its key; durable when this returns.
+
+        `unlocked` lets readers of the store go on while batches are copied.
+        """
+        known = self._transactions.repeated(wanted.owner, wanted.epoch)
+        if known is not None:
+            return known
+        # What evicts takes no position, and must not take that of the transaction.
+        self._transactions.check(wanted)
+        return self.orderer.change(partial(self._transactions.commit, wanted, unlocked))
+
+    def abort_staged(self, ranges: Sequence[StagedRange]) -> int:
+        """Delete what was staged and will not be published; how many records went. Durable when this returns."""
+        return self.orderer.change(partial(self._transactions.abort, ranges))
+
+    # --- the directory -------------------------------------------------------------------------------------------
+
+    def verify(self) -> VerifyReport:
+        """Read everything in the directory and name every damage."""
+        if not self.guard.is_failed:
+            self.controls.sync()
+        return verify_directory(self.parts.machine.files, self.parts.directory)
+
+    def close(self) -> None:
+        """End in order: the next open finds nothing to repair. After a failure only the files are given back."""
+        try:
+            self.orderer.close()
+        finally:
+            self.maintenance.close(leaves_mark=self.leaves_mark)

@@ -1,0 +1,1 @@
+"""Transactions: records are staged, then published all together by copying or by adopting whole segments."""

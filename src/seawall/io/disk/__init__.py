@@ -1,0 +1,1 @@
+"""Files, disk rings, io_uring, the page cache."""

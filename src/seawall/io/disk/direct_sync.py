@@ -1,0 +1,62 @@
+"""Whether one durable write (RWF_DSYNC) beats a write and a sync on the disk below a directory.
+
+It depends on the file system and the drive: one call saves a round trip and the sync of everything else in the file,
+but some drives answer a forced write more slowly than a cache flush. So it is measured, not guessed: a few small writes
+each way, taken by turns into preallocated space, as a write-ahead log does them. The answer is kept per device.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+from functools import cache
+from time import perf_counter_ns
+
+from seawall.config import Config, Toggle
+from seawall.io.disk.files import OsFile, reserve_space, write_all
+from seawall.limits import PAGE_SIZE
+
+__all__ = ["configured_direct_sync", "direct_sync_wins"]
+
+#: Writes each way: the median of so many is steady enough to tell a factor, and takes a few milliseconds.
+_WRITES = 16
+
+
+def direct_sync_wins(directory: str) -> bool:
+    """Measure it on the device of `directory`, once per process; false where the system has no RWF_DSYNC."""
+    return hasattr(os, "RWF_DSYNC") and _measure(os.stat(directory).st_dev, directory)
+
+
+def configured_direct_sync(config: Config, directory: str) -> bool:
+    """What the configuration says, or where it leaves that open, what pays on the device of `directory`."""
+    choice = config.disk.direct_sync
+    return direct_sync_wins(directory) if choice is Toggle.AUTO else choice is Toggle.ON
+
+
+@cache
+def _measure(_device: int, directory: str) -> bool:
+    block = os.urandom(PAGE_SIZE)
+    direct_ns: list[int] = []
+    synced_ns: list[int] = []
+    with tempfile.TemporaryFile(dir=directory, prefix="seawall-probe-") as temporary:
+        descriptor = temporary.fileno()
+        file = OsFile(os.dup(descriptor), directory)
+        try:
+            reserve_space(descriptor, 2 * _WRITES * PAGE_SIZE)
+            file.sync()
+            for turn in range(_WRITES):
+                at = 2 * turn * PAGE_SIZE
+                started = perf_counter_ns()
+                os.pwritev(descriptor, [block], at, os.RWF_DSYNC)
+                between = perf_counter_ns()
+                write_all(file, [block], at + PAGE_SIZE)
+                file.sync()
+                direct_ns.append(between - started)
+                synced_ns.append(perf_counter_ns() - between)
+        except OSError:
+            # The file system refuses the flag: the other way always works.
+            return False
+        finally:
+            file.close()
+    return statistics.median(direct_ns) < statistics.median(synced_ns)

@@ -1,0 +1,1 @@
+"""This process and others: memory, clocks, locks, descriptors, forked roles, topology."""

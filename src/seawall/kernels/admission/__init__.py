@@ -1,0 +1,1 @@
+"""Which batches are new, and which numbers they get: client windows and the frontier."""

@@ -1,0 +1,263 @@
+"""Batches as they arrive from publishers: judge all that were received, then publish those that are in order.
+
+    judge      one verdict for each BATCH frame of a run, from its header and its records
+    publish    the batches that may be taken, into the ring of a broker; it stops where the ring is full
+    place      where the next batch would lie: one that is received there need not be copied
+
+The frames are whole and their checksums verified (`frames.split_frames`). `orders` and `levels` say by topic id which
+order a topic has and which ack level its batches get; an order of NO_TOPIC, or none, is no topic.
+
+A verdict is TAKEN, the wire code for which the batch is refused, LOOK for a compressed batch whose records only its
+caller can see, or BROKEN for a header that no client may send, which ends the connection. With the code goes
+NUMBER_USED if the batch is one of its session: it gets a slot too, which brings nothing but the refusal, so that the
+order decides its number and nobody waits for it.
+
+INV-ARRIVAL-JUDGED: a batch of a connection is published only after it was verified: whole, of its session, and of a
+type that a client may send. It was judged TAKEN: it has as many records as it says, and the server's fields are 0.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.kernels.codec.batch_header import (
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CODEC_AT,
+    COMMAND_AT,
+    FLAGS_AT,
+    HEADER_SIZE,
+    LEVEL_AT,
+    ORDER_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TOPIC_AT,
+)
+from seawall.kernels.codec.blocks import RECORDS_VERSION_2, scan_block
+from seawall.kernels.codec.frames import FRAME_ROW
+from seawall.kernels.ordering.broker_ring import (
+    BLOG_CLAIMED,
+    BLOG_FREED,
+    CLAIMED,
+    FREED,
+    LINE,
+    NO_ROOM,
+    PENDING_ROW,
+    RUN_DONE,
+    RUN_FULL,
+    claim_slot,
+    free_completed,
+    publish_filled,
+    publish_refused,
+    want_bytes,
+)
+from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, void
+from seawall.kernels.runtime.memory import Bytes, address_of, as_int64, copy_bytes, load_i64, load_u16, load_u32
+from seawall.kernels.runtime.rings import Words
+
+Rows: TypeAlias = npt.NDArray[np.void]
+
+#: Verdicts beside wire codes.
+TAKEN = 0
+LOOK = -1
+BROKEN = -2
+#: In a verdict, above the code: the number of the batch is used by its refusal.
+NUMBER_USED = 1 << 16
+CODE_MASK = NUMBER_USED - 1
+
+REASON_TOO_LARGE = 0x03
+REASON_INVALID = 0x04
+REASON_TOPIC_NOT_FOUND = 0x10
+REASON_FENCED = 0x24
+REASON_NOT_ALLOWED = 0x27
+
+#: In `orders`: there is no such topic.
+NO_TOPIC = 0xFE
+
+#: Places in `progress`: batches published, their bytes, the index of the first slot, and the first row not handled.
+PROGRESS_COUNT = 0
+PROGRESS_BYTES = 1
+PROGRESS_FIRST = 2
+PROGRESS_ROWS = 3
+PROGRESS_SIZE = 4
+
+_AS_TOPIC = 0xFF
+_LEVEL_MAX = 2
+_FLAG_OPAQUE = 2
+_RECORDS_MAX = 65_536
+_BLOCK_MAX = 16 * 1024 * 1024
+
+_rows = record_array(FRAME_ROW)
+_pending = record_array(PENDING_ROW)
+
+
+@kernel(int64(bytes_in, int64, int64, int64, bytes_in, int64_out))
+def _judge_content(buffer: Bytes, at: int, size: int, codecs: int, orders: Bytes, offsets: Words) -> int:
+    """The verdict on a batch of the right session, without what becomes of its number."""
+    for word in range(at + 56, at + 80, 8):
+        if load_i64(buffer, word) != 0:
+            return REASON_INVALID
+    if load_u32(buffer, at + RESERVED_AT) != 0 or load_u32(buffer, at + TERM_AT) != 0:
+        return REASON_INVALID
+    topic_id = load_u32(buffer, at + TOPIC_AT)
+    if topic_id >= orders.size or orders[topic_id] == NO_TOPIC:
+        return REASON_TOPIC_NOT_FOUND
+    asked_order = as_int64(buffer[at + ORDER_AT])
+    if asked_order != _AS_TOPIC and asked_order != as_int64(orders[topic_id]):
+        return REASON_NOT_ALLOWED
+    level = as_int64(buffer[at + LEVEL_AT])
+    codec = as_int64(buffer[at + CODEC_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
+    if (level > _LEVEL_MAX and level != _AS_TOPIC) or (flags != 0 and flags != _FLAG_OPAQUE):
+        return REASON_INVALID
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
+    length = size - HEADER_SIZE
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
+    if count < 1 or count > _RECORDS_MAX or raw_length > _BLOCK_MAX or raw_length < 1:
+        return REASON_INVALID
+    if flags == _FLAG_OPAQUE and count != 1:
+        return REASON_INVALID
+    if codec != 0:
+        return LOOK if codec < 8 and (codecs >> codec) & 1 else REASON_INVALID
+    if raw_length != length:
+        return REASON_INVALID
+    if flags == _FLAG_OPAQUE:
+        return TAKEN
+    found = scan_block(buffer, at + HEADER_SIZE, at + size, RECORDS_VERSION_2, _RECORDS_MAX, offsets)
+    return TAKEN if found == count else REASON_INVALID
+
+
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, bytes_in, int64_out))
+def judge_batch(
+    buffer: Bytes, at: int, size: int, client_id: int, session_epoch: int, codecs: int, orders: Bytes, offsets: Words
+) -> int:
+    """The verdict on one whole batch; `codecs` has a bit for each codec that is agreed, `offsets` is empty."""
+    if load_u16(buffer, at + COMMAND_AT) != 0 or load_i64(buffer, at + CLIENT_SEQ_AT) <= 0:
+        return BROKEN
+    if load_i64(buffer, at + CLIENT_ID_AT) != client_id:
+        return REASON_INVALID
+    if load_u32(buffer, at + SESSION_EPOCH_AT) != session_epoch:
+        return REASON_FENCED
+    verdict = _judge_content(buffer, at, size, codecs, orders, offsets)
+    return verdict | NUMBER_USED if verdict > TAKEN else verdict
+
+
+@kernel(int64(bytes_in, _rows, int64, int64, int64, bytes_in, int64_out, int64_out))
+def judge_batches(
+    buffer: Bytes,
+    rows: Rows,
+    client_id: int,
+    session_epoch: int,
+    codecs: int,
+    orders: Bytes,
+    offsets: Words,
+    verdicts: Words,
+) -> int:
+    """Fill a verdict for each row, all of which are BATCH frames; how many are not TAKEN."""
+    others = 0
+    for index in range(rows.size):
+        at = as_int64(rows[index]["at"])
+        size = as_int64(rows[index]["size"])
+        verdict = judge_batch(buffer, at, size, client_id, session_epoch, codecs, orders, offsets)
+        verdicts[index] = verdict
+        if verdict != TAKEN:
+            others += 1
+    return others
+
+
+@kernel(int64(int64_out, int64, int64))
+def _next_start(state: Words, blog_size: int, size: int) -> int:
+    """Where the next claim of `size` bytes would begin, by the count of all bytes."""
+    start = as_int64(state[BLOG_CLAIMED])
+    before_end = blog_size - start % blog_size
+    return start + before_end if size > before_end else start
+
+
+@kernel(int64(int64_out, int64_out, _pending, int64, int64))
+def free_place(state: Words, completion: Words, pending: Rows, blog_size: int, size: int) -> int:
+    """Where in the BLog the next claim of `size` bytes would lie, as long as nothing else is claimed; or NO_ROOM."""
+    free_completed(state, completion, pending)
+    if size > blog_size or state[CLAIMED] - state[FREED] >= pending.size:
+        return NO_ROOM
+    start = _next_start(state, blog_size, size)
+    freed = start if state[CLAIMED] == state[FREED] else as_int64(state[BLOG_FREED])
+    after = start + (size + LINE - 1) // LINE * LINE
+    return NO_ROOM if after - freed > blog_size else start % blog_size
+
+
+@kernel(void(int64_out, int64_out, int64, int64))
+def want_place(state: Words, tails: Words, blog_size: int, size: int) -> None:
+    """Say that the next claim of `size` bytes, which fit the BLog, waits for room."""
+    want_bytes(state, tails, _next_start(state, blog_size, size) + (size + LINE - 1) // LINE * LINE)
+
+
+@kernel(
+    int64(
+        *(bytes_in, _rows, int64_out, int64, bytes_in, bytes_in, int64),
+        *(int64_out, int64_out, int64_out, _pending, bytes_out, int64_out, bytes_out, int64_out),
+    )
+)
+def publish_judged(
+    source: Bytes,
+    rows: Rows,
+    verdicts: Words,
+    owner: int,
+    orders: Bytes,
+    levels: Bytes,
+    term: int,
+    state: Words,
+    tails: Words,
+    completion: Words,
+    pending: Rows,
+    entries: Bytes,
+    slots: Words,
+    blog: Bytes,
+    progress: Words,
+) -> int:
+    """Claim, fill and publish those batches that were judged TAKEN, and the refusals that use a number.
+
+    A batch that lies already where its bytes are claimed (`free_place`) is left there. If one does, or lies anywhere in
+    what is free, it has to be the only one: those behind it would be moved into themselves.
+
+    RUN_DONE, or RUN_FULL before one without room. A batch that no ring of this size ever holds is refused.
+    """
+    code = RUN_DONE
+    count = 0
+    size_total = 0
+    index = 0
+    progress[PROGRESS_FIRST] = state[0]
+    while index < rows.size:
+        at = as_int64(rows[index]["at"])
+        size = as_int64(rows[index]["size"])
+        if verdicts[index] == TAKEN and size > blog.size:
+            verdicts[index] = REASON_TOO_LARGE | NUMBER_USED
+        if verdicts[index] == TAKEN or verdicts[index] >= NUMBER_USED:
+            is_taken = verdicts[index] == TAKEN
+            slot = claim_slot(state, tails, completion, pending, blog.size, size if is_taken else 0)
+            if slot == NO_ROOM:
+                code = RUN_FULL
+                break
+            if is_taken:
+                topic_id = load_u32(source, at + TOPIC_AT)
+                order = as_int64(orders[topic_id])
+                level = as_int64(levels[topic_id])
+                place = as_int64(pending[slot % pending.size]["blog_offset"]) % blog.size
+                if address_of(blog, place) != address_of(source, at):
+                    copy_bytes(blog, place, source, at, size)
+                publish_filled(state, pending, entries, slots, blog, slot, owner, order, level, term)
+                size_total += size
+            else:
+                reason = as_int64(verdicts[index]) & CODE_MASK
+                publish_refused(state, pending, entries, slots, source, at, slot, owner, reason, term)
+            count += 1
+        index += 1
+    progress[PROGRESS_COUNT] = count
+    progress[PROGRESS_BYTES] = size_total
+    progress[PROGRESS_ROWS] = index
+    return code

@@ -1,0 +1,225 @@
+"""Admission behind a client window: what is new gets its numbers, what is known gets its answer, in one call.
+
+For each batch of a run: check it against the window (`client_window`), admit it if it is new (`frontier`), record what
+became of it. A repetition within one run is therefore a duplicate of the first. What the window will not have is
+refused with the wire's reason. Control batches and clients without a session pass the window by.
+
+DUPLICATE is said only of a batch that was stored; one that was refused is refused again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.core import types
+
+from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_window import (
+    CHECK_DUPLICATE,
+    CHECK_FENCED,
+    CHECK_MISMATCH,
+    CHECK_NEW,
+    CHECK_OUTSIDE,
+    CHECK_UNKNOWN_CLIENT,
+    WINDOW_RESULT,
+    Words,
+    check_batch,
+    decide_batch,
+)
+from seawall.kernels.admission.frontier import (
+    ADMISSION_ROW,
+    PROGRESS_CONSUMED,
+    PROGRESS_ROWS,
+    RUN_CUT,
+    RUN_DONE,
+    RUN_FULL,
+    RUN_UNKNOWN_CLIENT,
+    STATUS_REJECTED,
+    TOPIC_ROW,
+    Rows,
+    admit_batch,
+    batch_end,
+    describe_row,
+    settle_row,
+)
+from seawall.kernels.codec.batch_header import BLOCK_CRC_AT, CLIENT_ID_AT, CLIENT_SEQ_AT, COMMAND_AT, SESSION_EPOCH_AT
+from seawall.kernels.runtime.jit import bytes_out, int64, int64_out, kernel, record_array, uint32_out, uint64_out, void
+from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64
+from seawall.kernels.runtime.tables import Keys, Values
+
+STATUS_DUPLICATE = 1
+REASON_FENCED = 0x24
+REASON_OUTSIDE_WINDOW = 0x25
+REASON_SKIPPED = 0x26
+REASON_MISMATCH = 0x28
+
+_words = types.Array(types.uint64, 2, "C")
+_topics = record_array(TOPIC_ROW)
+_rows = record_array(ADMISSION_ROW)
+_results = record_array(WINDOW_RESULT)
+
+
+@kernel(void(_rows, int64, int64, _results))
+def _settle_checked(rows: Rows, index: int, code: int, answers: Rows) -> None:
+    """The row of a batch that the client window knows, or will not have."""
+    reason = as_int64(answers[0]["reason"])
+    if code == CHECK_DUPLICATE:
+        settle_row(rows, index, STATUS_DUPLICATE, 0)
+        row = rows[index]
+        row["position"] = answers[0]["position"]
+        row["base_seq"] = answers[0]["base_seq"]
+        row["timestamp_ns"] = answers[0]["timestamp_ns"]
+        return
+    if code == CHECK_FENCED:
+        reason = REASON_FENCED
+    elif code == CHECK_OUTSIDE:
+        reason = REASON_OUTSIDE_WINDOW
+    elif code == CHECK_MISMATCH:
+        reason = REASON_MISMATCH
+    elif reason == 0:
+        # Skipped, or refused for a reason that is forgotten: what remains true is that it was passed over.
+        reason = REASON_SKIPPED
+    settle_row(rows, index, STATUS_REJECTED, reason)
+
+
+@kernel(void(_rows, int64, int64, _results))
+def _outcome_of(rows: Rows, index: int, block_crc: int, answers: Rows) -> None:
+    row = rows[index]
+    outcome = answers[0]
+    outcome["position"] = row["position"]
+    outcome["base_seq"] = row["base_seq"]
+    outcome["timestamp_ns"] = row["timestamp_ns"]
+    outcome["block_crc"] = block_crc
+    outcome["reason"] = row["reason"]
+    outcome["status"] = row["status"]
+    outcome["known"] = 1
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
+        *(uint32_out, _words, _words, _words, _results, _results),
+        *(_rows, int64),
+    )
+)
+def admit_client_batch(
+    buffer: Bytes,
+    at: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    rows: Rows,
+    index: int,
+) -> int:
+    """`admit_batch` behind a client window: check the batch, admit it if it is new, record what became of it.
+
+    RUN_UNKNOWN_CLIENT where the window does not have the client: nothing changed then. `answers` is working space.
+    """
+    if load_u16(buffer, at + COMMAND_AT) != 0:
+        return admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+    client_id = np.uint64(load_u64(buffer, at + CLIENT_ID_AT))
+    client_seq = load_i64(buffer, at + CLIENT_SEQ_AT)
+    epoch = load_u32(buffer, at + SESSION_EPOCH_AT)
+    crc = load_u32(buffer, at + BLOCK_CRC_AT)
+    verdict = check_batch(
+        client_id,
+        epoch,
+        client_seq,
+        crc,
+        places,
+        clients,
+        sides,
+        slots,
+        results,
+        answers,
+        0,
+    )
+    if verdict == CHECK_UNKNOWN_CLIENT:
+        return RUN_UNKNOWN_CLIENT
+    if verdict != CHECK_NEW:
+        describe_row(buffer, at, rows, index)
+        _settle_checked(rows, index, verdict, answers)
+        return RUN_DONE
+    code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+    if code == RUN_DONE:
+        _outcome_of(rows, index, crc, answers)
+        decide_batch(client_id, client_seq, places, clients, sides, slots, results, answers, 0)
+    return code
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
+        *(uint32_out, _words, _words, _words, _results, _results),
+        *(_rows, int64_out),
+    )
+)
+def admit_client_run(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    rows: Rows,
+    progress: Values,
+) -> int:
+    """`admit_run` behind a client window."""
+    at = start
+    count = 0
+    code = RUN_DONE
+    while at < end:
+        after = batch_end(buffer, at, end)
+        if after < 0:
+            code = RUN_CUT
+            break
+        if count == rows.size:
+            code = RUN_FULL
+            break
+        code = admit_client_batch(
+            buffer,
+            at,
+            term,
+            wall_ns,
+            keys,
+            values,
+            used,
+            topics,
+            numbers,
+            places,
+            clients,
+            sides,
+            slots,
+            results,
+            answers,
+            rows,
+            count,
+        )
+        if code != RUN_DONE:
+            break
+        count += 1
+        at = after
+    progress[PROGRESS_ROWS] = count
+    progress[PROGRESS_CONSUMED] = at
+    return code

@@ -1,0 +1,261 @@
+"""Admission: give batches their numbers, where they lie, many in one call.
+
+A topic is one row of `topics`, 64 bytes:
+
+    0  4 topic_id       16 8 next_offset          40 8 record_total: records admitted
+    4  4 flags          24 8 ceiling              48 8 byte_total: bytes of their batches
+    8  8 next_seq       32 8 last_timestamp_ns    56 8 wanted: ceiling that the last refused batch needed, 0 = none
+
+`keys`, `values` and `used` are a hash table from topic id to row. `numbers` holds what all topics share: the next
+position and the last timestamp of the hybrid clock. A batch is a 96-byte header (`wire.format.batches` has its table)
+whose checksums were verified when it arrived, and a block, which is never read here.
+
+For each batch: find its topic, refuse it, or stamp position, base seq, base offset, timestamp, term and header
+checksum, and move the numbers on. Control batches (command not 0) take a position and a timestamp and nothing else.
+
+INV-FRONTIER-DENSE: positions have no hole, and the seqs of a topic have none: a refused batch uses no number.
+INV-FRONTIER-CEILING: no seq at or above the durable ceiling of its topic is given, so no seq is given again after a
+crash. A run stops at the batch that would need one, so that no later batch overtakes it.
+
+The hybrid clock rises with every batch, and timestamps never decrease within a topic. Nothing behind byte 95 of a batch
+is written.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.kernels.codec.batch_header import (
+    COMMAND_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    LENGTH_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    TOPIC_AT,
+    stamp_header,
+)
+from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64_out, void
+from seawall.kernels.runtime.memory import Bytes, as_int64, load_u16, load_u32
+from seawall.kernels.runtime.tables import ABSENT, Keys, Values, table_find
+
+Rows: TypeAlias = npt.NDArray[np.void]
+
+TOPIC_ROW = np.dtype(
+    [
+        ("topic_id", np.uint32),
+        ("flags", np.uint32),
+        ("next_seq", np.uint64),
+        ("next_offset", np.uint64),
+        ("ceiling", np.uint64),
+        ("last_timestamp_ns", np.uint64),
+        ("record_total", np.uint64),
+        ("byte_total", np.uint64),
+        ("wanted", np.uint64),
+    ]
+)
+assert TOPIC_ROW.itemsize == 64
+
+#: Flags of a topic. A row without EXISTS is free. STRONG: its batches keep each client's own order, which only an order
+#: among many brokers has to look at (`goi_frontier`).
+TOPIC_EXISTS = 1
+TOPIC_DELETED = 2
+TOPIC_FULL = 4
+TOPIC_STRONG = 8
+
+#: What became of one batch; `at` and `size` are its bytes in the buffer. A refused batch has no numbers.
+ADMISSION_ROW = np.dtype(
+    [
+        ("at", np.int64),
+        ("position", np.uint64),
+        ("base_seq", np.uint64),
+        ("base_offset", np.uint64),
+        ("timestamp_ns", np.uint64),
+        ("size", np.uint32),
+        ("topic_id", np.uint32),
+        ("record_count", np.uint32),
+        ("reason", np.uint16),
+        ("status", np.uint8),
+        ("reserved", np.uint8),
+    ]
+)
+assert ADMISSION_ROW.itemsize == 56
+
+#: `status` and `reason` are those of an ACK and of errors on the wire.
+STATUS_OK = 0
+STATUS_REJECTED = 2
+REASON_TOPIC_NOT_FOUND = 0x10
+REASON_TOPIC_DELETED = 0x13
+REASON_READ_ONLY = 0x63
+
+#: Places in `numbers`.
+NEXT_POSITION = 0
+LAST_TIMESTAMP = 1
+NUMBERS_SIZE = 2
+
+#: Why a run stopped. RUN_DONE: at its end. RUN_FULL: no row is left. RUN_CUT: the last batch is not whole.
+RUN_DONE = 0
+RUN_FULL = 1
+RUN_CUT = 2
+RUN_NEEDS_CEILING = 3
+#: Only behind a client window (`client_frontier`): it does not have the client of the next batch.
+RUN_UNKNOWN_CLIENT = 4
+
+#: Places in `progress`: rows filled, and the index of the first byte not consumed.
+PROGRESS_ROWS = 0
+PROGRESS_CONSUMED = 1
+PROGRESS_SIZE = 2
+
+_MILLISECOND_NS = 1_000_000
+_UNKNOWN = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+_topics = record_array(TOPIC_ROW)
+_rows = record_array(ADMISSION_ROW)
+
+
+@kernel(int64(int64, int64))
+def next_timestamp(last_ns: int, wall_ns: int) -> int:
+    """The hybrid clock's timestamp after `last_ns` when the wall clock says `wall_ns`."""
+    return max(last_ns + 1, wall_ns - wall_ns % _MILLISECOND_NS)
+
+
+@kernel(int64(bytes_in, int64, int64))
+def batch_end(buffer: Bytes, at: int, end: int) -> int:
+    """Where the batch at `at` ends, or -1 if it is not whole before `end`."""
+    if end - at < HEADER_SIZE:
+        return -1
+    size = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    if size < HEADER_SIZE or size > end - at:
+        return -1
+    return at + size
+
+
+@kernel(void(_rows, int64, int64, int64))
+def settle_row(rows: Rows, index: int, status: int, reason: int) -> None:
+    """A row without numbers."""
+    row = rows[index]
+    row["position"] = _UNKNOWN
+    row["base_seq"] = 0
+    row["base_offset"] = 0
+    row["timestamp_ns"] = 0
+    row["status"] = status
+    row["reason"] = reason
+
+
+@kernel(void(bytes_out, int64, _rows, int64))
+def describe_row(buffer: Bytes, at: int, rows: Rows, index: int) -> None:
+    """Which batch a row is about."""
+    row = rows[index]
+    row["at"] = at
+    row["size"] = FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    row["topic_id"] = load_u32(buffer, at + TOPIC_AT)
+    row["record_count"] = load_u32(buffer, at + RECORD_COUNT_AT)
+    row["reserved"] = 0
+
+
+@kernel(int64(bytes_out, int64, int64, int64, uint64_out, int64_out, bytes_out, _topics, int64_out, _rows, int64))
+def admit_batch(
+    buffer: Bytes,
+    at: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+    index: int,
+) -> int:
+    """Admit or refuse the batch at `at` and say so in `rows[index]`; its header is read, its block is not.
+
+    RUN_DONE, or RUN_NEEDS_CEILING: then the batch is undecided, and all that changed is `wanted` of its topic.
+    """
+    describe_row(buffer, at, rows, index)
+    base_seq = 0
+    base_offset = 0
+    timestamp = next_timestamp(numbers[LAST_TIMESTAMP], wall_ns)
+    clock = timestamp
+    if load_u16(buffer, at + COMMAND_AT) == 0:
+        entry = table_find(keys, used, np.uint64(load_u32(buffer, at + TOPIC_AT)))
+        if entry == ABSENT:
+            settle_row(rows, index, STATUS_REJECTED, REASON_TOPIC_NOT_FOUND)
+            return RUN_DONE
+        topic = topics[values[entry]]
+        flags = as_int64(topic["flags"])
+        if flags & TOPIC_DELETED:
+            settle_row(rows, index, STATUS_REJECTED, REASON_TOPIC_DELETED)
+            return RUN_DONE
+        if flags & TOPIC_FULL:
+            settle_row(rows, index, STATUS_REJECTED, REASON_READ_ONLY)
+            return RUN_DONE
+        count = load_u32(buffer, at + RECORD_COUNT_AT)
+        base_seq = as_int64(topic["next_seq"])
+        if base_seq + count > as_int64(topic["ceiling"]):
+            topic["wanted"] = base_seq + count
+            return RUN_NEEDS_CEILING
+        base_offset = as_int64(topic["next_offset"])
+        timestamp = max(timestamp, as_int64(topic["last_timestamp_ns"]))
+        topic["next_seq"] = base_seq + count
+        topic["next_offset"] = base_offset + load_u32(buffer, at + RAW_LENGTH_AT)
+        topic["last_timestamp_ns"] = timestamp
+        topic["record_total"] = as_int64(topic["record_total"]) + count
+        topic["byte_total"] = as_int64(topic["byte_total"]) + FRAME_HEADER_SIZE + load_u32(buffer, at + LENGTH_AT)
+    position = numbers[NEXT_POSITION]
+    numbers[NEXT_POSITION] = position + 1
+    numbers[LAST_TIMESTAMP] = clock
+    stamp_header(buffer, at, position, base_seq, base_offset, timestamp, term)
+    row = rows[index]
+    row["position"] = position
+    row["base_seq"] = base_seq
+    row["base_offset"] = base_offset
+    row["timestamp_ns"] = timestamp
+    row["status"] = STATUS_OK
+    row["reason"] = 0
+    return RUN_DONE
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
+        *(_rows, int64_out),
+    )
+)
+def admit_run(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+    progress: Values,
+) -> int:
+    """Admit the batches that lie back to back in `buffer[start:end]`, one row each; why it stopped."""
+    at = start
+    count = 0
+    code = RUN_DONE
+    while at < end:
+        after = batch_end(buffer, at, end)
+        if after < 0:
+            code = RUN_CUT
+            break
+        if count == rows.size:
+            code = RUN_FULL
+            break
+        code = admit_batch(buffer, at, term, wall_ns, keys, values, used, topics, numbers, rows, count)
+        if code != RUN_DONE:
+            break
+        count += 1
+        at = after
+    progress[PROGRESS_ROWS] = count
+    progress[PROGRESS_CONSUMED] = at
+    return code

@@ -1,0 +1,1 @@
+"""Encoding and decoding: checksums, blocks of records, batch headers, frames, columns."""

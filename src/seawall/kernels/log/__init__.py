@@ -1,0 +1,1 @@
+"""Kernels of the write path: epochs, the commit cycle, segments, flushing."""

@@ -1,0 +1,369 @@
+"""The epochs of a write-ahead log: verify and list the batches of many at once, and find a header behind damage.
+
+An epoch is a header of 64 bytes and its batches, back to back:
+
+    0  magic u32 "EPOC"     8  salt u64, the file's     24 length u64            40 first_position u64     52 flags u16
+    4  crc u32, of 8–63     16 epoch u64                32 synced_through u64    48 batch_count u32        54 asides u16
+                                                                                                           56 time u64
+
+and of a stored batch, 96 bytes of header and a block, the kernels look at:
+
+    0  magic u32 "LANC"     6  command u16              32 payload_length u32 (52 + block)     56 position u64
+    4  version u8, 2        8  header_crc u32           36 block_crc u32                       80 raw_length u32
+    5  kind u8, 4           28 record_count u32         44 reserved u32, 0                     93 ack, codec, flags
+
+A batch is good here exactly if the codec of the wire takes it as a stored one: checksums, known values, and lengths
+that agree with each other. So whoever gets a batch out of a verified epoch can parse it, or use its row of `WAL_ROW`.
+
+`scan_epochs` takes only epochs that are whole and plainly follow each other. Whether anything else is a torn tail or
+damage is for the reader to find out, one epoch at a time.
+
+No byte outside `start` … `end` is read, whatever the bytes say.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall.kernels.codec.batch_header import (
+    BASE_OFFSET_AT,
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CODEC_AT,
+    COMMAND_AT,
+    CRC_AT,
+    FLAGS_AT,
+    FRAME_HEADER_SIZE,
+    HEADER_SIZE,
+    KIND_AT,
+    LENGTH_AT,
+    LEVEL_AT,
+    POSITION_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+    VERSION_AT,
+    header_crc,
+)
+from seawall.kernels.codec.checksum import crc32c
+from seawall.kernels.runtime.jit import bytes_in, bytes_out, int64, int64_out, kernel, record_array, uint64, void
+from seawall.kernels.runtime.memory import Bytes, as_int64, load_i64, load_u16, load_u32, load_u64, store_u32, store_u64
+
+#: A batch of the log: the address of its first byte, its size with the header, and the fields of the header.
+WAL_ROW = np.dtype(
+    [
+        ("at", "<u8"),
+        ("position", "<u8"),
+        ("base_seq", "<u8"),
+        ("base_offset", "<u8"),
+        ("timestamp_ns", "<u8"),
+        ("client_id", "<u8"),
+        ("client_seq", "<u8"),
+        ("size", "<u4"),
+        ("count", "<u4"),
+        ("raw_length", "<u4"),
+        ("topic_id", "<u4"),
+        ("term", "<u4"),
+        ("session_epoch", "<u4"),
+        ("block_crc", "<u4"),
+        ("command", "<u2"),
+        ("codec", "u1"),
+        ("flags", "u1"),
+    ]
+)
+assert WAL_ROW.itemsize == 88
+
+#: Where a log ends: the address, number of the last epoch, position that is due, time of the last epoch, and the
+#: address up to which it is durable. Of the file that is written: the address behind its space, what is added to an
+#: address for its place in the file, and its salt. And address and number of the next epoch, behind those that are
+#: being written.
+LOG_NUMBERS = np.dtype(
+    [
+        *((name, np.int64) for name in ("at", "epoch", "position", "timestamp_ns", "synced_through")),
+        *((name, np.int64) for name in ("limit_at", "file_offset", "salt", "next_at", "next_epoch")),
+    ]
+)
+
+WalRows: TypeAlias = npt.NDArray[np.void]
+Walk = npt.NDArray[np.int64]
+
+#: Places in the state of a scan. In: what must be added to an index of the buffer to get an address. In and out: number
+#: of the last epoch, position due next, highest synced_through, rows in use. Out: time of the last epoch taken, whether
+#: it was a clean close, and bytes that the epoch at which the scan stopped needs, as far as that is known.
+WALK_SHIFT = 0
+WALK_EPOCH = 1
+WALK_POSITION = 2
+WALK_SYNCED = 3
+WALK_TIMESTAMP = 4
+WALK_CLEAN = 5
+WALK_ROWS = 6
+WALK_NEEDED = 7
+WALK_SIZE = 8
+
+EPOCH_MAGIC = 0x434F5045
+EPOCH_HEADER = 64
+BATCH_HEADER = HEADER_SIZE
+
+#: The command of a control batch that takes no position: it carries that of the batch that comes next.
+COMMAND_ASIDE = 17
+
+#: What `batch_size` says of bytes that are no good batch.
+BATCH_BAD = -1
+
+_BATCH_MAGIC = 0x434E414C
+_VERSION = 2
+_KIND_BATCH = 4
+_PROLOGUE = 52
+_RECORD_HEADER = 5
+_RAW_MAX = 16 * 1024 * 1024
+_BLOCK_MAX = 64 * 1024 * 1024
+_CODEC_MAX = 2
+_ACK_MAX = 2
+_AS_TOPIC = 0xFF
+_OPAQUE = 2
+_KEYED = 4
+_CLEAN = 1
+#: Bytes that are looked at together where zeros are expected.
+_ZEROS_STEP = 4_096
+#: Positions and lengths of a plain scan end here, so that adding to one cannot overflow; the reader takes the others.
+_NUMBER_MAX = 1 << 62
+
+_rows = record_array(WAL_ROW)
+
+
+@kernel(int64(bytes_in, int64))
+def _fields_agree(buffer: Bytes, at: int) -> int:
+    """Whether the fields of a whole batch header are known values and fit each other."""
+    ack_level = as_int64(buffer[at + LEVEL_AT])
+    codec = as_int64(buffer[at + CODEC_AT])
+    flags = as_int64(buffer[at + FLAGS_AT])
+    if load_u32(buffer, at + RESERVED_AT) != 0 or codec > _CODEC_MAX or flags & ~(_OPAQUE | _KEYED):
+        return 0
+    if flags & _KEYED and load_i64(buffer, at + CLIENT_ID_AT) >= 0:
+        return 0
+    if ack_level > _ACK_MAX and ack_level != _AS_TOPIC:
+        return 0
+    raw_length = load_u32(buffer, at + RAW_LENGTH_AT)
+    block_length = load_u32(buffer, at + LENGTH_AT) - _PROLOGUE
+    if raw_length > _RAW_MAX or block_length > _BLOCK_MAX:
+        return 0
+    if codec == 0:
+        if raw_length != block_length:
+            return 0
+    elif raw_length == 0:
+        return 0
+    if load_u16(buffer, at + COMMAND_AT) != 0:
+        return 1
+    count = load_u32(buffer, at + RECORD_COUNT_AT)
+    if flags & _OPAQUE:
+        return as_int64(count == 1)
+    return as_int64(count * _RECORD_HEADER <= raw_length)
+
+
+@kernel(int64(bytes_in, int64, int64))
+def batch_size(buffer: Bytes, at: int, end: int) -> int:
+    """Bytes of the good batch that begins at `at` and ends by `end`; else BATCH_BAD."""
+    if end - at < BATCH_HEADER or load_u32(buffer, at) != _BATCH_MAGIC:
+        return BATCH_BAD
+    if as_int64(buffer[at + VERSION_AT]) != _VERSION or as_int64(buffer[at + KIND_AT]) != _KIND_BATCH:
+        return BATCH_BAD
+    if header_crc(buffer, at) != load_u32(buffer, at + CRC_AT):
+        return BATCH_BAD
+    payload_length = load_u32(buffer, at + LENGTH_AT)
+    size = FRAME_HEADER_SIZE + payload_length
+    if payload_length < _PROLOGUE or size > end - at or _fields_agree(buffer, at) == 0:
+        return BATCH_BAD
+    if crc32c(buffer, at + BATCH_HEADER, at + size, 0) != load_u32(buffer, at + BLOCK_CRC_AT):
+        return BATCH_BAD
+    return size
+
+
+@kernel(void(bytes_in, int64, int64, int64, _rows, int64))
+def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    """Fill the row of a batch from its header, which lies at `at`."""
+    row = rows[index]
+    row["at"] = address
+    row["position"] = load_u64(buffer, at + POSITION_AT)
+    row["base_seq"] = load_u64(buffer, at + BASE_SEQ_AT)
+    row["base_offset"] = load_u64(buffer, at + BASE_OFFSET_AT)
+    row["timestamp_ns"] = load_u64(buffer, at + TIMESTAMP_AT)
+    row["client_id"] = load_u64(buffer, at + CLIENT_ID_AT)
+    row["client_seq"] = load_u64(buffer, at + CLIENT_SEQ_AT)
+    row["size"] = size
+    row["count"] = load_u32(buffer, at + RECORD_COUNT_AT)
+    row["raw_length"] = load_u32(buffer, at + RAW_LENGTH_AT)
+    row["topic_id"] = load_u32(buffer, at + TOPIC_AT)
+    row["term"] = load_u32(buffer, at + TERM_AT)
+    row["session_epoch"] = load_u32(buffer, at + SESSION_EPOCH_AT)
+    row["block_crc"] = load_u32(buffer, at + BLOCK_CRC_AT)
+    row["command"] = load_u16(buffer, at + COMMAND_AT)
+    row["codec"] = buffer[at + CODEC_AT]
+    row["flags"] = buffer[at + FLAGS_AT]
+
+
+@kernel(int64(bytes_out, int64, int64, int64, int64, int64, int64, int64))
+def seal_epoch(
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of so many batches, which lie behind it in the memory; bytes of the epoch."""
+    store_u32(memory, 0, EPOCH_MAGIC)
+    store_u64(memory, 8, salt)
+    store_u64(memory, 16, epoch)
+    store_u64(memory, 24, length)
+    store_u64(memory, 32, synced_through)
+    store_u64(memory, 40, position)
+    store_u32(memory, 48, count)
+    store_u32(memory, 52, 0)
+    store_u64(memory, 56, time_ns)
+    store_u32(memory, 4, crc32c(memory, 8, EPOCH_HEADER, 0))
+    return EPOCH_HEADER + length
+
+
+@kernel(int64(_rows, int64))
+def _end_of(rows: WalRows, index: int) -> int:
+    """The address behind a batch that is listed."""
+    row = rows[index]
+    return as_int64(row["at"]) + as_int64(row["size"])
+
+
+@kernel(int64(bytes_in, int64, int64, int64, int64, int64, _rows, int64))
+def verify_epoch(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    shift: int,
+    first_position: int,
+    batch_count: int,
+    rows: WalRows,
+    first_row: int,
+) -> int:
+    """List the good batches from `start` on, at most `batch_count`, whose positions are dense from `first_position`.
+
+    Asides take no position. Returns how many; `rows` has room for all behind `first_row`. The epoch is valid if all are
+    good and the last one ends at `end`.
+    """
+    at = start
+    position = first_position
+    for index in range(batch_count):
+        size = batch_size(buffer, at, end)
+        if size == BATCH_BAD or load_u64(buffer, at + POSITION_AT) != np.uint64(position):
+            return index
+        position += as_int64(load_u16(buffer, at + COMMAND_AT) != COMMAND_ASIDE)
+        list_batch(buffer, at, at + shift, size, rows, first_row + index)
+        at += size
+    return batch_count
+
+
+@kernel(int64(bytes_in, int64, uint64))
+def _is_header(buffer: Bytes, at: int, salt: np.uint64) -> int:
+    """Whether the 64 bytes at `at` are an epoch header with this salt and a right checksum."""
+    return as_int64(
+        load_u32(buffer, at) == EPOCH_MAGIC
+        and load_u64(buffer, at + 8) == salt
+        and crc32c(buffer, at + 8, at + EPOCH_HEADER, 0) == load_u32(buffer, at + 4)
+    )
+
+
+@kernel(int64(bytes_in, int64, int64_out))
+def _follows(buffer: Bytes, at: int, walk: Walk) -> int:
+    """Whether the header at `at` can be true and plainly continues what was scanned before."""
+    length = load_i64(buffer, at + 24)
+    synced_through = load_i64(buffer, at + 32)
+    first_position = load_i64(buffer, at + 40)
+    batch_count = load_u32(buffer, at + 48)
+    if load_i64(buffer, at + 16) != walk[WALK_EPOCH] + 1 or load_i64(buffer, at + 56) < 0:
+        return 0
+    if synced_through < 0 or synced_through > at + walk[WALK_SHIFT]:
+        return 0
+    if first_position < walk[WALK_POSITION] or first_position > _NUMBER_MAX or length > _NUMBER_MAX:
+        return 0
+    flags, asides = load_u16(buffer, at + 52), load_u16(buffer, at + 54)
+    if flags == _CLEAN:
+        return as_int64(length == 0 and batch_count == 0 and asides == 0)
+    if flags != 0 or asides > batch_count:
+        return 0
+    return as_int64(batch_count >= 1 and length >= 0 and batch_count <= length // BATCH_HEADER)
+
+
+@kernel(int64(bytes_in, int64, int64, uint64, int64_out, _rows))
+def scan_epochs(buffer: Bytes, start: int, end: int, salt: np.uint64, walk: Walk, rows: WalRows) -> int:
+    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends.
+
+    Rows are added behind those in use. It stops at anything else, whatever the reason, and where `rows` has no room for
+    all batches of an epoch. WALK_NEEDED is above what is left of the buffer exactly if more bytes might make it go on.
+    """
+    at = start
+    count = walk[WALK_ROWS]
+    walk[WALK_NEEDED] = EPOCH_HEADER
+    while end - at >= EPOCH_HEADER:
+        walk[WALK_NEEDED] = EPOCH_HEADER
+        if _is_header(buffer, at, salt) == 0 or _follows(buffer, at, walk) == 0:
+            break
+        length = load_i64(buffer, at + 24)
+        batch_count = load_u32(buffer, at + 48)
+        if batch_count > rows.size - count:
+            break
+        first = at + EPOCH_HEADER
+        if length > end - first:
+            walk[WALK_NEEDED] = EPOCH_HEADER + length
+            break
+        first_position = load_i64(buffer, at + 40)
+        shift = walk[WALK_SHIFT]
+        if verify_epoch(buffer, first, first + length, shift, first_position, batch_count, rows, count) != batch_count:
+            break
+        if batch_count > 0 and _end_of(rows, count + batch_count - 1) != first + length + shift:
+            break
+        count += batch_count
+        walk[WALK_EPOCH] += 1
+        walk[WALK_POSITION] = first_position + batch_count - load_u16(buffer, at + 54)
+        walk[WALK_SYNCED] = max(walk[WALK_SYNCED], load_i64(buffer, at + 32))
+        walk[WALK_TIMESTAMP] = load_i64(buffer, at + 56)
+        walk[WALK_CLEAN] = load_u16(buffer, at + 52)
+        at = first + length
+    walk[WALK_ROWS] = count
+    return at
+
+
+@kernel(int64(bytes_in, int64, int64, uint64))
+def find_epoch(buffer: Bytes, start: int, end: int, salt: np.uint64) -> int:
+    """The first byte from `start` on where a whole epoch header with this salt and a right checksum begins; else -1.
+
+    Zeros, most of a preallocated file, are passed eight at a time: no header begins in one of them.
+    """
+    at = start
+    last = end - EPOCH_HEADER
+    while at <= last:
+        if load_u64(buffer, at) == np.uint64(0):
+            at += 8
+            continue
+        if _is_header(buffer, at, salt):
+            return at
+        at += 1
+    return -1
+
+
+@kernel(int64(bytes_in, int64, int64))
+def is_zero(buffer: Bytes, start: int, end: int) -> int:
+    """Whether nothing but zeros stands from `start` up to `end`."""
+    at = start
+    while end - at >= _ZEROS_STEP:
+        found = np.uint64(0)
+        for word in range(at, at + _ZEROS_STEP, 8):
+            found |= load_u64(buffer, word)
+        if found != np.uint64(0):
+            return 0
+        at += _ZEROS_STEP
+    while at < end:
+        if buffer[at] != 0:
+            return 0
+        at += 1
+    return 1

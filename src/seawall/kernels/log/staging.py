@@ -1,0 +1,218 @@
+"""A writer's batch gets its header and its numbers in one call.
+
+`write_header` puts the 96 bytes of a header (`wire.format.batches` has its table) before or apart from a block, with
+the block's checksum and without those fields that the frontier stamps. `number_batch` and `number_client_batch` do that
+and then what `frontier` and `client_frontier` do with a batch that has come from outside. The header may lie in another
+array than the block: large blocks are never copied.
+
+A block is read, never written.
+"""
+
+from __future__ import annotations
+
+from numba.core import types
+
+from seawall.kernels.admission.client_frontier import admit_client_batch
+from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_window import WINDOW_RESULT, Words
+from seawall.kernels.admission.frontier import ADMISSION_ROW, TOPIC_ROW, Rows, admit_batch
+from seawall.kernels.codec.batch_header import (
+    BASE_OFFSET_AT,
+    BASE_SEQ_AT,
+    BLOCK_CRC_AT,
+    CLIENT_ID_AT,
+    CLIENT_SEQ_AT,
+    CRC_AT,
+    LENGTH_AT,
+    ORDER_AT,
+    POSITION_AT,
+    RAW_LENGTH_AT,
+    RECORD_COUNT_AT,
+    RESERVED_AT,
+    SESSION_EPOCH_AT,
+    TERM_AT,
+    TIMESTAMP_AT,
+    TOPIC_AT,
+)
+from seawall.kernels.codec.checksum import crc32c
+from seawall.kernels.runtime.jit import (
+    bytes_in,
+    bytes_out,
+    int64,
+    int64_out,
+    kernel,
+    record_array,
+    uint32_out,
+    uint64_out,
+    void,
+)
+from seawall.kernels.runtime.memory import Bytes, store_u32, store_u64
+from seawall.kernels.runtime.tables import Keys, Values
+
+_PROLOGUE = 52
+_BATCH_HEADER = 96
+#: `LANC`, version 2, kind 4, command 0, as one number of 8 bytes.
+_START = int.from_bytes(b"LANC\x02\x04\x00\x00", "little")
+
+_topics = record_array(TOPIC_ROW)
+_rows = record_array(ADMISSION_ROW)
+_words = types.Array(types.uint64, 2, "C")
+_results = record_array(WINDOW_RESULT)
+
+
+@kernel(void(bytes_out, int64, bytes_in, int64, int64, int64, int64, int64, int64, int64, int64, int64))
+def write_header(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+) -> None:
+    """The header of `block[start:end]`, at `header[at:at + 96]`; its checksum and numbers come with the stamp.
+
+    Client id and seq are bit patterns; `choices` are order, ack level, codec and flags, a byte each from the lowest.
+    """
+    store_u64(header, at, _START)
+    store_u32(header, at + CRC_AT, 0)
+    store_u64(header, at + CLIENT_SEQ_AT, client_seq)
+    store_u64(header, at + TIMESTAMP_AT, 0)
+    store_u32(header, at + RECORD_COUNT_AT, record_count)
+    store_u32(header, at + LENGTH_AT, _PROLOGUE + end - start)
+    store_u32(header, at + BLOCK_CRC_AT, crc32c(block, start, end, 0))
+    store_u32(header, at + TOPIC_AT, topic_id)
+    store_u32(header, at + RESERVED_AT, 0)
+    store_u64(header, at + CLIENT_ID_AT, client_id)
+    store_u64(header, at + POSITION_AT, 0)
+    store_u64(header, at + BASE_SEQ_AT, 0)
+    store_u64(header, at + BASE_OFFSET_AT, 0)
+    store_u32(header, at + RAW_LENGTH_AT, raw_length)
+    store_u32(header, at + TERM_AT, 0)
+    store_u32(header, at + SESSION_EPOCH_AT, session_epoch)
+    store_u32(header, at + ORDER_AT, choices)
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, bytes_in, int64, int64),
+        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out, _rows),
+    )
+)
+def number_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+) -> int:
+    """Write the header of a block and admit it; `rows[0]` says what became of it; the code is that of `admit_batch`."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    return admit_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+
+
+@kernel(
+    int64(
+        *(bytes_out, int64, bytes_in, int64, int64),
+        *(int64, int64, int64, int64, int64, int64, int64, int64, int64),
+        *(uint64_out, int64_out, bytes_out, _topics, int64_out),
+        *(uint32_out, _words, _words, _words, _results, _results),
+        _rows,
+    )
+)
+def number_client_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    rows: Rows,
+) -> int:
+    """`number_batch` behind a client window."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    return admit_client_batch(
+        header,
+        at,
+        term,
+        wall_ns,
+        keys,
+        values,
+        used,
+        topics,
+        numbers,
+        places,
+        clients,
+        sides,
+        slots,
+        results,
+        answers,
+        rows,
+        0,
+    )

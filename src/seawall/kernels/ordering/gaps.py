@@ -1,0 +1,128 @@
+"""Gaps whose time is over: what a client has lost is given up, and what waited for it goes on.
+
+Every run of undecided seqs below the lowest held one becomes a SKIP, which takes a position and no seq; then all that
+was held and has its turn is released. How long a gap may last is in the client's page (`holding`).
+
+INV-GAP-UNDECIDED: a SKIP never covers a decided client seq, and a skipped seq is never stored. The window refuses it
+from then on.
+
+`state[NEXT_DEADLINE]` is never later than the first deadline, so looking at it is enough until then.
+"""
+
+from __future__ import annotations
+
+from numba.core import types
+
+from seawall.kernels.admission.client_window import NEXT_EXPECTED, SIDE_PAGE, WINDOW, WINDOW_RESULT, Rows, skip_run
+from seawall.kernels.ordering.collecting import slot_of_ref
+from seawall.kernels.ordering.deciding import PBR_TOPIC, release_held
+from seawall.kernels.ordering.holding import (
+    HELD,
+    HOLD_REF,
+    HOLD_WORDS,
+    KIND_SHIFT,
+    KIND_SKIP,
+    NEVER,
+    NEXT_DEADLINE,
+    PAGE_GAP_NS,
+    PAGE_GAP_SINCE,
+    PAGE_HEAD,
+    PAGE_LAST_SEEN,
+    PAGE_OWNER,
+    PAGE_WORDS,
+    READY_TAIL,
+    READY_WORDS,
+    SILENCE_NS,
+    SKIPPED_TOTAL,
+    ClientWords,
+    push_ready,
+)
+from seawall.kernels.runtime.jit import int64, int64_in, int64_out, kernel, record_array, void
+from seawall.kernels.runtime.memory import as_int64
+from seawall.kernels.runtime.rings import Words
+
+#: Ready items that the SKIPs of one client may take.
+SKIPS_MAX = WINDOW
+
+_LOW = 0xFFFFFFFF
+_clients = types.Array(types.uint64, 2, "C")
+_results = record_array(WINDOW_RESULT)
+
+
+@kernel(
+    void(
+        *(int64_in, int64, int64, int64, _clients, _clients, _clients, _results),
+        *(int64_out, int64_out, int64_out, int64_out),
+    ),
+    counted=False,
+)
+def _skip_gap(
+    slots: Words,
+    pbr_entries: int,
+    row: int,
+    now_ns: int,
+    clients: ClientWords,
+    sides: ClientWords,
+    memories: ClientWords,
+    results: Rows,
+    holds: Words,
+    pages: Words,
+    ready: Words,
+    state: Words,
+) -> None:
+    """SKIPs up to the lowest held seq of a client, and what they release."""
+    places = (as_int64(sides[row, SIDE_PAGE]) - 1) * PAGE_WORDS + PAGE_HEAD
+    lowest = as_int64(clients[row, NEXT_EXPECTED])
+    while pages[places + (lowest & (WINDOW - 1))] == 0:
+        lowest += 1
+    hold = as_int64(pages[places + (lowest & (WINDOW - 1))])
+    base = slot_of_ref(as_int64(holds[hold * HOLD_WORDS + HOLD_REF]), pbr_entries)
+    topic = slots[base + PBR_TOPIC] & _LOW
+    while as_int64(clients[row, NEXT_EXPECTED]) < lowest:
+        first = as_int64(clients[row, NEXT_EXPECTED])
+        count = skip_run(lowest, clients, sides, memories, row)
+        push_ready(ready, state, topic << KIND_SHIFT | count, KIND_SKIP, row, first)
+        state[SKIPPED_TOTAL] += count
+    release_held(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+
+
+@kernel(
+    int64(
+        *(int64_in, int64, int64, _clients, _clients, _clients, _results),
+        *(int64_out, int64_out, int64_out, int64_out),
+    ),
+    counted=False,
+)
+def expire_gaps(
+    slots: Words,
+    pbr_entries: int,
+    now_ns: int,
+    clients: ClientWords,
+    sides: ClientWords,
+    memories: ClientWords,
+    results: Rows,
+    holds: Words,
+    pages: Words,
+    ready: Words,
+    state: Words,
+) -> int:
+    """Give up the gaps whose time is over, with a SKIP for each run of lost seqs; how many seqs."""
+    if state[HELD] == 0 or now_ns < state[NEXT_DEADLINE]:
+        return 0
+    before = as_int64(state[SKIPPED_TOTAL])
+    state[NEXT_DEADLINE] = NEVER
+    for page in range(pages.size // PAGE_WORDS):
+        head = page * PAGE_WORDS
+        row = as_int64(pages[head + PAGE_OWNER]) - 1
+        if row < 0:
+            continue
+        deadline = as_int64(pages[head + PAGE_GAP_SINCE] + pages[head + PAGE_GAP_NS])
+        if pages[head + PAGE_GAP_NS] == 0:
+            since = max(as_int64(pages[head + PAGE_LAST_SEEN]), as_int64(pages[head + PAGE_GAP_SINCE]))
+            deadline = since + as_int64(state[SILENCE_NS])
+        room = ready.size // READY_WORDS - state[READY_TAIL]
+        if now_ns >= deadline and room > state[HELD] + SKIPS_MAX:
+            _skip_gap(slots, pbr_entries, row, now_ns, clients, sides, memories, results, holds, pages, ready, state)
+        else:
+            state[NEXT_DEADLINE] = min(as_int64(state[NEXT_DEADLINE]), deadline)
+    return as_int64(state[SKIPPED_TOTAL]) - before

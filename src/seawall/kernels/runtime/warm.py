@@ -1,0 +1,37 @@
+"""Fill the kernel cache ahead of use: import every kernel module, which compiles what the cache does not hold.
+
+`python -m seawall.kernels.runtime.warm` does it quietly; `seawall doctor --warm` shows progress.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+#: Not taken from `__name__`, which is `__main__` when this module is run.
+_PACKAGE = "seawall.kernels."
+_SELF = f"{_PACKAGE}runtime.warm"
+
+
+def kernel_modules() -> list[str]:
+    """Names of all kernel modules, this one left out."""
+    found = pkgutil.walk_packages([str(Path(__file__).parents[1])], _PACKAGE)
+    return sorted(module.name for module in found if not module.ispkg and module.name != _SELF)
+
+
+def warm(progress: Callable[[str, int, int], None] | None = None) -> float:
+    """Import all kernel modules, calling `progress(module, done, total)` after each; return the seconds it took."""
+    started = time.perf_counter()
+    names = kernel_modules()
+    for done, name in enumerate(names, start=1):
+        importlib.import_module(name)
+        if progress is not None:
+            progress(name, done, len(names))
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    warm()

@@ -1,0 +1,265 @@
+"""Ingest frames of version 1 as batches in the ring of the log: what one connection has sent, and what becomes of it.
+
+    take      a run of frames becomes batches by one kernel call (`kernels/codec/v1_payloads.py`), and they are
+              published by another: small frames of records are joined to one batch, an opaque payload is one of its own
+    decided   what became of batches: once all of a run are decided, so are its frames
+
+A batch of several frames is stored as a whole or not at all, so its frames share their fate. Compressed frames are made
+plain first, one by one, by the session.
+
+A run has an answer for each of its frames, in their order, once all its batches are decided.
+
+A crash takes what was not acked. This module must not know connections, commands, or the order of answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.engine.commit.appends import LARGE_BLOCK_SIZE
+from seawall.engine.serving.served_log import ServedLog
+from seawall.kernels.codec import v1_payloads as kernel
+from seawall.kernels.codec.frames import FRAME_ROW, Rows
+from seawall.server.connection.session import Bytes
+from seawall.server.lwp2.refusals import refuse, v1_error_frame
+from seawall.server.publish.ingest import Ingest
+from seawall.server.publish.producer_session import Publishing
+from seawall.server.publish.publish_thread import Returned
+from seawall.topics.state import TopicState
+from seawall.wire.format.codes import AckStatus, ErrorCode, V1Flags
+from seawall.wire.format.fields import Buffer
+from seawall.wire.lwp1.frames import encode_acks, plain_payload
+
+_HEADER: Final = limits.FRAME_HEADER_SIZE
+_LZ4: Final = int(V1Flags.LZ4)
+
+#: Codes that version 1 has other words for.
+_CODES: Final = {
+    ErrorCode.READ_ONLY: ErrorCode.STORAGE,
+    ErrorCode.OUTCOME_UNKNOWN: ErrorCode.STORAGE,
+    ErrorCode.LIMIT: ErrorCode.BACKPRESSURE,
+}
+
+
+class BatchRoom:
+    """Memory in which frames become batches; the connections of a loop share it."""
+
+    __slots__ = ("batches", "frame_counts", "rows")
+
+    def __init__(self) -> None:
+        self.batches: Bytes = np.zeros(2 * limits.SERVER_RECEIVE_SIZE, np.uint8)
+        self.rows: Rows = np.zeros(limits.SERVER_FRAME_ROWS, FRAME_ROW)
+        self.frame_counts = np.zeros(limits.SERVER_FRAME_ROWS, np.int64)
+
+
+class Run:
+    """Frames that were taken together, and the batches they became."""
+
+    __slots__ = ("_frame_counts", "_left", "_reasons", "batch_ids", "first_seq", "size")
+
+    def __init__(
+        self,
+        batch_ids: npt.NDArray[np.uint64],
+        size: int,
+        first_seq: int,
+        frame_counts: npt.NDArray[np.int64],
+    ) -> None:
+        self.batch_ids = batch_ids
+        #: Bytes of its batches.
+        self.size = size
+        self.first_seq = first_seq
+        self._frame_counts = frame_counts
+        self._left = len(frame_counts)
+        #: Why each batch was refused; 0 is not.
+        self._reasons = np.zeros(len(frame_counts), np.int64)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether all of its batches are."""
+        return self._left <= 0
+
+    @property
+    def behind(self) -> int:
+        """The client seq behind its last batch."""
+        return self.first_seq + len(self._reasons)
+
+    def decide(self, seqs: npt.NDArray[np.int64], reasons: npt.NDArray[np.int64]) -> None:
+        """Some of its batches are decided."""
+        self._reasons[seqs - self.first_seq] = reasons
+        self._left -= len(seqs)
+
+    def fail(self) -> None:
+        """Nothing can be written any more, and nobody knows what was."""
+        self._reasons[:] = ErrorCode.STORAGE
+        self._left = 0
+
+    def frames(self) -> bytes:
+        """The answers: an ack for each frame, or an error in its place."""
+        if not self._reasons.any():
+            return encode_acks(self.batch_ids)
+        each = np.repeat(self._reasons, self._frame_counts).tolist()
+        return b"".join(
+            _refused(reason, batch_id) if reason else encode_acks(self.batch_ids[index : index + 1])
+            for index, (reason, batch_id) in enumerate(zip(each, self.batch_ids.tolist(), strict=True))
+        )
+
+
+def _refused(reason: int, batch_id: int) -> bytes:
+    code = ErrorCode(reason)
+    error = refuse(_CODES.get(code, code), _TEXTS.get(code, "the batch was refused: nothing of it was stored"))
+    return v1_error_frame(error, {"batch_id": batch_id})
+
+
+_TEXTS: Final = {
+    ErrorCode.TOPIC_DELETED: "the topic was deleted before the batch was stored",
+    ErrorCode.READ_ONLY: "the disk of the server is full, or failed: nothing was stored",
+    ErrorCode.STORAGE: "the storage of the server failed: it has to be started again",
+}
+
+
+class _Batches(Publishing):
+    """The batches of one connection, as the ingest knows them; how many there may be is the session's business."""
+
+    __slots__ = ()
+
+    @property
+    def room(self) -> int:
+        """As much as the ring has."""
+        return limits.SERVER_FRAME_ROWS
+
+    def sent(self, seqs: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Runs are kept instead."""
+
+    def decided(self, rows: Rows) -> None:
+        """Answers, which are given with the next `flush`."""
+        self._rows.append(rows)
+
+    def flush(self) -> None:
+        """Give the answers there are."""
+        rows, self._rows = self._rows, []
+        publisher = self.publisher
+        assert isinstance(publisher, Lwp1Ingest)
+        if rows:
+            publisher.decided(np.concatenate(rows))
+
+
+class Lwp1Ingest:
+    """What one connection publishes. `told` is called when runs are decided, `go_on` when the ring has room again."""
+
+    def __init__(
+        self, log: ServedLog, ingest: Ingest, room: BatchRoom, told: Callable[[], None], go_on: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._ingest = ingest
+        self._room = room
+        self._told = told
+        self.go_on = go_on
+        self._batches: Publishing | None = None
+        self._next_seq = 1
+        #: Runs that are not decided, in their order.
+        self._runs: deque[Run] = deque()
+
+    def take(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, plain: Buffer | None = None) -> Run | None:
+        """Publish a run of frames from `first` on, at least one; None if the ring has no room.
+
+        `plain` is the payload of the first one, if it is compressed. Raises `ProtocolError` for a frame that brings
+        nothing.
+        """
+        at, size, _, _, _, length, _, _, _, flags, _, _ = rows[first].item()
+        if flags & _LZ4 or not length or size > limits.SERVER_RECEIVE_SIZE:
+            payload = plain_payload(0, buffer[at + _HEADER : at + size].tobytes()) if plain is None else plain
+            return self._take_one(payload, rows[first : first + 1], topic)
+        return self._publish(buffer, rows, first, topic, self._room.batches)
+
+    def attachable(self) -> Publishing | None:
+        """What the publish thread has to know of the connection, if everything before is decided; else None."""
+        batches = self._batches
+        if batches is None or self._runs or not self._ingest.may_attach(batches):
+            return None
+        batches.highest = self._next_seq - 1
+        return batches
+
+    def returned(self, returned: Returned) -> Run | None:
+        """The publish thread has given the connection back: the frames of which nobody knows what became of them."""
+        assert self._batches is not None, "only who publishes is attached"
+        self._next_seq = returned.highest + 1
+        self._ingest.returned(self._batches, returned)
+        if not returned.seqs.size:
+            return None
+        unknown = Run(returned.seqs, 0, self._next_seq, np.ones(returned.seqs.size, np.int64))
+        unknown.fail()
+        return unknown
+
+    def end(self) -> None:
+        """The connection is gone."""
+        if self._batches is not None:
+            self._ingest.end(self._batches)
+
+    # --- what the ingest says ----------------------------------------------------------------------------------------
+
+    def decided(self, answers: Rows) -> None:
+        """Batches are decided."""
+        seqs = answers["client_seq"].astype(np.int64)
+        order = np.argsort(seqs, kind="stable")
+        seqs = seqs[order]
+        is_refused = answers["status"] >= int(AckStatus.REJECTED)
+        reasons = np.where(is_refused, answers["reason"].astype(np.int64), 0)[order]
+        for run in self._runs:
+            first, last = seqs.searchsorted((run.first_seq, run.behind)).tolist()
+            if first < last:
+                run.decide(seqs[first:last], reasons[first:last])
+        self._tell()
+
+    def fail(self, _error: BaseException) -> None:
+        """Nothing more can be written."""
+        for run in self._runs:
+            run.fail()
+        self._tell()
+
+    def send_ack(self, _frame: bytes) -> None:
+        """Version 1 has acks of its own."""
+
+    def fence(self) -> None:
+        """Nobody else has this client id."""
+
+    def slow_down(self, _retry_ms: int, _cause: str) -> None:
+        """Version 1 feels that it is not read from; a frame about it would be taken for a failure."""
+
+    def _tell(self) -> None:
+        while self._runs and self._runs[0].is_decided:
+            self._runs.popleft()
+        self._told()
+
+    # --- batches -----------------------------------------------------------------------------------------------------
+
+    def _take_one(self, payload: Buffer, rows: Rows, topic: TopicState) -> Run | None:
+        """Publish one frame that is compressed, or large."""
+        plain = rows.copy()
+        plain["at"], plain["payload_length"], plain["kind"] = 0, len(payload), int(V1Flags.BATCH)
+        framed = np.frombuffer(b"".join((bytes(_HEADER), payload)), np.uint8)
+        out: Bytes = np.empty(limits.BATCH_HEADER_SIZE + len(payload), np.uint8)
+        return self._publish(framed, plain, 0, topic, out)
+
+    def _publish(self, buffer: Bytes, rows: Rows, first: int, topic: TopicState, out: Bytes) -> Run | None:
+        if self._batches is None:
+            self._batches = self._ingest.begin_sessionless(self, _Batches)
+        batches, room = self._batches, self._room
+        self._log.rules.require(topic)
+        client_id = batches.client_id - (1 << 64)
+        numbers = (first, topic.topic_id, client_id, self._next_seq, LARGE_BLOCK_SIZE - 1)
+        made = kernel.make_batches(buffer, rows, *numbers, out, room.rows, room.frame_counts)
+        taken = self._ingest.publish(batches, out, room.rows[:made])
+        if not taken:
+            return None
+        frame_counts = room.frame_counts[:taken].copy()
+        batch_ids = rows["id"][first : first + int(frame_counts.sum())].copy()
+        run = Run(batch_ids, int(room.rows["size"][:taken].sum()), self._next_seq, frame_counts)
+        self._next_seq += taken
+        self._runs.append(run)
+        return run

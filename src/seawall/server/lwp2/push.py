@@ -1,0 +1,278 @@
+"""Subscriptions of a connection: batches are pushed as they come, within credit.
+
+Each is a task that reads on where it was: it waits for credit, for room on the connection, and for news, and holds
+nothing meanwhile. A short portion waits for more for as long as the subscriber wishes (`linger_us`). Gaps come in order
+with the data, once. CAUGHT_UP is sent once for each arrival at the end.
+
+A frame of data is sent only while both totals are below the credit; then nothing is read ahead.
+
+A crash takes the subscription; the reader goes on from where it was. This module must not know sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from enum import Enum, auto
+from typing import Final, TypeAlias
+
+from seawall import limits
+from seawall.core.types import Position, Seq, TopicEpoch
+from seawall.engine.read.position_reading import Told
+from seawall.engine.serving.served_log import ServedLog
+from seawall.errors import ProtocolError
+from seawall.server.connection.access import Admission
+from seawall.server.connection.budget import Lease
+from seawall.server.connection.connection import Connection
+from seawall.server.lwp2.fetch import start_seq
+from seawall.server.read.fetch_responses import Portion, next_portion, topic_of
+from seawall.server.read.position_responses import next_position_portion, start_position
+from seawall.wire.format.codes import ALL_TOPICS, Command, ErrorCode, GapUnit
+from seawall.wire.lwp2.frames import encode_control
+from seawall.wire.lwp2.reading import Gap
+from seawall.wire.lwp2.subscriptions import CaughtUp, Credit, Subscribe, Subscribed, Unsubscribed
+
+#: Has a task carried out, which is about a subscription.
+Begin: TypeAlias = Callable[[Coroutine[None, None, None], int], None]
+
+#: How long one wait for news lasts at the most; then it looks again.
+_LOOK_AGAIN_S: Final = 30.0
+
+
+class _Pushed(Enum):
+    """What has become of a portion: some of what there is was sent, all of it, or none since it is short."""
+
+    SOME = auto()
+    ALL = auto()
+    SHORT = auto()
+
+
+class Subscription:
+    """One subscription: where it is, and what it may send."""
+
+    def __init__(self, request: Subscribe) -> None:
+        self.request = request
+        self.credit = Credit(request.credit_bytes, request.credit_records)
+        self.bytes_sent = 0
+        self.records_sent = 0
+        self.next_seq = Seq(0)
+        self.next_position = Position(0)
+        #: How far that position was told, where some of it was.
+        self.told: Told | None = None
+        self.is_over = False
+        #: Whether something was sent since it was told that it has caught up.
+        self.is_behind = True
+        #: Set when something has changed that it may wait for: credit, room, its end.
+        self.changed = asyncio.Event()
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether another frame may be sent."""
+        return self.bytes_sent < self.credit.bytes_total and self.records_sent < self.credit.records_total
+
+
+class Subscriptions:
+    """All subscriptions of one connection, by their ids."""
+
+    def __init__(self, log: ServedLog, connection: Connection, begin: Begin, admission: Admission) -> None:
+        self._log = log
+        self._connection = connection
+        self._admission = admission
+        self._begin_task = begin
+        self._live: dict[int, Subscription] = {}
+        #: Portions that are read at the same time: whoever waits for its turn finds out that there is no room any more.
+        self._turns = asyncio.Semaphore(limits.FETCHES_AT_ONCE)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._live)
+
+    def subscribe(self, request: Subscribe, request_id: int) -> None:
+        """Begin a subscription."""
+        if request_id in self._live:
+            raise ProtocolError(f"{request_id} is a subscription already", code=ErrorCode.WRONG_STATE, closes=False)
+        if len(self._live) >= limits.SUBSCRIPTIONS_MAX:
+            text = f"{limits.SUBSCRIPTIONS_MAX} subscriptions are all one connection has"
+            raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
+        if not self._connection.memory.standing.try_take(limits.REQUEST_SIZE):
+            text = "the server has no memory for another subscription: end some, or raise server.peer_memory"
+            raise ProtocolError(text, code=ErrorCode.LIMIT, closes=False)
+        made = self._live[request_id] = Subscription(request)
+        self._begin_task(self._push(made, request_id), request_id)
+
+    def credit(self, request: Credit, request_id: int) -> None:
+        """Let a subscription send more."""
+        found = self._find(request_id)
+        before = found.credit
+        if request.bytes_total < before.bytes_total or request.records_total < before.records_total:
+            raise ProtocolError("credit never gets less", code=ErrorCode.INVALID_PAYLOAD, closes=False)
+        found.credit = request
+        found.changed.set()
+
+    def unsubscribe(self, request_id: int) -> None:
+        """End a subscription; nothing of it follows."""
+        found = self._find(request_id)
+        self._over(found, request_id)
+        gone = Unsubscribed(found.next_seq, found.bytes_sent)
+        self._connection.write(encode_control(gone, request_id=request_id))
+
+    def has_room(self) -> None:
+        """Everything that was written is sent."""
+        for each in self._live.values():
+            each.changed.set()
+
+    def end(self) -> None:
+        """The connection ends, and all of them with it."""
+        for request_id, each in list(self._live.items()):
+            self._over(each, request_id)
+        self._log.wake_readers()
+
+    def _find(self, request_id: int) -> Subscription:
+        found = self._live.get(request_id)
+        if found is None:
+            raise ProtocolError(f"there is no subscription {request_id}", code=ErrorCode.WRONG_STATE, closes=False)
+        return found
+
+    def _over(self, subscription: Subscription, request_id: int) -> None:
+        subscription.is_over = True
+        subscription.changed.set()
+        self._live.pop(request_id, None)
+
+    async def _push(self, subscription: Subscription, request_id: int) -> None:
+        try:
+            await self._begin(subscription, request_id)
+            lingers = subscription.request.linger_us > 0
+            while size_max := await self._may_send(subscription):
+                news = self._log.news
+                pushed = await self._push_portion(subscription, request_id, size_max, lingers=lingers)
+                lingers = subscription.request.linger_us > 0
+                if pushed is _Pushed.SHORT:
+                    await self._linger(subscription)
+                    lingers = False
+                elif pushed is _Pushed.ALL:
+                    await self._log.wait_for_news(_LOOK_AGAIN_S, news)
+        finally:
+            self._live.pop(request_id, None)
+            self._connection.memory.standing.hold(-limits.REQUEST_SIZE)
+
+    async def _push_portion(
+        self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
+    ) -> _Pushed:
+        """Read the next portion when there is memory for it, and send it; not if it is short and `lingers`."""
+        async with self._turns:
+            if not self._can_send(subscription):
+                # Others of this connection have used the room meanwhile.
+                self._admission.has_sent(size_max, 0)
+                return _Pushed.SOME
+            return await self._read_and_send(subscription, request_id, size_max, lingers=lingers)
+
+    async def _read_and_send(
+        self, subscription: Subscription, request_id: int, size_max: int, *, lingers: bool
+    ) -> _Pushed:
+        with self._connection.memory.working.lease() as lease:
+            found = await self._next(lease, subscription, size_max)
+            is_short = isinstance(found, Portion) and lingers and _may_grow(subscription.request, found)
+            is_sent = not (is_short or subscription.is_over)
+            self._admission.has_sent(size_max, 0 if isinstance(found, Gap) or not is_sent else found.size)
+            if is_sent:
+                return self._tell(subscription, found, request_id)
+            if isinstance(found, Portion):
+                found.release()
+            return _Pushed.SHORT if is_short else _Pushed.SOME
+
+    def _tell(self, subscription: Subscription, found: Portion | Gap, request_id: int) -> _Pushed:
+        """Send a portion, or a gap."""
+        if isinstance(found, Gap):
+            self._tell_gap(subscription, found, request_id)
+            return _Pushed.SOME
+        for skip in found.skips:
+            self._connection.write(encode_control(skip, request_id=request_id))
+        if found.chunk_count:
+            subscription.is_behind = True
+            self._send(subscription, found, request_id)
+        self._advance(subscription, found)
+        if not found.is_last:
+            return _Pushed.SOME
+        if subscription.is_behind:
+            subscription.is_behind = False
+            arrived = CaughtUp(subscription.next_seq, subscription.next_position)
+            self._connection.write(encode_control(arrived, request_id=request_id))
+        return _Pushed.ALL
+
+    async def _linger(self, subscription: Subscription) -> None:
+        """Wait for as long as the subscriber wishes, or until it is over."""
+        linger_us = min(subscription.request.linger_us, limits.PUSH_LINGER_US_MAX)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(linger_us / 1e6):
+                while not subscription.is_over:
+                    subscription.changed.clear()
+                    await subscription.changed.wait()
+
+    async def _begin(self, subscription: Subscription, request_id: int) -> None:
+        request = subscription.request
+        if request.topic_id == ALL_TOPICS:
+            subscription.next_position = await start_position(self._log, request.by, request.start)
+            begun = Subscribed(request.topic_id, Seq(0), Seq(0), Seq(0), TopicEpoch(0))
+        else:
+            seq = await start_seq(self._log, request.topic_id, request.by, request.start, request.consumer)
+            subscription.next_seq = seq
+            topic = await self._log.ask(lambda store: topic_of(store, request.topic_id))
+            begun = Subscribed(request.topic_id, seq, topic.next_seq, topic.floor, topic.epoch)
+        self._connection.write(encode_control(begun, request_id=request_id))
+
+    async def _may_send(self, subscription: Subscription) -> int:
+        """Wait until there is credit and room; bytes that may be sent, 0 if the subscription is over."""
+        size_max = min(subscription.request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+        while not subscription.is_over:
+            if self._can_send(subscription):
+                return await self._admission.portion(size_max, lambda: subscription.is_over)
+            subscription.changed.clear()
+            await subscription.changed.wait()
+        return 0
+
+    def _can_send(self, subscription: Subscription) -> bool:
+        """Whether there is credit and room for another frame, or it is over."""
+        has_room = subscription.has_credit and self._connection.unsent_size < limits.PUSH_UNSENT_SIZE
+        return has_room or subscription.is_over
+
+    async def _next(self, lease: Lease, subscription: Subscription, size_max: int) -> Portion | Gap:
+        request = subscription.request
+        if request.topic_id == ALL_TOPICS:
+            place = (subscription.next_position, subscription.told)
+            return await next_position_portion(
+                *(self._log, lease, *place), size_max=size_max, records_max=0, flags=request.flags
+            )
+        return await next_portion(
+            *(self._log, lease, request.topic_id, subscription.next_seq),
+            size_max=size_max,
+            records_max=0,
+            flags=request.flags,
+        )
+
+    def _tell_gap(self, subscription: Subscription, gap: Gap, request_id: int) -> None:
+        self._connection.write(encode_control(gap, request_id=request_id))
+        if gap.unit is GapUnit.CLIENT_SEQ:
+            subscription.next_position = Position(gap.position + 1)
+        else:
+            subscription.next_seq = Seq(gap.last + 1)
+
+    def _send(self, subscription: Subscription, found: Portion, request_id: int) -> None:
+        subscription.bytes_sent += found.payload_length
+        subscription.records_sent += found.record_count
+        found.send(self._connection, Command.DATA, request_id)
+
+    def _advance(self, subscription: Subscription, found: Portion) -> None:
+        subscription.next_seq = max(subscription.next_seq, found.next_seq)
+        subscription.next_position = max(subscription.next_position, found.next_position)
+        subscription.told = found.told
+
+
+def _size_max(request: Subscribe) -> int:
+    """Bytes at which a frame is full."""
+    return min(request.max_frame or limits.FETCH_SIZE_MAX, limits.FETCH_SIZE_MAX)
+
+
+def _may_grow(request: Subscribe, found: Portion) -> bool:
+    """Whether it is worth to wait for more, as the subscriber wishes: a short portion with nothing behind it."""
+    return request.linger_us > 0 and found.is_last and 0 < found.size < _size_max(request)

@@ -1,0 +1,45 @@
+"""Commands about transactions: 66, 67, 69 and 6A of version 2.
+
+Records are staged as batches of a topic like any other, whose id 66 tells; no list shows it and nobody reads it. A
+commit is one change of the store, which waits for its turn and is answered when it is durable; under the same key it is
+answered as before, so peers may repeat it.
+
+What is refused raises an error of the tree. This module must not know connections.
+"""
+
+from __future__ import annotations
+
+from seawall.engine.serving.served_log import ServedLog
+from seawall.server.lwp2.topic_commands import topic_reply
+from seawall.wire.lwp1.replies import TopicReply
+from seawall.wire.lwp2.topics import RecordsDeleted
+from seawall.wire.lwp2.transactions import (
+    StagingFind,
+    TransactionAbort,
+    TransactionCommit,
+    TransactionRequest,
+    TransactionState,
+    TransactionTold,
+)
+
+
+class TransactionCommands:
+    """What peers of a log ask about transactions."""
+
+    def __init__(self, log: ServedLog) -> None:
+        self._log = log
+
+    async def carry_out(self, request: TransactionRequest) -> TopicReply | TransactionTold | RecordsDeleted:
+        """Answer one command."""
+        match request:
+            case StagingFind():
+                return topic_reply(await self._log.staging(is_apart=request.is_apart))
+            case TransactionCommit():
+                wanted = request.wanted
+                key = (wanted.owner, wanted.epoch)
+                committed = await self._log.commit_staged(*key, wanted.parts, offsets=wanted.offsets)
+                return TransactionTold(wanted.owner, committed)
+            case TransactionAbort():
+                return RecordsDeleted(await self._log.abort_staged(request.ranges))
+            case TransactionState():
+                return TransactionTold(request.owner, await self._log.transaction_state(request.owner))

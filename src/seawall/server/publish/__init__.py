@@ -1,0 +1,1 @@
+"""Batches from connections into the log, and acks back."""

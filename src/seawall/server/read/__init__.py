@@ -1,0 +1,1 @@
+"""What readers receive: fetch responses, files sent without a copy, rate limits."""

@@ -1,0 +1,1 @@
+"""Segments: the stored batches of one topic, their index and sidecars, recovery."""

@@ -1,0 +1,165 @@
+"""The files of a write-ahead log: their names, their prefaces, and where the log they hold ends.
+
+    wal-<first_at:020d>.wal   epochs from address first_at on; address a lies at position DATA_START + a − first_at
+    wal-next.preparing        space for the next file; no part of the log until it is renamed. Debris after a crash
+
+A file covers addresses from its first_at up to the first_at of the next. It gets its name only when everything before
+first_at is durable and its preface is too, so a name proves that all earlier addresses were
+synced, and a named file without a good preface is damage. The space of a file is reserved before it gets its name, and
+its preface says how much that is: a file that has fewer bytes was cut. Other names in the directory mean nothing here.
+
+This module must not know epochs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from seawall.core.types import LaneEpoch, Position, TimestampNs
+from seawall.errors import CorruptionError, DiskFullError, FatalError
+from seawall.io.disk.files import NO_SPACE, write_all
+from seawall.io.interfaces import File, Files
+from seawall.io.process.descriptors import is_exhausted, no_descriptor
+from seawall.storage.preface import DATA_START, FileKind, Preface
+from seawall.storage.wal.epochs import WalAddress
+
+#: Name of the file that is prepared to be the next one.
+SPARE_NAME: Final = "wal-next.preparing"
+
+_NAME: Final = re.compile(r"wal-([0-9]{20})\.wal")
+
+
+@dataclass(frozen=True, slots=True)
+class WalEnd:
+    """Where a log ends, and what the next epoch goes on from.
+
+    `epoch` is the number of the last one (0 before the first), `position` the next one due, `clean` whether the last
+    epoch is a clean close with nothing behind it, `synced_through` the address below which all is known to be durable,
+    `timestamp_ns` that of the last epoch.
+    """
+
+    at: WalAddress
+    epoch: LaneEpoch
+    position: Position
+    clean: bool
+    synced_through: WalAddress
+    timestamp_ns: TimestampNs
+
+
+@dataclass(frozen=True, slots=True)
+class WalFile:
+    """One open file of the log."""
+
+    file: File
+    first_at: WalAddress
+    salt: int
+    size: int
+    #: Bytes that were reserved for it when it was made.
+    reserved_size: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether bytes are missing at its end."""
+        return self.size < self.reserved_size
+
+    @property
+    def limit_at(self) -> WalAddress:
+        """The address behind its last byte."""
+        return WalAddress(self.first_at + self.size - DATA_START)
+
+    def file_position(self, at: WalAddress) -> int:
+        """Where an address lies in the file."""
+        return DATA_START + at - self.first_at
+
+
+def wal_path(directory: str, first_at: WalAddress) -> str:
+    """The path of the file whose first address this is."""
+    return f"{directory}/wal-{first_at:020d}.wal"
+
+
+def spare_path(directory: str) -> str:
+    """The path of the file that is prepared to be the next one."""
+    return f"{directory}/{SPARE_NAME}"
+
+
+def wal_addresses(files: Files, directory: str) -> list[WalAddress]:
+    """First addresses of all files of the log, in order."""
+    matches = (_NAME.fullmatch(name) for name in files.list(directory))
+    return sorted(WalAddress(int(match[1])) for match in matches if match)
+
+
+def open_wal_file(
+    files: Files, directory: str, first_at: WalAddress, directory_id: bytes, *, read_only: bool
+) -> WalFile:
+    """Open a file of the log; `CorruptionError` if its preface is damaged or is not that of the name."""
+    path = wal_path(directory, first_at)
+    file = files.open(path, read_only=read_only)
+    try:
+        preface = Preface.parse(file.read(DATA_START, 0), kind=FileKind.WAL, directory_id=directory_id, path=path)
+        if preface.first != first_at:
+            raise CorruptionError(f"{path}: its preface says that it begins at address {preface.first}")
+        return WalFile(file, first_at, preface.salt, file.size(), preface.size)
+    except BaseException:
+        file.close()
+        raise
+
+
+def open_to_read(files: Files, directory: str, first_at: WalAddress) -> File:
+    """Open a file of the log for reading; `DescriptorsError` if there is no descriptor for it."""
+    path = wal_path(directory, first_at)
+    try:
+        return files.open(path, read_only=True)
+    except OSError as error:
+        if not is_exhausted(error):
+            raise
+        raise no_descriptor(error, path) from error
+
+
+def reserve_spare(files: Files, directory: str, size: int) -> File:
+    """A new file under the name of the prepared one, its space reserved but not durable, or `DiskFullError`."""
+    path = spare_path(directory)
+    if files.exists(path):
+        files.unlink(path)
+    try:
+        spare = files.open(path, exclusive=True)
+        try:
+            spare.allocate(size)
+        except OSError:
+            spare.close()
+            files.unlink(path)
+            raise
+    except OSError as error:
+        if is_exhausted(error):
+            raise no_descriptor(error, path) from error
+        if error.errno not in NO_SPACE:
+            raise
+        raise DiskFullError(
+            f"{directory}: no space for another WAL file of {size} bytes; "
+            "free space, or let a checkpoint drop old files"
+        ) from error
+    return spare
+
+
+def name_spare(files: Files, directory: str, spare: File, preface: Preface) -> WalFile:
+    """Make a prepared file the one that its preface says; it gets its name when everything before it is durable."""
+    first_at = WalAddress(preface.first)
+    path = wal_path(directory, first_at)
+    try:
+        write_all(spare, [preface.encode()], 0)
+        spare.sync()
+        files.rename(spare_path(directory), path)
+        files.sync_directory(directory)
+    except OSError as error:
+        raise FatalError(f"{path}: beginning a WAL file failed ({error.strerror}); stop and recover") from error
+    try:
+        # Opened again, so that messages about it name the file it is now.
+        file = files.open(path)
+    except OSError as error:
+        if not is_exhausted(error):
+            raise FatalError(f"{path}: opening a new WAL file failed ({error.strerror}); stop and recover") from error
+        file = spare
+    else:
+        spare.close()
+    return WalFile(file, first_at, preface.salt, preface.size, preface.size)

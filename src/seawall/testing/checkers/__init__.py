@@ -1,0 +1,1 @@
+"""Histories of a pod and the checks that judge them."""

@@ -1,0 +1,1 @@
+"""A simulated machine: disk, clock, network, shared memory, and their faults."""

@@ -1,0 +1,1 @@
+"""A simulated pod: real roles over a simulated machine, stepped by a seed."""

@@ -1,0 +1,1 @@
+"""What both protocol versions and the disk share: records, batches, frames, fields, compression, Arrow."""

@@ -1,0 +1,408 @@
+"""Blocks of records from and to Arrow, and from plain values: bulk work without a Python object for each record.
+
+Columns, by name; what is missing or null is absent in the record:
+
+| column    | Arrow type                           | in a record                                 |
+|-----------|--------------------------------------|---------------------------------------------|
+| value     | binary or string, required, no nulls | the data                                    |
+| key       | binary or string                     | envelope key                                |
+| timestamp | timestamp, or int64 nanoseconds      | envelope timestamp                          |
+| node, tag | binary or string                     | envelope node, tag                          |
+| meta      | binary or string                     | envelope meta                               |
+| headers   | list<struct<key, value>>             | envelope headers; keys string, values binary|
+
+A table that has `value` alone becomes raw records; any other column makes every record an envelope. Reading gives the
+same columns, and `seq`, the number of each record, and `type`, its record type; records that are no envelope have their
+value in `value`, a null has a null there. What a delete left behind (type 00, empty) is left out, its seq with it.
+
+A block holds at most `BATCH_RECORDS_MAX` records and `BLOCK_SIZE_MAX` bytes; one record that fits no block is refused
+before anything is encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from seawall import limits
+from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.kernels.codec import blocks, columns, headers
+from seawall.wire.format.fields import Buffer
+from seawall.wire.format.read_buffers import READ_BUFFERS
+from seawall.wire.format.records import RecordType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+#: Envelope fields that are bytes, by column name, in the order of the span table.
+FIELD_COLUMNS: Final = {
+    "key": columns.COLUMN_KEY,
+    "node": columns.COLUMN_NODE,
+    "tag": columns.COLUMN_TAG,
+    "meta": columns.COLUMN_META,
+}
+KNOWN_COLUMNS: Final = ("value", "key", "timestamp", "node", "tag", "meta", "headers")
+
+#: What every envelope record has, and what its timestamp and each of its sized fields add.
+_ENVELOPE_SIZE_MIN: Final = limits.EXTENDED_HEADER_SIZE + 2
+_TIMESTAMP_SIZE: Final = 8
+_LENGTH_SIZE: Final = 4
+
+
+class EncodedBlock(NamedTuple):
+    """One block, how many records it holds, and its CRC-32C where that came with the making."""
+
+    block: bytes | memoryview
+    record_count: int
+    crc: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the block."""
+        return len(self.block)
+
+
+def encode_values(values: Sequence[bytes], record_type: int = RecordType.RAW) -> Iterator[EncodedBlock]:
+    """Blocks of plain values of one type, as few as the bounds allow."""
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    yield from _encode_runs(np.frombuffer(b"".join(values), np.uint8), offsets, record_type)
+
+
+def encode_table(table: pa.Table | pa.RecordBatch) -> Iterator[EncodedBlock]:
+    """Blocks of the rows of a table, one record for each."""
+    unknown = sorted(set(table.schema.names) - set(KNOWN_COLUMNS))
+    if unknown or "value" not in table.schema.names:
+        wanted = "it needs value" if not unknown else f"unknown columns {', '.join(unknown)}"
+        raise InvalidInputError(f"a table to publish has the columns {', '.join(KNOWN_COLUMNS)}: {wanted}")
+    batches = table.to_batches() if hasattr(table, "to_batches") else [table]
+    for batch in batches:
+        if batch.num_rows:
+            yield from _encode_batch(batch)
+
+
+def decode_table(
+    block: Buffer, *, base_seq: int, wanted: Sequence[str] = KNOWN_COLUMNS, record_count: int | None = None
+) -> pa.RecordBatch:
+    """The records of a plain block, or of several joined, as columns: seq, type, and those of `wanted`.
+
+    Whoever knows how many records there are says so: room for the most there could be is then not needed.
+    """
+    import pyarrow as pa
+
+    check_columns(wanted)
+    source = np.frombuffer(block, np.uint8)
+    room = source.size // limits.RECORD_HEADER_SIZE + 1 if record_count is None else record_count
+    offsets = np.empty(room + 1, np.int64)
+    count = blocks.scan_block(source, 0, source.size, blocks.RECORDS_STORED, room, offsets)
+    if count < 0 or record_count not in (None, count):
+        raise CorruptionError(
+            f"a block of {source.size} bytes is not a run of records, or not of as many as it should (code {count})"
+        )
+    located = _Located(source, offsets, count)
+    arrays: dict[str, pa.Array] = {"seq": located.seqs(base_seq), "type": pa.array(located.types.astype(np.uint32))}
+    for name in wanted:
+        if name == "timestamp":
+            moments = located.timestamps
+            arrays[name] = pa.array(moments, pa.timestamp("ns", tz="UTC"), mask=moments < 0)
+        elif name == "headers":
+            arrays[name] = _decode_headers(source, *located.spans(columns.COLUMN_HEADERS))
+        else:
+            column = columns.COLUMN_DATA if name == "value" else FIELD_COLUMNS[name]
+            arrays[name] = _gather(source, *located.spans(column))
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def plain_table(
+    seqs: npt.NDArray[np.uint64],
+    types: npt.NDArray[np.uint32],
+    values: tuple[npt.NDArray[np.int32], Bytes],
+    wanted: Sequence[str],
+) -> pa.RecordBatch:
+    """Records without envelopes as `decode_table` would give them, from columns that are filled already.
+
+    `values` are the offsets and the data of their values. Nothing is copied.
+    """
+    import pyarrow as pa
+
+    rows = len(seqs)
+    arrays: dict[str, pa.Array] = {"seq": pa.array(seqs), "type": pa.array(types)}
+    for name in wanted:
+        if name == "value":
+            buffers = [None, *map(pa.py_buffer, values)]
+            arrays[name] = pa.BinaryArray.from_buffers(pa.binary(), rows, buffers, null_count=0)
+        else:
+            arrays[name] = pa.nulls(rows, _type_of(name))
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def empty_table(wanted: Sequence[str]) -> pa.RecordBatch:
+    """No records, with the columns they would have."""
+    return decode_table(b"", base_seq=1, wanted=wanted)
+
+
+def check_columns(wanted: Sequence[str]) -> None:
+    """Refuse the name of a column that records do not have."""
+    unknown = sorted(set(wanted) - set(KNOWN_COLUMNS))
+    if unknown:
+        raise InvalidInputError(f"no column {', '.join(unknown)}: records have {', '.join(KNOWN_COLUMNS)}")
+
+
+class _Located:
+    """Where the fields of a block's records are, those left out that a delete has emptied."""
+
+    def __init__(self, source: Bytes, offsets: Integers, count: int) -> None:
+        values, value_lengths, types = np.empty((3, count), np.int64)
+        columns.locate_values(source, offsets, count, values, value_lengths, types)
+        self._starts: Integers | None = None
+        self._timestamps = np.full(count, -1, np.int64)
+        self._values = (values, value_lengths)
+        # Most blocks hold plain records or none but envelopes; only the latter pay for the table of fields.
+        if np.any(types == RecordType.ENVELOPE):
+            self._starts, self._lengths = np.empty((2, columns.COLUMN_COUNT, count), np.int64)
+            columns.locate_envelopes(source, offsets, count, self._starts, self._lengths, self._timestamps)
+        deleted = (types == blocks.TYPE_DELETED) & (value_lengths == 0)
+        self._kept = np.flatnonzero(~deleted) if np.any(deleted) else None
+        self.types = self._keep(types)
+
+    @property
+    def timestamps(self) -> Integers:
+        """Envelope timestamps, −1 where there is none."""
+        return self._keep(self._timestamps)
+
+    def seqs(self, base_seq: int) -> npt.NDArray[np.uint64]:
+        """The seq of each record kept."""
+        numbers = np.arange(self._timestamps.size, dtype=np.uint64) if self._kept is None else self._kept
+        return numbers.astype(np.uint64) + np.uint64(base_seq)
+
+    def spans(self, column: int) -> tuple[Integers, Integers]:
+        """Starts and lengths of one field."""
+        if self._starts is not None:
+            return self._keep(self._starts[column]), self._keep(self._lengths[column])
+        if column == columns.COLUMN_DATA:
+            return self._keep(self._values[0]), self._keep(self._values[1])
+        absent = np.full(self.types.size, -1, np.int64)
+        return absent, absent
+
+    def _keep(self, array: Integers) -> Integers:
+        return array if self._kept is None else array[self._kept]
+
+
+def _runs(sizes: Integers) -> Iterator[tuple[int, int]]:
+    """Split rows into runs that fit a block each; `sizes` are the bytes of each row's record."""
+    if sizes.size and int(sizes.max()) > limits.BLOCK_SIZE_MAX:
+        row = int(sizes.argmax())
+        raise LimitError(
+            f"the record of row {row} takes {int(sizes[row])} bytes, at most {limits.BLOCK_SIZE_MAX}; split it"
+        )
+    ends = np.cumsum(sizes)
+    first, before = 0, 0
+    while first < sizes.size:
+        last = int(np.searchsorted(ends, np.int64(before + limits.BLOCK_SIZE_MAX), side="right"))
+        last = min(last, first + limits.BATCH_RECORDS_MAX)
+        yield first, last
+        before = int(ends[last - 1])
+        first = last
+
+
+def _encode_batch(batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
+    value = _Column.of(batch, "value")
+    if value.has_nulls:
+        raise InvalidInputError("the value of a row is null: a record has a value, which may be empty")
+    if batch.schema.names == ["value"]:
+        yield from _encode_runs(value.data, value.offsets, RecordType.RAW)
+        return
+    fields = _Fields(batch.num_rows)
+    fields.add(columns.COLUMN_DATA, value)
+    for name, column in FIELD_COLUMNS.items():
+        if name in batch.schema.names:
+            fields.add(column, _Column.of(batch, name))
+    if "headers" in batch.schema.names:
+        fields.add_headers(batch.column("headers"))
+    timestamps = _timestamps(batch)
+    yield from fields.encode(timestamps)
+
+
+def _encode_runs(data: Bytes, offsets: Integers, record_type: int) -> Iterator[EncodedBlock]:
+    header = limits.RECORD_HEADER_SIZE if record_type <= RecordType.NULL else limits.EXTENDED_HEADER_SIZE
+    record_type = int(record_type)  # to a kernel a member of an enum is another, much slower type
+    for first, last in _runs(np.diff(offsets) + header):
+        part = offsets[first : last + 1]
+        block = READ_BUFFERS.take(int(blocks.encoded_size(part, last - first, record_type)))
+        blocks.encode_block(data, part, last - first, record_type, block, 0)
+        yield EncodedBlock(block.data, last - first)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A binary or string array as bytes, offsets of 64 bits, and which rows are null."""
+
+    data: Bytes
+    offsets: Integers
+    nulls: npt.NDArray[np.bool_]
+
+    @property
+    def has_nulls(self) -> bool:
+        return bool(self.nulls.any())
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, name: str) -> _Column:
+        return cls.of_array(batch.column(name), name)
+
+    @classmethod
+    def of_array(cls, array: pa.Array, name: str) -> _Column:
+        import pyarrow as pa
+
+        kinds = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+        if not any(is_kind(array.type) for is_kind in kinds):
+            raise InvalidInputError(f"column {name} is {array.type}: it must be binary or string")
+        large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+        _, offsets, data = array.buffers()
+        width = np.int64 if large else np.int32
+        count = len(array) + 1
+        first = array.offset * np.dtype(width).itemsize
+        wide = np.frombuffer(offsets, width, count, first).astype(np.int64) if offsets else np.zeros(count, np.int64)
+        content = np.frombuffer(data, np.uint8) if data and data.size else np.zeros(0, np.uint8)
+        # A slice has the bytes of all rows of what it was cut from.
+        content = content[wide[0] : wide[-1]]
+        wide -= wide[0]
+        if not array.null_count:
+            return cls(content, wide, np.zeros(len(array), np.bool_))
+        return cls(content, wide, array.is_null().to_numpy(zero_copy_only=False))
+
+
+class _Fields:
+    """The span table of envelopes to be written, over one buffer that holds all their fields."""
+
+    def __init__(self, rows: int) -> None:
+        self._pieces: list[Bytes] = []
+        self._size = 0
+        self.starts = np.zeros((columns.COLUMN_COUNT, rows), np.int64)
+        self.lengths = np.full((columns.COLUMN_COUNT, rows), -1, np.int64)
+
+    def add(self, column: int, field: _Column) -> None:
+        """Take over one column; its nulls are absent fields."""
+        self.starts[column] = field.offsets[:-1] + self._size
+        self.lengths[column] = np.where(field.nulls, -1, np.diff(field.offsets))
+        self._take(field.data)
+
+    def add_headers(self, array: pa.ListArray) -> None:
+        """Take over the header lists of all rows."""
+        import pyarrow as pa
+
+        if not pa.types.is_list(array.type) or not pa.types.is_struct(array.type.value_type):
+            raise InvalidInputError(f"column headers is {array.type}: it must be list<struct<key, value>>")
+        entries = array.values
+        keys = _Column.of_array(entries.field("key"), "headers.key")
+        values = _Column.of_array(entries.field("value"), "headers.value")
+        if keys.has_nulls:
+            raise InvalidInputError("the key of a header is null")
+        offsets = array.offsets.to_numpy().astype(np.int64)
+        per_row = np.diff(offsets)
+        if per_row.size and int(per_row.max()) > limits.ENVELOPE_HEADERS_MAX:
+            raise LimitError(f"a row has {int(per_row.max())} headers, at most {limits.ENVELOPE_HEADERS_MAX}")
+        if np.any(np.diff(keys.offsets) > 0xFFFF):
+            raise LimitError("a header key is longer than 65,535 bytes")
+        rows = len(array)
+        lengths = np.where(array.is_null().to_numpy(zero_copy_only=False), np.int64(-1), np.int64(0))
+        starts = np.zeros(rows, np.int64)
+        room = 2 * rows + 6 * len(entries) + int(np.ptp(keys.offsets)) + int(np.ptp(values.offsets))
+        out = np.empty(room, np.uint8)
+        used = headers.encode_headers(
+            offsets, rows, keys.data, keys.offsets, values.data, values.offsets, out, starts, lengths
+        )
+        self.starts[columns.COLUMN_HEADERS] = starts + self._size
+        self.lengths[columns.COLUMN_HEADERS] = lengths
+        self._take(out[:used])
+
+    def encode(self, timestamps: Integers) -> Iterator[EncodedBlock]:
+        """The envelopes of all rows."""
+        content = np.concatenate(self._pieces)
+        sized = self.lengths[columns.COLUMN_KEY : columns.COLUMN_HEADERS] >= 0
+        sizes = _ENVELOPE_SIZE_MIN + np.maximum(self.lengths, 0).sum(axis=0)
+        sizes += _LENGTH_SIZE * sized.sum(axis=0) + _TIMESTAMP_SIZE * (timestamps >= 0)
+        for first, last in _runs(sizes):
+            starts = np.ascontiguousarray(self.starts[:, first:last])
+            lengths = np.ascontiguousarray(self.lengths[:, first:last])
+            moments = timestamps[first:last]
+            block = READ_BUFFERS.take(int(columns.envelopes_size(lengths, moments, last - first)))
+            columns.encode_envelopes(content, starts, lengths, moments, last - first, block, 0)
+            yield EncodedBlock(block.data, last - first)
+
+    def _take(self, data: Bytes) -> None:
+        self._pieces.append(data)
+        self._size += data.size
+
+
+def _timestamps(batch: pa.RecordBatch) -> Integers:
+    """Nanoseconds of each row, −1 where there is none."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    if "timestamp" not in batch.schema.names:
+        return np.full(batch.num_rows, -1, np.int64)
+    array = batch.column("timestamp")
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ns", tz=array.type.tz))
+    elif not pa.types.is_int64(array.type):
+        raise InvalidInputError(f"column timestamp is {array.type}: it must be a timestamp or int64 nanoseconds")
+    moments = array.cast(pa.int64())
+    if moments.null_count < len(moments) and compute.min(moments).as_py() < 0:
+        raise InvalidInputError("a timestamp lies before 1970: nanoseconds since then are counted from 0")
+    filled: Integers = moments.fill_null(-1).to_numpy()
+    return filled
+
+
+def _gather(source: Bytes, starts: Integers, lengths: Integers) -> pa.Array:
+    import pyarrow as pa
+
+    count = starts.size
+    offsets = np.empty(count + 1, np.int32)
+    data = np.empty(columns.spans_size(lengths, count), np.uint8)
+    validity = np.empty((count + 7) // 8, np.uint8)
+    nulls = columns.gather_spans(source, starts, lengths, count, offsets, data, validity)
+    buffers = [pa.py_buffer(array) for array in (validity, offsets, data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers, null_count=nulls)
+
+
+def _decode_headers(source: Bytes, starts: Integers, lengths: Integers) -> pa.Array:
+    import pyarrow as pa
+
+    count = starts.size
+    total = headers.count_headers(source, starts, lengths, count)
+    offsets = np.empty(count + 1, np.int32)
+    spans = np.empty((4, total), np.int64)
+    headers.locate_headers(source, starts, lengths, count, offsets, *spans)
+    names = _text(_gather(source, spans[0], spans[1]))
+    values = _gather(source, spans[2], spans[3])
+    entries = pa.StructArray.from_arrays([names, values], ["key", "value"])
+    return pa.ListArray.from_arrays(pa.array(offsets), entries, mask=pa.array(lengths < 0))
+
+
+def _type_of(name: str) -> pa.DataType:
+    """The type of a column that plain records leave empty."""
+    import pyarrow as pa
+
+    if name == "timestamp":
+        return pa.timestamp("ns", tz="UTC")
+    if name == "headers":
+        return pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.binary()
+
+
+def _text(array: pa.Array) -> pa.Array:
+    """Names as text. A name that is no UTF-8 is shown as well as can be: it must not make a topic unreadable."""
+    import pyarrow as pa
+
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode("utf-8", "replace") for name in array.to_pylist()], pa.string())

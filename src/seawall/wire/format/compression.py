@@ -1,0 +1,109 @@
+"""Compressed blocks, with output that no input can make larger than its bound.
+
+A block is compressed at most once, by its writer, and travels and rests that way. Codecs:
+
+| codec | name | bytes                                                            |
+|-------|------|------------------------------------------------------------------|
+| 0     | none | the block                                                        |
+| 1     | lz4  | one raw LZ4 block: no frame, no size prefix                      |
+| 2     | zstd | one Zstandard frame: no dictionary, no skippable frame, no second|
+
+INV-BOUNDED-OUTPUT: decompression allocates at most the stated length plus a constant, whatever the bytes claim.
+The stated length is checked against `BLOCK_SIZE_MAX` first, and the result must have exactly that length. The zstd
+library trusts the size a frame states about itself more than the bound it is given, so that size is compared with
+the stated one before the library sees the frame. A frame that states none needs a window: the constant, 8 MiB.
+
+An empty block is never compressed, since the library would not look at the rest of a frame that states size 0. Version
+1 states no length: there the bound is `BLOCK_SIZE_MAX`, or what the input could reach at the best ratio LZ4 has,
+whichever is less. The unused part of that buffer is address space the process never touches.
+
+Contexts are made per call: they must not be shared between threads, and making one costs a few microseconds.
+
+Damage is a `CorruptionError`; who got the bytes from a peer turns it into the refusal of that peer's frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import lz4.block
+import zstandard
+
+from seawall.errors import CorruptionError, InvalidInputError, LimitError
+from seawall.limits import BLOCK_SIZE_MAX, ZSTD_WINDOW_SIZE_MAX
+from seawall.wire.format.codes import Codec
+from seawall.wire.format.fields import Buffer
+
+#: Fast enough for the write path; the ratio of higher levels costs more than the bytes it saves.
+_ZSTD_LEVEL: Final = 1
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+
+#: One byte of an LZ4 block adds at most 255 bytes of output, the last sequence a few more.
+_LZ4_RATIO_MAX: Final = 255
+_LZ4_SLACK: Final = 64
+
+
+def compress(codec: Codec, block: Buffer) -> Buffer:
+    """The block in its stored form. The writer keeps the plain one if that is not larger."""
+    if len(block) > BLOCK_SIZE_MAX:
+        raise LimitError(f"a block of {len(block)} bytes, at most {BLOCK_SIZE_MAX}; split it")
+    if codec is Codec.NONE:
+        return block
+    if not block:
+        raise InvalidInputError("an empty block is never compressed; use codec none")
+    if codec is Codec.LZ4:
+        packed: bytes = lz4.block.compress(block, store_size=False)
+        return packed
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(block)
+
+
+def decompress(codec: Codec, data: Buffer, raw_length: int) -> Buffer:
+    """The plain block of exactly `raw_length` bytes; with codec none it is `data` itself, not a copy."""
+    if not 0 <= raw_length <= BLOCK_SIZE_MAX:
+        raise CorruptionError(f"a block claims {raw_length} bytes, at most {BLOCK_SIZE_MAX}")
+    if codec is Codec.NONE:
+        block = data
+    elif raw_length == 0:
+        raise CorruptionError(f"an empty block under codec {codec.name}: only codec none has one")
+    elif codec is Codec.LZ4:
+        block = _decompress_lz4(data, raw_length)
+    else:
+        block = _decompress_zstd(data, raw_length)
+    if len(block) != raw_length:
+        raise CorruptionError(f"a block has {len(block)} bytes where its batch says {raw_length}")
+    return block
+
+
+def decompress_v1(data: Buffer) -> bytes:
+    """The plain payload of a compressed version 1 frame, at most `BLOCK_SIZE_MAX` bytes."""
+    return _decompress_lz4(data, plain_size_max(len(data)))
+
+
+def plain_size_max(size: int) -> int:
+    """Bytes that a compressed version 1 payload of this size can become."""
+    return min(BLOCK_SIZE_MAX, size * _LZ4_RATIO_MAX + _LZ4_SLACK)
+
+
+def _decompress_lz4(data: Buffer, size_max: int) -> bytes:
+    try:
+        block: bytes = lz4.block.decompress(data, uncompressed_size=size_max)
+    except (lz4.block.LZ4BlockError, ValueError) as error:
+        raise CorruptionError(f"not an LZ4 block of at most {size_max} bytes ({error})") from error
+    return block
+
+
+def _decompress_zstd(data: Buffer, raw_length: int) -> bytes:
+    if data[:4] != _ZSTD_MAGIC:
+        # Skippable frames have other magics; the library would take them for data.
+        raise CorruptionError("not a zstd frame: wrong magic")
+    try:
+        parameters = zstandard.get_frame_parameters(data)
+        if parameters.content_size not in {raw_length, zstandard.CONTENTSIZE_UNKNOWN}:
+            raise CorruptionError(f"zstd frame of {parameters.content_size} bytes where its batch says {raw_length}")
+        if parameters.dict_id:
+            raise CorruptionError(f"zstd frame needs dictionary {parameters.dict_id}, blocks use none")
+        return zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_SIZE_MAX).decompress(
+            data, max_output_size=raw_length, allow_extra_data=False
+        )
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"not a zstd frame of {raw_length} bytes ({error})") from error

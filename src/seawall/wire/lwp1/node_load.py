@@ -1,0 +1,41 @@
+"""How busy a node is, as its cluster status tells version 2: memory held for peers, and slow callbacks of its loops.
+
+    "load": {"peer_memory": 1048576, "peer_memory_limit": 268435456,
+             "slow_callbacks": 3, "slow_longest_us": 2100, "slow_longest": "receive"}
+
+Readers ignore keys that they do not know.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from seawall.wire.format.fields import JsonObject, JsonValue, json_text, json_unsigned
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """What a node holds for peers and may hold; how often a callback took over 1 ms, the longest, and what it was."""
+
+    peer_memory: int
+    peer_memory_limit: int
+    slow_callbacks: int = 0
+    slow_longest_us: int = 0
+    slow_longest: str = ""
+
+    def document(self) -> dict[str, JsonValue]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, document: JsonObject) -> Self:
+        """From JSON."""
+        what = "load in a cluster status"
+        return cls(
+            peer_memory=json_unsigned(document, "peer_memory", what),
+            peer_memory_limit=json_unsigned(document, "peer_memory_limit", what),
+            slow_callbacks=json_unsigned(document, "slow_callbacks", what),
+            slow_longest_us=json_unsigned(document, "slow_longest_us", what),
+            slow_longest=json_text(document, "slow_longest", what),
+        )

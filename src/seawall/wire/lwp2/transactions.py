@@ -1,0 +1,281 @@
+"""Version 2 payloads of transactions: where to stage, what to commit together, what became of it. Version 1 has none.
+
+| code | frame              | bytes  | payload                                                                         |
+|------|--------------------|--------|---------------------------------------------------------------------------------|
+| 66   | STAGING_FIND       | 4      | flags u32 (1 apart: much will be staged)                                        |
+| 67   | TRANSACTION_COMMIT | 24 + … | epoch u64, owner length u16, topic count u16, part count u32, offset count u32, |
+|      |                    |        | 0 u32, owner; topics, each: name length u16, name; parts, each: topic u32,      |
+|      |                    |        | 0 u32, first seq u64, last seq u64; offsets, each: topic u32, owner length u16, |
+|      |                    |        | 0 u16, next_seq u64, owner                                                      |
+| 68   | TRANSACTION_TOLD   | 32 + … | epoch u64, position u64, timestamp_ns u64, flags u8 (1 there is one, 2 it was   |
+|      |                    |        | committed before), 0 u8, owner length u16, span count u32, owner; spans, each:  |
+|      |                    |        | name length u16, 0 u16, 0 u32, first seq u64, records u64, name                 |
+| 69   | TRANSACTION_ABORT  | 8 + …  | count u32, 0 u32, then ranges of staged seqs: first u64, last u64               |
+| 6A   | TRANSACTION_STATE  | …      | owner                                                                           |
+
+66 is answered by 80, the topic that records are staged in: batches go there as to any topic. It is `_staging`, or apart
+one of the berths `_staging.1`, `_staging.2` and so on, whose turn it is; the seqs of a berth are told as its number
+times 2^48 and the seq. 67 and 6A are answered by 68, 69 by 65. A topic of a part or an offset is its place among the
+topics, from 0.
+
+Valid is what has exactly this length, 0 where it says 0, topics that are there, and no more of anything than a
+transaction may have; without its first flag 68 says nothing but the owner. What is not valid is refused with error 04
+and the connection goes on.
+
+This module must not know what is staged, nor who commits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar, Final, TypeAlias
+
+from seawall import limits
+from seawall.core.transactions import (
+    CommittedTransaction,
+    OffsetCommit,
+    StagedPart,
+    StagedRange,
+    TopicSpan,
+    WantedTransaction,
+)
+from seawall.core.types import Position, Seq, TimestampNs
+from seawall.errors import LimitError
+from seawall.wire.format.codes import Command
+from seawall.wire.format.fields import Buffer, malformed, pack, read_text, require_at_least, require_zero, write_text
+
+_COMMIT: Final = Struct("<QHHIII")
+_LENGTH: Final = Struct("<H")
+_PART: Final = Struct("<IIQQ")
+_OFFSET: Final = Struct("<IHHQ")
+_TOLD: Final = Struct("<QQQBBHI")
+_SPAN: Final = Struct("<HHIQQ")
+_FIND: Final = Struct("<I")
+_RANGES: Final = Struct("<II")
+_RANGE: Final = Struct("<QQ")
+
+assert (_COMMIT.size, _TOLD.size, _RANGES.size) == (24, 32, 8)
+
+_IS_APART: Final = 1
+_IS_THERE: Final = 1
+_IS_REPEATED: Final = 2
+
+#: Topics that a commit names: those it writes, and those of offsets that join.
+_TOPICS_MAX: Final = limits.TRANSACTION_TOPICS_MAX + limits.TRANSACTION_CURSORS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class StagingFind:
+    """Ask for the topic that records are staged in, or that much is staged in; it is made if it is not there."""
+
+    COMMAND: ClassVar[Command] = Command.STAGING_FIND
+    is_apart: bool = False
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _FIND.pack(_IS_APART if self.is_apart else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionCommit:
+    """Publish what was staged."""
+
+    COMMAND: ClassVar[Command] = Command.TRANSACTION_COMMIT
+    wanted: WantedTransaction
+
+    def encode(self) -> bytes:
+        """The payload."""
+        wanted = self.wanted
+        names = dict.fromkeys([part.topic for part in wanted.parts] + [offset.topic for offset in wanted.offsets])
+        places = {name: place for place, name in enumerate(names)}
+        counts = (len(names), len(wanted.parts), len(wanted.offsets))
+        _require_bounds(*counts)
+        owner = write_text(wanted.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
+        pieces = [pack(_COMMIT, "TRANSACTION_COMMIT", wanted.epoch, len(owner), *counts, 0), owner]
+        for name in names:
+            text = write_text(name, limits.TOPIC_NAME_SIZE_MAX, "topic")
+            pieces += (_LENGTH.pack(len(text)), text)
+        pieces += [pack(_PART, "part", places[part.topic], 0, *part.staged) for part in wanted.parts]
+        for offset in wanted.offsets:
+            text = write_text(offset.owner, limits.CURSOR_OWNER_SIZE_MAX, "owner")
+            pieces += (pack(_OFFSET, "offset", places[offset.topic], len(text), 0, offset.next_seq), text)
+        return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTold:
+    """The last transaction of an owner, or that there is none."""
+
+    COMMAND: ClassVar[Command] = Command.TRANSACTION_TOLD
+    owner: str
+    committed: CommittedTransaction | None
+
+    def encode(self) -> bytes:
+        """The payload."""
+        owner = write_text(self.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
+        told = self.committed
+        if told is None:
+            return pack(_TOLD, "TRANSACTION_TOLD", 0, 0, 0, 0, 0, len(owner), 0) + owner
+        flags = _IS_THERE | (_IS_REPEATED if told.is_repeated else 0)
+        numbers = (told.epoch, told.position, told.timestamp_ns, flags, 0, len(owner), len(told.spans))
+        pieces = [pack(_TOLD, "TRANSACTION_TOLD", *numbers), owner]
+        for span in told.spans:
+            text = write_text(span.topic, limits.TOPIC_NAME_SIZE_MAX, "topic")
+            pieces += (pack(_SPAN, "span", len(text), 0, 0, span.first_seq, span.record_count), text)
+        return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAbort:
+    """Delete what was staged and will not be committed."""
+
+    COMMAND: ClassVar[Command] = Command.TRANSACTION_ABORT
+    ranges: tuple[StagedRange, ...]
+
+    def encode(self) -> bytes:
+        """The payload."""
+        _require_bounds(0, len(self.ranges), 0)
+        pieces = [_RANGES.pack(len(self.ranges), 0), *(pack(_RANGE, "range", *each) for each in self.ranges)]
+        return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionState:
+    """Ask for the last transaction of an owner."""
+
+    COMMAND: ClassVar[Command] = Command.TRANSACTION_STATE
+    owner: str
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return write_text(self.owner, limits.TRANSACTION_OWNER_SIZE_MAX, "owner")
+
+
+TransactionRequest: TypeAlias = StagingFind | TransactionCommit | TransactionAbort | TransactionState
+
+
+def parse_staging_find(payload: Buffer) -> StagingFind:
+    """A client's STAGING_FIND."""
+    fields = _Fields(payload, "STAGING_FIND")
+    (flags,) = fields.take(_FIND)
+    fields.end()
+    if flags & ~_IS_APART:
+        raise malformed(f"{fields.what}: flags {flags:#x}")
+    return StagingFind(bool(flags & _IS_APART))
+
+
+def parse_transaction_commit(payload: Buffer) -> TransactionCommit:
+    """A client's TRANSACTION_COMMIT."""
+    fields = _Fields(payload, "TRANSACTION_COMMIT")
+    epoch, owner_length, topics, parts, offsets, reserved = fields.take(_COMMIT)
+    require_zero(fields.what, reserved)
+    if problem := _bounds_problem(topics, parts, offsets):
+        raise malformed(f"{fields.what}: {problem}")
+    owner = fields.text(owner_length, limits.TRANSACTION_OWNER_SIZE_MAX)
+    names = [fields.text(fields.take(_LENGTH)[0], limits.TOPIC_NAME_SIZE_MAX) for _ in range(topics)]
+    found_parts = []
+    for _ in range(parts):
+        topic, reserved, first_seq, last_seq = fields.take(_PART)
+        require_zero(fields.what, reserved)
+        found_parts.append(StagedPart(_name_at(names, topic), StagedRange(Seq(first_seq), Seq(last_seq))))
+    found_offsets = []
+    for _ in range(offsets):
+        topic, length, reserved, next_seq = fields.take(_OFFSET)
+        require_zero(fields.what, reserved)
+        reader = fields.text(length, limits.CURSOR_OWNER_SIZE_MAX)
+        found_offsets.append(OffsetCommit(reader, _name_at(names, topic), Seq(next_seq)))
+    fields.end()
+    return TransactionCommit(WantedTransaction(owner, epoch, tuple(found_parts), tuple(found_offsets)))
+
+
+def parse_transaction_told(payload: Buffer) -> TransactionTold:
+    """A server's TRANSACTION_TOLD."""
+    fields = _Fields(payload, "TRANSACTION_TOLD")
+    epoch, position, timestamp_ns, flags, reserved, owner_length, count = fields.take(_TOLD)
+    require_zero(fields.what, reserved)
+    if flags & ~(_IS_THERE | _IS_REPEATED) or (not flags and (epoch or position or timestamp_ns or count)):
+        raise malformed(f"{fields.what}: flags {flags:#04x} with {count} spans")
+    if count > limits.TRANSACTION_TOPICS_MAX:
+        raise malformed(f"{fields.what}: {count} spans, at most {limits.TRANSACTION_TOPICS_MAX}")
+    owner = fields.text(owner_length, limits.TRANSACTION_OWNER_SIZE_MAX)
+    spans = []
+    for _ in range(count):
+        length, zero, reserved, first_seq, records = fields.take(_SPAN)
+        require_zero(fields.what, zero, reserved)
+        spans.append(TopicSpan(fields.text(length, limits.TOPIC_NAME_SIZE_MAX), Seq(first_seq), records))
+    fields.end()
+    if not flags & _IS_THERE:
+        return TransactionTold(owner, None)
+    numbers = (owner, epoch, Position(position), TimestampNs(timestamp_ns))
+    return TransactionTold(owner, CommittedTransaction(*numbers, tuple(spans), is_repeated=bool(flags & _IS_REPEATED)))
+
+
+def parse_transaction_abort(payload: Buffer) -> TransactionAbort:
+    """A client's TRANSACTION_ABORT."""
+    fields = _Fields(payload, "TRANSACTION_ABORT")
+    count, reserved = fields.take(_RANGES)
+    require_zero(fields.what, reserved)
+    if problem := _bounds_problem(0, count, 0):
+        raise malformed(f"{fields.what}: {problem}")
+    ranges = tuple(StagedRange(*map(Seq, fields.take(_RANGE))) for _ in range(count))
+    fields.end()
+    return TransactionAbort(ranges)
+
+
+def parse_transaction_state(payload: Buffer) -> TransactionState:
+    """A client's TRANSACTION_STATE."""
+    fields = _Fields(payload, "TRANSACTION_STATE")
+    return TransactionState(fields.text(len(payload), limits.TRANSACTION_OWNER_SIZE_MAX))
+
+
+class _Fields:
+    """A payload that is taken apart from its beginning to its end."""
+
+    def __init__(self, payload: Buffer, what: str) -> None:
+        self._payload = payload
+        self._at = 0
+        self.what = what
+
+    def take(self, layout: Struct) -> tuple[int, ...]:
+        """The next fields."""
+        require_at_least(self._at + layout.size, self.what, self._payload)
+        found = layout.unpack_from(self._payload, self._at)
+        self._at += layout.size
+        return found
+
+    def text(self, length: int, size_max: int) -> str:
+        """The next text of so many bytes."""
+        if length > size_max:
+            raise malformed(f"{self.what}: a text of {length} bytes, at most {size_max}")
+        require_at_least(self._at + length, self.what, self._payload)
+        found = self._payload[self._at : self._at + length]
+        self._at += length
+        return read_text(found, self.what)
+
+    def end(self) -> None:
+        """There is nothing more."""
+        if self._at != len(self._payload):
+            raise malformed(f"{self.what}: {len(self._payload) - self._at} bytes behind its end")
+
+
+def _name_at(names: list[str], place: int) -> str:
+    if place >= len(names):
+        raise malformed(f"TRANSACTION_COMMIT: topic {place} of {len(names)}")
+    return names[place]
+
+
+def _bounds_problem(topics: int, parts: int, offsets: int) -> str:
+    for count, bound, what in (
+        (topics, _TOPICS_MAX, "topics"),
+        (parts, limits.TRANSACTION_BATCHES_MAX, "ranges"),
+        (offsets, limits.TRANSACTION_CURSORS_MAX, "offsets"),
+    ):
+        if count > bound:
+            return f"{count} {what}, at most {bound}"
+    return ""
+
+
+def _require_bounds(topics: int, parts: int, offsets: int) -> None:
+    if problem := _bounds_problem(topics, parts, offsets):
+        raise LimitError(f"a transaction of {problem}")

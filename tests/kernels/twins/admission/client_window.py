@@ -1,0 +1,327 @@
+"""A client's window as sets of seqs: read from the arrays, changed the obvious way, written back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_window import (
+    BITS,
+    CHECK_DUPLICATE,
+    CHECK_FENCED,
+    CHECK_MISMATCH,
+    CHECK_NEW,
+    CHECK_OUTSIDE,
+    CHECK_REFUSED,
+    CHECK_SKIPPED,
+    CHECK_UNKNOWN_CLIENT,
+    CLIENT_SEQ_MAX,
+    HIGHEST_SEEN,
+    NEXT_EXPECTED,
+    SESSION_EPOCH,
+    SIDE_DECIDED_AT,
+    SIDE_MEMORY,
+    SLOT_COUNT,
+    SLOT_DECISIONS,
+    SLOT_HAND,
+    STATUS_STORED,
+    WINDOW,
+    Rows,
+    Words,
+)
+from seawall.kernels.runtime.tables import ABSENT, Values
+from twins.admission.client_index import find_row
+
+_UNKNOWN = 0xFFFF_FFFF_FFFF_FFFF
+_SPARED = 1 << 32
+_NUMBERS = ("position", "base_seq", "timestamp_ns", "block_crc", "reason", "status")
+
+
+def _seqs(words: Words, row: int, highest: int) -> set[int]:
+    """The seqs of a window that ends at `highest` whose bits are set."""
+    bitmap = b"".join(int(word).to_bytes(8, "little") for word in words[row, BITS:])
+    return {seq for seq in range(highest - WINDOW + 1, highest + 1) if bitmap[seq % WINDOW // 8] >> seq % 8 & 1}
+
+
+def _write_seqs(words: Words, row: int, seqs: set[int]) -> None:
+    bitmap = sum(1 << seq % WINDOW for seq in seqs)
+    for word in range(4):
+        words[row, BITS + word] = bitmap >> 64 * word & 0xFFFF_FFFF_FFFF_FFFF
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client, out of its arrays."""
+
+    row: int
+    epoch: int
+    next_expected: int
+    highest: int
+    stored: set[int]
+    refused: set[int]
+    known: set[int]
+    slot: int | None
+
+    @classmethod
+    def read(cls, row: int, clients: Words, sides: Words, slots: Words | None) -> _Client:
+        highest = int(clients[row, HIGHEST_SEEN])
+        slot = None if slots is None or own_memory(sides, slots, row) == ABSENT else int(sides[row, SIDE_MEMORY]) - 1
+        return cls(
+            row=row,
+            epoch=int(clients[row, SESSION_EPOCH]),
+            next_expected=int(clients[row, NEXT_EXPECTED]),
+            highest=highest,
+            stored=_seqs(clients, row, highest),
+            refused=_seqs(sides, row, highest),
+            known=set() if slot is None or slots is None else _seqs(slots, slot, highest),
+            slot=slot,
+        )
+
+    def write(self, clients: Words, sides: Words, slots: Words) -> None:
+        clients[self.row, NEXT_EXPECTED] = self.next_expected
+        clients[self.row, HIGHEST_SEEN] = self.highest
+        _write_seqs(clients, self.row, self.stored)
+        _write_seqs(sides, self.row, self.refused)
+        if self.slot is not None:
+            _write_seqs(slots, self.slot, self.known)
+
+    def judge(self, client_seq: int) -> int:
+        if not 1 <= client_seq <= CLIENT_SEQ_MAX:
+            return CHECK_OUTSIDE
+        if not self.highest - 255 <= client_seq <= self.next_expected + 255:
+            return CHECK_OUTSIDE
+        if client_seq in self.stored:
+            return CHECK_DUPLICATE
+        if client_seq in self.refused:
+            return CHECK_REFUSED
+        return CHECK_SKIPPED if client_seq < self.next_expected else CHECK_NEW
+
+    def raise_highest(self, highest: int) -> None:
+        self.highest = max(self.highest, highest)
+        for seqs in (self.stored, self.refused, self.known):
+            seqs -= {seq for seq in seqs if seq <= self.highest - WINDOW}
+
+    def raise_next(self, next_expected: int) -> None:
+        self.next_expected = next_expected
+        while self.next_expected in self.stored | self.refused:
+            self.next_expected += 1
+
+
+def judge_row(client_seq: int, session_epoch: int, clients: Words, sides: Words, row: int) -> int:
+    """What a seq of a known client is; an epoch of −1 is that of any session."""
+    client = _Client.read(row, clients, sides, None)
+    if session_epoch != -1 and client.epoch % (1 << 32) != session_epoch % (1 << 32):
+        return CHECK_FENCED
+    return client.judge(client_seq)
+
+
+def keeper_of(slots: Words, slot: int) -> int:
+    """The word of a slot among those behind all of them."""
+    count = int(slots[-1, SLOT_COUNT])
+    return int(slots[count:].reshape(-1)[slot])
+
+
+def set_keeper(slots: Words, slot: int, keeper: int) -> None:
+    """Write that word."""
+    slots[int(slots[-1, SLOT_COUNT]) :].reshape(-1)[slot] = keeper
+
+
+def own_memory(sides: Words, slots: Words, row: int) -> int:
+    """The slot that a client names, if that one names the client."""
+    named = int(sides[row, SIDE_MEMORY]) - 1
+    owners = [keeper_of(slots, slot) % (1 << 32) for slot in range(int(slots[-1, SLOT_COUNT]))]
+    return named if named >= 0 and owners[named] == row + 1 else ABSENT
+
+
+def next_memory(slots: Words, slot: int) -> int:
+    """The one behind a slot, all round."""
+    return (slot + 1) % int(slots[-1, SLOT_COUNT])
+
+
+def first_result(slot: int) -> int:
+    """Two results are one line: the first of a memory is one line behind that of the memory before it, all round."""
+    return 2 * slot % WINDOW
+
+
+def result_place(slots: Words, slot: int, seq: int) -> int:
+    """The seq turned, among the 256 of the memory."""
+    return slot * WINDOW + (seq + (keeper_of(slots, slot) >> 40)) % WINDOW
+
+
+def known_result(client_seq: int, sides: Words, slots: Words, row: int) -> int:
+    """The place among the 256 of the client's memory, if the memory knows the seq."""
+    slot = own_memory(sides, slots, row)
+    if slot == ABSENT or client_seq % WINDOW not in {seq % WINDOW for seq in _seqs(slots, slot, WINDOW)}:
+        return ABSENT
+    return result_place(slots, slot, client_seq)
+
+
+def check_batch(
+    client_id: int,
+    session_epoch: int,
+    client_seq: int,
+    block_crc: int,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    index: int,
+) -> int:
+    """What a batch is, and the original's result where it is remembered."""
+    answers[index] = (_UNKNOWN, 0, 0, 0, 0, 0, 0)
+    if client_id >= 1 << 63:
+        return CHECK_NEW
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    code = judge_row(client_seq, session_epoch, clients, sides, row)
+    at = known_result(client_seq, sides, slots, row)
+    if code in (CHECK_DUPLICATE, CHECK_REFUSED) and at >= 0:
+        result = results[at]
+        if int(result["block_crc"]) != block_crc:
+            return CHECK_MISMATCH
+        answers[index] = (*(result[name] for name in _NUMBERS), 1)
+    return code
+
+
+def _take_slot(client: _Client, seq: int, sides: Words, slots: Words) -> int:
+    """The client's memory, which is spared then, or the first from the hand on that is not."""
+    if client.slot is not None:
+        set_keeper(slots, client.slot, keeper_of(slots, client.slot) | _SPARED)
+        return client.slot
+    count, hand = int(slots[-1, SLOT_COUNT]), int(slots[-1, SLOT_HAND])
+    order = [(hand + step) % count for step in range(count)]
+    spared = list(takewhile(lambda slot: keeper_of(slots, slot) & _SPARED, order))
+    for slot in spared:
+        set_keeper(slots, slot, keeper_of(slots, slot) - _SPARED)
+    slot = order[len(spared) % count]
+    slots[-1, SLOT_HAND] = (slot + 1) % count
+    sides[client.row, SIDE_MEMORY] = slot + 1
+    set_keeper(slots, slot, client.row + 1 + ((first_result(slot) - seq) % WINDOW << 40))
+    client.slot = slot
+    return slot
+
+
+def decide_row(client_seq: int, stored: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Decide a new seq, and count the decision."""
+    client = _Client.read(row, clients, sides, slots)
+    slot = _take_slot(client, client_seq, sides, slots)
+    client.raise_highest(client_seq)
+    (client.stored if stored else client.refused).add(client_seq)
+    client.known.add(client_seq)
+    client.raise_next(client.next_expected)
+    client.write(clients, sides, slots)
+    decisions = int(slots[-1, SLOT_DECISIONS]) + 1
+    slots[-1, SLOT_DECISIONS] = decisions
+    sides[row, SIDE_DECIDED_AT] = decisions
+    return result_place(slots, slot, client_seq)
+
+
+def refuse_row(client_seq: int, clients: Words, sides: Words, row: int) -> int:
+    """Move a seq from the stored to the refused ones."""
+    client = _Client.read(row, clients, sides, None)
+    if client_seq not in client.stored:
+        return 0
+    client.stored.remove(client_seq)
+    client.refused.add(client_seq)
+    _write_seqs(clients, row, client.stored)
+    _write_seqs(sides, row, client.refused)
+    return 1
+
+
+def skip_run(end: int, clients: Words, sides: Words, slots: Words, row: int) -> int:
+    """Give up what is undecided in a row, from the first on."""
+    client = _Client.read(row, clients, sides, slots)
+    first = seq = client.next_expected
+    while seq < end and seq not in client.stored | client.refused:
+        seq += 1
+    if seq > first:
+        client.raise_highest(seq - 1)
+        client.raise_next(seq)
+        client.write(clients, sides, slots)
+    return seq - first
+
+
+def decide_batch(
+    client_id: int,
+    client_seq: int,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    index: int,
+) -> int:
+    """Record the fate of a batch that is new."""
+    if client_id >= 1 << 63:
+        return CHECK_NEW
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    code = judge_row(client_seq, -1, clients, sides, row)
+    if code != CHECK_NEW:
+        return code
+    at = decide_row(client_seq, int(outcomes[index]["status"] == STATUS_STORED), clients, sides, slots, row)
+    results[at] = (*(outcomes[index][name] for name in _NUMBERS), 1)
+    return CHECK_NEW
+
+
+def skip_to(
+    client_id: int,
+    next_expected: int,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+) -> int:
+    """Give up every undecided seq below `next_expected`."""
+    row = find_row(places, clients, client_id)
+    if row == ABSENT:
+        return CHECK_UNKNOWN_CLIENT
+    client = _Client.read(row, clients, sides, slots)
+    if next_expected <= client.next_expected:
+        return CHECK_OUTSIDE
+    client.raise_highest(next_expected - 1)
+    client.raise_next(next_expected)
+    client.write(clients, sides, slots)
+    return CHECK_NEW
+
+
+def check_many(
+    batches: Rows,
+    count: int,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    codes: Values,
+) -> None:
+    """`check_batch`, one after another."""
+    state = (places, clients, sides, slots, results)
+    for index, batch in enumerate(batches[:count].tolist()):
+        client_id, client_seq, session_epoch, block_crc = batch
+        codes[index] = check_batch(client_id, session_epoch, client_seq, block_crc, *state, answers, index)
+
+
+def decide_many(
+    batches: Rows,
+    count: int,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    outcomes: Rows,
+    codes: Values,
+) -> None:
+    """`decide_batch`, one after another."""
+    state = (places, clients, sides, slots, results)
+    for index, batch in enumerate(batches[:count].tolist()):
+        client_id, client_seq, *_ = batch
+        codes[index] = decide_batch(client_id, client_seq, *state, outcomes, index)

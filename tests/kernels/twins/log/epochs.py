@@ -1,0 +1,156 @@
+"""Epochs read the obvious way: `struct` for a header, one batch after another, every byte tried as a beginning."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from seawall.kernels.log import epochs as kernels
+from seawall.kernels.log.epochs import BATCH_BAD, Walk, WalRows
+from seawall.kernels.runtime.memory import Bytes
+from twins.codec.checksum import crc32c
+
+_BATCH = struct.Struct("<4sBBHIQQIIIIIQQQQIIIBBBB")
+_EPOCH = struct.Struct("<4sIQ48s")
+_HEADER = struct.Struct("<4sIQQQQQIHHQ")
+_MIB = 1024 * 1024
+
+
+def batch_size(buffer: Bytes, at: int, end: int) -> int:
+    """Bytes of the good batch that begins at `at` and ends by `end`; else BATCH_BAD."""
+    given = buffer[at:end].tobytes()
+    if len(given) < _BATCH.size:
+        return BATCH_BAD
+    magic, version, kind, command, header_crc, *fields = _BATCH.unpack_from(given)
+    _, _, count, payload_length, block_crc, _, reserved, client_id, *fields = fields
+    _, _, _, raw_length, _, _, _, ack_level, codec, flags = fields
+    header = given[:8] + given[12:96]
+    block = given[96 : 44 + payload_length]
+    rules = (
+        (magic, version, kind) == (b"LANC", 2, 4),
+        _crc(header) == header_crc,
+        payload_length >= 52,
+        len(given) >= 44 + payload_length,
+        reserved == 0,
+        ack_level in (0, 1, 2, 0xFF),
+        codec in (0, 1, 2),
+        flags in (0, 2, 4, 6),
+        flags < 4 or client_id >> 63 == 1,
+        raw_length <= 16 * _MIB,
+        payload_length - 52 <= 64 * _MIB,
+        raw_length == payload_length - 52 if codec == 0 else raw_length > 0,
+        command != 0 or (count == 1 if flags & 2 else 5 * count <= raw_length),
+    )
+    return 44 + payload_length if all(rules) and _crc(block) == block_crc else BATCH_BAD
+
+
+def list_batch(buffer: Bytes, at: int, address: int, size: int, rows: WalRows, index: int) -> None:
+    """Fill the row of a batch from its header, which lies at `at`."""
+    _, _, _, command, _, client_seq, timestamp_ns, count, _, block_crc, topic_id, _, *fields = _BATCH.unpack_from(
+        buffer[at : at + _BATCH.size].tobytes()
+    )
+    client_id, position, base_seq, base_offset, raw_length, term, session_epoch, _, _, codec, flags = fields
+    rows[index] = (
+        *(address, position, base_seq, base_offset, timestamp_ns, client_id, client_seq),
+        *(size, count, raw_length, topic_id, term, session_epoch, block_crc),
+        *(command, codec, flags),
+    )
+
+
+def seal_epoch(
+    memory: Bytes, length: int, count: int, salt: int, epoch: int, synced_through: int, position: int, time_ns: int
+) -> int:
+    """The header of an epoch of so many batches."""
+    body = struct.pack("<QQQQQIIQ", salt % (1 << 64), epoch, length, synced_through, position, count, 0, time_ns)
+    memory[: kernels.EPOCH_HEADER] = memoryview(struct.pack("<II", kernels.EPOCH_MAGIC, _crc(body)) + body)
+    return kernels.EPOCH_HEADER + length
+
+
+def verify_epoch(
+    buffer: Bytes,
+    start: int,
+    end: int,
+    shift: int,
+    first_position: int,
+    batch_count: int,
+    rows: WalRows,
+    first_row: int,
+) -> int:
+    """List the good batches from `start` on in the rows from `first_row` on; how many there are."""
+    at = start
+    due = first_position
+    for index in range(batch_count):
+        size = batch_size(buffer, at, end)
+        if size == BATCH_BAD:
+            return index
+        command, position = struct.unpack_from("<H48xQ", buffer[at : at + _BATCH.size].tobytes(), 6)
+        if position != due:
+            return index
+        due += command != kernels.COMMAND_ASIDE
+        list_batch(buffer, at, at + shift, size, rows, first_row + index)
+        at += size
+    return batch_count
+
+
+def scan_epochs(buffer: Bytes, start: int, end: int, salt: int, walk: Walk, rows: WalRows) -> int:
+    """List the batches of all whole epochs from `start` on that plainly follow each other; where that ends."""
+    at = start
+    listed = int(walk[kernels.WALK_ROWS])
+    walk[kernels.WALK_NEEDED] = _HEADER.size
+    while end - at >= _HEADER.size:
+        given = buffer[at : at + _HEADER.size].tobytes()
+        magic, crc, found, epoch, length, synced_through, position, count, *fields = _HEADER.unpack(given)
+        flags, asides, timestamp_ns = fields
+        shift = int(walk[kernels.WALK_SHIFT])
+        rules = (
+            (magic, found, crc) == (b"EPOC", salt, _crc(given[8:])),
+            epoch == walk[kernels.WALK_EPOCH] + 1,
+            synced_through <= at + shift,
+            walk[kernels.WALK_POSITION] <= position <= 1 << 62,
+            length <= 1 << 62,
+            timestamp_ns < 1 << 63,
+            (length, count, asides) == (0, 0, 0) if flags == 1 else flags == 0 and 1 <= count <= length // 96,
+            asides <= count,
+            count <= len(rows) - listed,
+        )
+        walk[kernels.WALK_NEEDED] = _HEADER.size
+        if not all(rules):
+            break
+        first, last = at + _HEADER.size, at + _HEADER.size + length
+        if last > end:
+            walk[kernels.WALK_NEEDED] = last - at
+            break
+        good = verify_epoch(buffer, first, last, shift, position, count, rows, listed)
+        sizes = rows["size"][listed : listed + good].tolist()
+        if good != count or first + sum(sizes) != last:
+            break
+        listed += count
+        walk[kernels.WALK_EPOCH] = epoch
+        walk[kernels.WALK_POSITION] = position + count - asides
+        walk[kernels.WALK_SYNCED] = max(int(walk[kernels.WALK_SYNCED]), synced_through)
+        walk[kernels.WALK_TIMESTAMP] = timestamp_ns
+        walk[kernels.WALK_CLEAN] = flags
+        at = last
+    walk[kernels.WALK_ROWS] = listed
+    return at
+
+
+def find_epoch(buffer: Bytes, start: int, end: int, salt: int) -> int:
+    """The first byte from `start` on where a whole epoch header with this salt and a right checksum begins; else -1."""
+    given = buffer[:end].tobytes()
+    for at in range(start, end - _EPOCH.size + 1):
+        magic, crc, found_salt, _ = _EPOCH.unpack_from(given, at)
+        if magic == b"EPOC" and found_salt == salt and _crc(given[at + 8 : at + _EPOCH.size]) == crc:
+            return at
+    return -1
+
+
+def _crc(data: bytes) -> int:
+    message = np.frombuffer(data, np.uint8)
+    return crc32c(message, 0, message.size, 0)
+
+
+def is_zero(buffer: Bytes, start: int, end: int) -> int:
+    """Whether nothing but zeros stands from `start` up to `end`."""
+    return int(not any(buffer[start:end].tobytes()))

@@ -1,0 +1,16 @@
+"""What the kernel of `placing` means."""
+
+from __future__ import annotations
+
+from seawall.kernels.log.flushing import Integers
+from seawall.kernels.runtime.memory import Bytes
+
+
+def join_pieces(target: Bytes, source: Bytes, starts: Integers, lengths: Integers) -> int:
+    """Slice after slice."""
+    data = bytes(source)
+    joined = b"".join(
+        data[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+    )
+    target[: len(joined)] = memoryview(joined)
+    return len(joined)

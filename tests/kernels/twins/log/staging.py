@@ -1,0 +1,137 @@
+"""What the kernels of `staging` mean, by the codec's own functions."""
+
+from __future__ import annotations
+
+from seawall.kernels.admission.client_index import Places
+from seawall.kernels.admission.client_window import Words
+from seawall.kernels.admission.frontier import Rows
+from seawall.kernels.runtime.memory import Bytes
+from seawall.kernels.runtime.tables import Keys, Values
+from twins.admission.client_frontier import admit_client_batch
+from twins.admission.frontier import admit_batch
+from twins.codec.checksum import crc32c_portable
+
+
+def write_header(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+) -> None:
+    """The 96 bytes, field by field."""
+    pieces = (
+        (b"LANC\x02\x04\x00\x00", 8),
+        (0, 4),
+        (client_seq, 8),
+        (0, 8),
+        (record_count, 4),
+        (52 + end - start, 4),
+        (crc32c_portable(block, start, end, 0), 4),
+        (topic_id, 4),
+        (0, 4),
+        (client_id, 8),
+        (0, 24),
+        (raw_length, 4),
+        (0, 4),
+        (session_epoch, 4),
+        (choices, 4),
+    )
+    for value, size in pieces:
+        data = value if isinstance(value, bytes) else (int(value) & ((1 << 8 * size) - 1)).to_bytes(size, "little")
+        header[at : at + size] = memoryview(data)
+        at += size
+
+
+def number_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+) -> int:
+    """Header, then admission."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    return admit_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, rows, 0)
+
+
+def number_client_batch(
+    header: Bytes,
+    at: int,
+    block: Bytes,
+    start: int,
+    end: int,
+    record_count: int,
+    topic_id: int,
+    client_id: int,
+    client_seq: int,
+    session_epoch: int,
+    raw_length: int,
+    choices: int,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    places: Places,
+    clients: Words,
+    sides: Words,
+    slots: Words,
+    results: Rows,
+    answers: Rows,
+    rows: Rows,
+) -> int:
+    """Header, then admission behind the window."""
+    write_header(
+        header,
+        at,
+        block,
+        start,
+        end,
+        record_count,
+        topic_id,
+        client_id,
+        client_seq,
+        session_epoch,
+        raw_length,
+        choices,
+    )
+    window = (places, clients, sides, slots, results, answers)
+    return admit_client_batch(header, at, term, wall_ns, keys, values, used, topics, numbers, *window, rows, 0)

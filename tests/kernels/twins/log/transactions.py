@@ -1,0 +1,35 @@
+"""Admission together: one batch after the other, with the shared numbers put back before each."""
+
+from __future__ import annotations
+
+from seawall.kernels.admission.frontier import LAST_TIMESTAMP, NEXT_POSITION, RUN_DONE, STATUS_OK, Rows
+from seawall.kernels.log.transactions import TOGETHER_REFUSED
+from seawall.kernels.runtime.memory import Bytes
+from seawall.kernels.runtime.tables import Keys, Values
+from twins.admission.frontier import admit_batch, next_timestamp
+
+
+def admit_together(
+    headers: Bytes,
+    term: int,
+    wall_ns: int,
+    keys: Keys,
+    values: Values,
+    used: Bytes,
+    topics: Rows,
+    numbers: Values,
+    rows: Rows,
+) -> int:
+    """Give every header the position and the time that the first of them finds."""
+    shared = numbers.copy()
+    code = RUN_DONE
+    for index, row in enumerate(rows):
+        numbers[:] = shared
+        code = admit_batch(headers, 96 * index, term, wall_ns, keys, values, used, topics, numbers, rows, index)
+        if code == RUN_DONE:
+            code = RUN_DONE if row["status"] == STATUS_OK else TOGETHER_REFUSED
+        if code:
+            break
+    numbers[NEXT_POSITION] = shared[NEXT_POSITION] + 1
+    numbers[LAST_TIMESTAMP] = next_timestamp(int(shared[LAST_TIMESTAMP]), wall_ns)
+    return code

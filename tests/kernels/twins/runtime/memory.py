@@ -1,0 +1,16 @@
+"""What copying means, one byte after another."""
+
+from __future__ import annotations
+
+from seawall.kernels.runtime.memory import Bytes
+
+
+def copy_block(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
+    """Copy `length` bytes."""
+    for index in range(length):
+        target[target_at + index] = source[source_at + index]
+
+
+def copy_out(target: Bytes, target_at: int, source: Bytes, source_at: int, length: int) -> None:
+    """The same, wherever it goes."""
+    copy_block(target, target_at, source, source_at, length)
