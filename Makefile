@@ -80,7 +80,7 @@ test-python: setup ## Run the inner rooms' tests with kernels as plain Python; b
 		tests/test_api_parity.py && \
 		wait $$! && $(BIN)/coverage combine --quiet --append $$made/coverage
 	$(BIN)/coverage report --fail-under=95 \
-		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/kernels/*,src/seawall/testing/*'
+		--include='src/seawall/core/*,src/seawall/wire/*,src/seawall/api/*,src/seawall/kernels/*,src/seawall/testing/*'
 
 .PHONY: lint
 lint: $(READY) ## Check style and format

@@ -48,7 +48,7 @@ __version__ = "0.1.0"
 
 #: Where the classes come from that are loaded by their first use.
 _LAZY = {
-    "Gap": "seawall.api.received",
+    "Gap": "seawall.wire.format.gaps",
     "Message": "seawall.api.publishable",
     "ReceivedBatch": "seawall.api.received",
     "ReceivedRecord": "seawall.api.received",

@@ -29,16 +29,16 @@ CLASS = re.compile(r"^\.\. autoclass:: seawall\.([\w.]+)\n((?:   .*\n)*)", re.MU
 
 #: What users get from the names of the package, by the place that autodoc reads it from.
 SURFACES = (
-    *("engine.embedded.EmbeddedLog", "client.remote_log.RemoteLog"),
-    *("engine.aio.AsyncLog", "client.aio_remote_log.AsyncRemoteLog"),
-    *("engine.publisher.Publisher", "client.publisher.RemotePublisher"),
-    *("engine.aio_publisher.AsyncPublisher", "client.aio_publisher.AsyncRemotePublisher"),
-    *("engine.subscribing.Subscriber", "engine.subscribing.PositionSubscriber"),
-    *("client.subscriber.RemoteSubscriber", "client.subscriber.RemotePositionSubscriber"),
-    *("engine.aio_subscribing.AsyncSubscriber", "engine.aio_subscribing.AsyncPositionSubscriber"),
-    *("client.aio_subscriber.AsyncRemoteSubscriber", "client.aio_subscriber.AsyncRemotePositionSubscriber"),
-    *("engine.delivery.Delivery", "wire.transactions.Transaction", "wire.transactions.Stager"),
-    *("wire.aio_transactions.AsyncTransaction", "wire.aio_transactions.AsyncStager"),
+    *("engine.api.embedded.EmbeddedLog", "client.remote_log.RemoteLog"),
+    *("engine.api.aio_embedded.AsyncLog", "client.aio_remote_log.AsyncRemoteLog"),
+    *("engine.api.publisher.Publisher", "client.publish.publisher.RemotePublisher"),
+    *("engine.api.aio_publisher.AsyncPublisher", "client.publish.aio_publisher.AsyncRemotePublisher"),
+    *("engine.api.subscriber.Subscriber", "engine.api.subscriber.PositionSubscriber"),
+    *("client.read.subscriber.RemoteSubscriber", "client.read.subscriber.RemotePositionSubscriber"),
+    *("engine.api.aio_subscriber.AsyncSubscriber", "engine.api.aio_subscriber.AsyncPositionSubscriber"),
+    *("client.read.aio_subscriber.AsyncRemoteSubscriber", "client.read.aio_subscriber.AsyncRemotePositionSubscriber"),
+    *("engine.commit.delivery.Delivery", "api.transactions.Transaction", "api.transactions.Stager"),
+    *("api.aio_transactions.AsyncTransaction", "api.aio_transactions.AsyncStager"),
 )
 
 #: Topic settings of parts that are not built yet: nothing acts on them, so no page explains them.

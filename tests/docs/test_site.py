@@ -60,7 +60,7 @@ def test_the_api_page_describes_every_name(site: Path) -> None:
     described = set(re.findall(r'<dt class="[^"]*" id="([\w.]+)"', page))
     wanted = {f"seawall.{name}" for name in seawall.__all__ if name != "errors"}
     assert wanted <= described
-    for path in ("engine.embedded.EmbeddedLog.publish", "client.remote_log.RemoteLog.read", "errors.LockedError"):
+    for path in ("engine.api.embedded.EmbeddedLog.publish", "client.remote_log.RemoteLog.read", "errors.LockedError"):
         assert f"seawall.{path}" in described
 
 
